@@ -1,0 +1,65 @@
+"""A backend is a value: an object with one attribute per op of the contract.
+
+Because it is a value, tools are backends too: wrapped() gives the same backend with a function of yours around each op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from genesis.backends import contract
+
+Op = Callable[..., Any]
+OPS: tuple[str, ...] = tuple(
+    name for name, value in vars(contract).items() if callable(value) and getattr(value, "__module__", "") == contract.__name__
+)
+
+
+class Backend:
+    """One attribute per name in OPS, and the name of the backend.
+
+    Example:
+        >>> from genesis import backends
+        >>> cpu = backends.get("cpu")
+        >>> cpu.name, cpu.sqrt(cpu.full((), 9.0, genesis.float32)).item()
+        ('cpu', 3.0)
+    """
+
+    def __init__(self, name: str, ops: dict[str, Op]) -> None:
+        self.name = name
+        self.__dict__.update(ops)
+
+    def __getattr__(self, op: str) -> Op:  # only reached for what __init__ was not given
+        raise AttributeError(f"backend '{self.__dict__.get('name')}' has no op '{op}'")
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name}>"
+
+    @classmethod
+    def from_modules(cls, name: str, modules: Iterable[ModuleType]) -> Backend:
+        """Collect the functions named in the contract; what no module defines raises NotImplementedError when called."""
+        ops: dict[str, Op] = {}
+        for module in modules:
+            for op in OPS:
+                function = vars(module).get(op)
+                if getattr(function, "__module__", None) == module.__name__:
+                    assert op not in ops, f"backend '{name}' defines '{op}' twice"
+                    ops[op] = function
+        for op in OPS:
+            ops.setdefault(op, _missing(name, op))
+        return cls(name, ops)
+
+    def wrapped(self, around: Callable[[str, Op], Op]) -> Backend:
+        """This backend with around(op, function) in the place of every function."""
+        return Backend(self.name, {op: around(op, getattr(self, op)) for op in OPS})
+
+
+def _missing(backend: str, op: str) -> Op:
+    def raise_missing(*args: Any, **kwargs: Any) -> Any:
+        kinds = ", ".join(str(getattr(arg, "dtype", type(arg).__name__)) for arg in args)
+        raise NotImplementedError(f"{op} has no {backend} implementation (called with {kinds})")
+
+    raise_missing.__name__ = op
+    return raise_missing

@@ -1,0 +1,103 @@
+"""The dtypes and the one promotion rule (PyTorch's).
+
+A dtype is a value compared by identity; backends translate it to their own by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from genesis.errors import DTypeError
+
+BOOL, INTEGER, FLOAT = 0, 1, 2
+
+
+class DType:
+    """One element type: its name, its size in bytes, and its category (bool < integer < float)."""
+
+    __slots__ = ("category", "itemsize", "name")
+
+    def __init__(self, name: str, itemsize: int, category: int) -> None:
+        self.name, self.itemsize, self.category = name, itemsize, category
+
+    def __repr__(self) -> str:
+        return f"genesis.{self.name}"
+
+    def __reduce__(self) -> str:  # copies and pickles stay the same object
+        return self.name
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.category == FLOAT
+
+
+float64 = DType("float64", 8, FLOAT)
+float32 = DType("float32", 4, FLOAT)
+float16 = DType("float16", 2, FLOAT)
+bfloat16 = DType("bfloat16", 2, FLOAT)
+int64 = DType("int64", 8, INTEGER)
+int32 = DType("int32", 4, INTEGER)
+int16 = DType("int16", 2, INTEGER)
+int8 = DType("int8", 1, INTEGER)
+uint8 = DType("uint8", 1, INTEGER)
+bool_ = DType("bool", 1, BOOL)
+
+ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
+BY_NAME = {dtype.name: dtype for dtype in ALL}
+
+_default = float32
+
+
+def get_default_dtype() -> DType:
+    """The dtype of Python floats and of creation functions that are not told one."""
+    return _default
+
+
+def set_default_dtype(dtype: DType) -> None:
+    """Set the dtype of Python floats; only floating dtypes."""
+    global _default
+    if not (isinstance(dtype, DType) and dtype.is_floating_point):
+        raise DTypeError(f"set_default_dtype: argument 'd': expected a floating dtype, got {dtype!r}")
+    _default = dtype
+
+
+def of_scalar(value: bool | int | float) -> DType:
+    """The dtype a Python number stands for when a tensor is made of it."""
+    if isinstance(value, bool):
+        return bool_
+    return int64 if isinstance(value, int) else _default
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The smallest dtype that holds both.
+
+    Example:
+        >>> promote(float16, bfloat16), promote(uint8, int8), promote(int64, float16)
+        (genesis.float32, genesis.int16, genesis.float16)
+    """
+    if a is b:
+        return a
+    if a.category != b.category:
+        return a if a.category > b.category else b
+    if a.itemsize != b.itemsize:
+        return a if a.itemsize > b.itemsize else b
+    return float32 if a.category == FLOAT else int16  # float16 with bfloat16, or uint8 with int8
+
+
+def result_type(operands: Iterable[tuple[DType, int]]) -> DType:
+    """The dtype in which an op on several operands computes.
+
+    Args:
+        operands: (dtype, rank) pairs, where rank is 2 for a tensor with dimensions, 1 for a 0-d tensor, 0 for a Python
+            number. A lower rank decides only when its category (bool < integer < float) is higher.
+    """
+    by_rank: list[DType | None] = [None, None, None]
+    for dtype, rank in operands:
+        known = by_rank[rank]
+        by_rank[rank] = dtype if known is None else promote(known, dtype)
+    result = by_rank[2]
+    for weaker in (by_rank[1], by_rank[0]):
+        if weaker is not None and (result is None or weaker.category > result.category):
+            result = weaker
+    assert result is not None
+    return result

@@ -1,0 +1,41 @@
+"""The exceptions, and the one sentence in which they speak: op, argument, expected, actual."""
+
+from __future__ import annotations
+
+
+class GenesisError(Exception):
+    """Base of the errors that only Genesis raises."""
+
+
+class ShapeError(GenesisError, ValueError):
+    """A shape, size, rank or dimension that the op cannot take."""
+
+
+class DTypeError(GenesisError, TypeError):
+    """A dtype or Python type that the op cannot take."""
+
+
+class DeviceError(GenesisError, ValueError):
+    """Tensors on different devices, or a device that is not there."""
+
+
+class GraphError(GenesisError, RuntimeError):
+    """A misuse of autograd: backward twice, a saved value that was changed, a leaf changed in place."""
+
+
+class CheckpointError(GenesisError, ValueError):
+    """A file that is no complete checkpoint, or that does not fit the model."""
+
+
+class OutOfMemoryError(GenesisError, RuntimeError):
+    """The device has no room for what was asked."""
+
+
+def describe(op: str, argument: str, expected: object, actual: object) -> str:
+    """The sentence of every argument error.
+
+    Example:
+        >>> describe("conv2d", "weight", "4 dimensions", "2")
+        "conv2d: argument 'weight': expected 4 dimensions, got 2"
+    """
+    return f"{op}: argument '{argument}': expected {expected}, got {actual}"

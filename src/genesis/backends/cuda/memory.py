@@ -208,33 +208,33 @@ class Storage:
 
 
 class _PinnedBlock:
-    """Page-locked host memory; a copy from it can be under way when it is freed, so the block remembers the event."""
+    """Page-locked host memory. A copy from it can be under way when it is freed, so it keeps the copies' events."""
 
-    __slots__ = ("event", "pointer", "size")
+    __slots__ = ("events", "pointer", "size")
 
     def __init__(self, num_bytes: int) -> None:
         self.size = 1 << max(num_bytes - 1, 4095).bit_length()
-        self.event: Any = None
+        self.events: list[Any] = []
         self.pointer = 0
         candidates = _pinned.setdefault(self.size, deque())
         for _ in range(len(candidates)):
-            pointer, event = candidates.popleft()
-            if event is None or event.query():
+            pointer, events = candidates.popleft()
+            if all(event.query() for event in events):
                 self.pointer = pointer
                 return
-            candidates.append((pointer, event))
+            candidates.append((pointer, events))
         self.pointer = driver.get().allocate_pinned(self.size)
 
     def __del__(self) -> None:
         if self.pointer:
-            _pinned[self.size].append((self.pointer, self.event))
+            _pinned[self.size].append((self.pointer, self.events))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
 
-_pinned: dict[int, deque[tuple[int, Any]]] = {}  # size → (pointer, event of the last copy)
+_pinned: dict[int, deque[tuple[int, list[Any]]]] = {}  # size → (pointer, events of its last copies)
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

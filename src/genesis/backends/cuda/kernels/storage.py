@@ -1,0 +1,40 @@
+"""Copies, casts, fills and ranges."""
+
+import triton
+import triton.language as tl
+
+from genesis import dtypes
+from genesis.backends.cuda.launch import Specimen
+
+
+@triton.jit
+def _copy_kernel(source):
+    return source
+
+
+@triton.jit
+def _add_into_kernel(target, source):
+    return target + source
+
+
+@triton.jit(do_not_specialize=["start", "step"])
+def _arange_kernel(out_ptr, start: tl.float64, step: tl.float64, num_elements, BLOCK: tl.constexpr):
+    """Floats: start + i·step, rounded once."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    values = start + offsets.to(tl.float64) * step
+    if out_ptr.dtype.element_ty != tl.float64:
+        values = values.to(tl.float32)
+    tl.store(out_ptr + offsets, values.to(out_ptr.dtype.element_ty), mask=offsets < num_elements)
+
+
+@triton.jit(do_not_specialize=["start", "step"])
+def _arange_integer_kernel(out_ptr, start: tl.int64, step: tl.int64, num_elements, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    values = start + offsets * step
+    tl.store(out_ptr + offsets, values.to(out_ptr.dtype.element_ty), mask=offsets < num_elements)
+
+
+SPECIMENS = [
+    Specimen(_arange_kernel, (dtypes.bfloat16, 0.5, 0.5, 1000), {"BLOCK": 1024}),
+    Specimen(_arange_integer_kernel, (dtypes.uint8, 0, 2, 1000), {"BLOCK": 1024}),
+]

@@ -145,8 +145,13 @@ _LIBDEVICE: dict[str, Callable[..., Any]] = {
     "fast_tanh": np.tanh,
     "fast_pow": np.float_power,
     "fma": lambda x, y, z: x * y + z,
-    "div_rn": np.divide,
-    "sqrt_rn": np.sqrt,
+    "powi": np.float_power,
+    "fdiv_rn": np.divide,
+    "ddiv_rn": np.divide,
+    "frcp_rn": np.reciprocal,
+    "drcp_rn": np.reciprocal,
+    "fsqrt_rn": np.sqrt,
+    "dsqrt_rn": np.sqrt,
 }
 
 

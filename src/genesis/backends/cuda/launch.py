@@ -50,6 +50,7 @@ _POINTER = {dtype: f"*{name}" for dtype, name in TRITON_NAMES.items()}
 _ALIGNED = {dtype: f"*{name}/16" for dtype, name in TRITON_NAMES.items()}
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "launch_cooperative_grid")
 _loaded: dict[tuple[Any, ...], LoadedKernel] = {}
+driver.forget_on_switch(_loaded.clear)
 
 
 class Specimen(NamedTuple):
@@ -113,7 +114,7 @@ def array_kind(x: DeviceArray) -> str:
 
 def load(kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]) -> LoadedKernel:
     """The kernel compiled for arguments of these kinds, on this device; compiled on first use."""
-    key = (kernel, device, kinds, tuple(constants.items()), driver.get())
+    key = (kernel, device, kinds, tuple(constants.items()))
     found = _loaded.get(key)
     if found is None:
         found = _loaded[key] = driver.get().load_kernel(device, kernel, _signature(kernel, kinds, constants))

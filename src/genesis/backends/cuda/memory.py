@@ -8,6 +8,7 @@ written. A block that other streams used (record_stream) waits for them first. O
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections import deque
 from typing import Any
@@ -35,6 +36,7 @@ class Statistics:
         return self.reserved - self.allocated
 
 
+@functools.lru_cache(maxsize=65536)
 def size_class(num_bytes: int) -> int:
     """Rounded up to 512 bytes, or to an eighth of the power of two below: at most 12.5 % are lost.
 
@@ -163,16 +165,21 @@ def _readable(num_bytes: int) -> str:
 
 
 _pools: dict[tuple[str, int], Pool] = {}
+_active: dict[int, Pool] = {}  # those of the driver in force
 _pools_lock = threading.Lock()
+driver.forget_on_switch(_active.clear)
 
 
 def pool(device: int = 0) -> Pool:
     """The pool of a device."""
-    active = driver.get()
-    found = _pools.get((active.name, device))
+    found = _active.get(device)
     if found is None:
         with _pools_lock:
-            found = _pools.setdefault((active.name, device), Pool(active, device))
+            key = (driver.get().name, device)
+            if key not in _pools:
+                driver.get().properties(device)  # an error if there is no such device
+                _pools[key] = Pool(driver.get(), device)
+            found = _active[device] = _pools[key]
     return found
 
 

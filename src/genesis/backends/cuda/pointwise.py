@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import triton.language as tl
-
 from genesis import dtypes
-from genesis.backends.cuda import array, launch, streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import driver, launch, streams
+from genesis.backends.cuda.array import DeviceArray, Storage
 from genesis.backends.cuda.driver import LoadedKernel
-from genesis.backends.cuda.kernels.pointwise import pointwise_kernel, pointwise_strided_kernel
+from genesis.backends.cuda.kernels.pointwise import COMPUTE, pointwise_kernel, pointwise_strided_kernel
 from genesis.dtypes import DType
 from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides, numel
 
@@ -24,8 +22,6 @@ Number = bool | int | float
 Operand = DeviceArray | Number | None
 
 _BLOCK = 1024
-_TRITON_TYPES = {dtype: tl.str_to_ty(name, None) for dtype, name in launch.TRITON_NAMES.items()}
-_COMPUTE = {**_TRITON_TYPES, dtypes.float16: tl.float32, dtypes.bfloat16: tl.float32, dtypes.bool_: tl.int8}
 
 
 class Plan(NamedTuple):
@@ -36,11 +32,13 @@ class Plan(NamedTuple):
     shape: Shape
     strides: Shape
     dtype: DType
+    num_bytes: int
     number: type  # what Python numbers are converted to
     tail: tuple[Any, ...]  # the kernel's values after the operands
 
 
 _plans: dict[tuple[Any, ...], Plan] = {}
+driver.forget_on_switch(_plans.clear)
 
 
 def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: bool = False) -> DeviceArray:
@@ -83,8 +81,9 @@ def _run(op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dty
     if cached is None:
         cached = _plans[tuple(key)] = _plan(op, operands, target, dtype, floats, device)
     plan: Plan = cached
+    stream = streams.current_handle(device)
     if target is None:
-        out = array.empty(plan.shape, plan.dtype, device, plan.strides)
+        out = DeviceArray(Storage(plan.num_bytes, device, stream), plan.shape, plan.strides, 0, plan.dtype)
     else:
         out = target
         values.pop()
@@ -94,7 +93,6 @@ def _run(op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dty
             if type(operand) is not DeviceArray and operand is not None:
                 values[i] = number(operand)
         values.extend((None,) * (4 - len(operands)))
-        stream = streams.current_handle(device)
         plan.kernel.launch(plan.grid, stream, (out.data_pointer, *values, *plan.tail))
     return out
 
@@ -120,10 +118,12 @@ def _plan(
     else:
         result_dtype, compute, shape, strides = target.dtype, dtype or operand_dtype, target.shape, target.strides
         out_aligned = target.data_pointer & 15 == 0
-    compute_type = _COMPUTE[compute]
+    compute_type = COMPUTE[compute]
     number = float if compute.is_floating_point else int
-    if numel(shape) == 0:
-        return Plan(None, (0, 1, 1), shape, strides, result_dtype, number, ())
+    num_bytes = numel(shape) * result_dtype.itemsize
+    result = (shape, strides, result_dtype, num_bytes, number)
+    if num_bytes == 0:
+        return Plan(None, (0, 1, 1), *result, ())
 
     walks = [strides] + [broadcast_strides(name, x.shape, x.strides, shape) for x in arrays]
     sizes, merged = collapse(shape, walks)
@@ -140,8 +140,10 @@ def _plan(
         constants["ARRAYS"] = sum(1 << i for i, operand in enumerate(operands) if isinstance(operand, DeviceArray))
         kinds.append(launch.number_kind(sizes[0]))
         kernel = launch.load(pointwise_kernel, device, tuple(kinds), {**constants, "BLOCK": _BLOCK})
-        return Plan(kernel, (-(-sizes[0] // _BLOCK), 1, 1), shape, strides, result_dtype, number, (sizes[0],))
+        return Plan(kernel, (-(-sizes[0] // _BLOCK), 1, 1), *result, (sizes[0],))
 
+    if len(sizes) == 1:  # the kernel has rows
+        sizes, merged = (1, *sizes), [(0, *walk) for walk in merged]
     num_columns, others = sizes[-1], sizes[:-1][::-1]
     num_rows = math.prod(others)
     innermost = [walk[-1] for walk in merged]
@@ -160,7 +162,7 @@ def _plan(
     blocks = {"RANK": len(others), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns}
     kernel = launch.load(pointwise_strided_kernel, device, tuple(kinds), {**constants, **blocks})
     grid = -(-num_rows // block_rows) * -(-num_columns // block_columns)
-    return Plan(kernel, (grid, 1, 1), shape, strides, result_dtype, number, tuple(tail))
+    return Plan(kernel, (grid, 1, 1), *result, tuple(tail))
 
 
 def is_dense(x: DeviceArray) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from genesis.backends.cuda.driver.interface import Properties, Signature, kernel_name
+from genesis.errors import DeviceError
 
 _ALIGNMENT = 512
 
@@ -33,6 +34,8 @@ class SimulatedDriver:
         return self._num_devices
 
     def properties(self, device: int) -> Properties:
+        if not 0 <= device < self._num_devices:
+            raise DeviceError(f"cuda: expected a device below {self._num_devices}, got {device}")
         return Properties("simulated", 90, 4, 232448, self.total_memory)
 
     def memory_info(self, device: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from genesis.backends.cuda.driver.interface import Driver as Driver
 from genesis.backends.cuda.driver.interface import KernelError as KernelError
@@ -10,9 +11,11 @@ from genesis.backends.cuda.driver.interface import LoadedKernel as LoadedKernel
 from genesis.backends.cuda.driver.interface import Properties as Properties
 from genesis.backends.cuda.driver.interface import Signature as Signature
 from genesis.errors import DeviceError
-from genesis.settings import settings
+from genesis.settings import on_change, settings
 
 _drivers: dict[str, Driver] = {}
+_caches: list[Callable[[], None]] = []
+_choice = settings.cuda
 _lock = threading.Lock()
 
 
@@ -47,3 +50,19 @@ def is_available() -> bool:
         return get().device_count() > 0
     except DeviceError:
         return False
+
+
+def forget_on_switch(clear: Callable[[], None]) -> None:
+    """Call clear whenever another driver comes into force; for caches of what belongs to one driver."""
+    _caches.append(clear)
+
+
+def _follow_settings() -> None:
+    global _choice
+    if settings.cuda != _choice:
+        _choice = settings.cuda
+        for clear in _caches:
+            clear()
+
+
+on_change(_follow_settings)

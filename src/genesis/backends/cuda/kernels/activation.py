@@ -7,6 +7,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
+from genesis.backends.cuda.kernels.pointwise import specimen
+from genesis.dtypes import bfloat16, float32, float64
+
 
 @triton.jit
 def _logistic(x):
@@ -125,3 +128,17 @@ def _sigmoid_backward_kernel(grad, y):
 @triton.jit
 def _tanh_backward_kernel(grad, y):
     return grad * (1.0 - y * y)  # d = 1 − y²
+
+
+_FORWARDS = [_relu_kernel, _gelu_kernel, _gelu_tanh_kernel, _silu_kernel, _hardsigmoid_kernel, _hardswish_kernel]
+_BACKWARDS = [_relu_backward_kernel, _gelu_backward_kernel, _gelu_tanh_backward_kernel, _silu_backward_kernel]
+_BACKWARDS += [_hardsigmoid_backward_kernel, _hardswish_backward_kernel, _sigmoid_backward_kernel, _tanh_backward_kernel]
+
+SPECIMENS = [
+    *(specimen(op, dtype) for op in _FORWARDS for dtype in (bfloat16, float64)),
+    *(specimen(op, float32, float32) for op in _BACKWARDS),
+    *(specimen(op, float32, 0.5) for op in (_leaky_relu_kernel, _elu_kernel)),
+    *(specimen(op, float32, float32, 0.5) for op in (_leaky_relu_backward_kernel, _elu_backward_kernel)),
+    specimen(_softplus_kernel, float32, 2.0, 20.0),
+    specimen(_softplus_backward_kernel, float32, float32, 2.0, 20.0),
+]

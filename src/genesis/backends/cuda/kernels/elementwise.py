@@ -8,6 +8,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
+from genesis.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8
+from genesis.backends.cuda.kernels.pointwise import specimen, strided_specimen
+
 
 # --- one operand --------------------------------------------------------------------------------------------------------
 @triton.jit
@@ -305,3 +308,33 @@ def _clamp_min_kernel(x, low):
 @triton.jit
 def _clamp_max_kernel(x, high):
     return tl.where(x > high, high, x)
+
+
+_FLOAT_OPS = [_exp_kernel, _expm1_kernel, _log_kernel, _log1p_kernel, _sqrt_kernel, _rsqrt_kernel, _reciprocal_kernel]
+_FLOAT_OPS += [_sin_kernel, _cos_kernel, _tanh_kernel, _sigmoid_kernel, _erf_kernel, _floor_kernel, _ceil_kernel, _round_kernel]
+_TESTS = [_isnan_kernel, _isinf_kernel, _isfinite_kernel, _logical_not_kernel]
+_ARITHMETIC = [_add_kernel, _sub_kernel, _mul_kernel, _floor_divide_kernel, _remainder_kernel, _pow_kernel]
+_ARITHMETIC += [_maximum_kernel, _minimum_kernel]
+_COMPARISONS = [_eq_kernel, _ne_kernel, _lt_kernel, _le_kernel, _gt_kernel, _ge_kernel]
+_COMPARISONS += [_logical_and_kernel, _logical_or_kernel]
+_BITS = [_bitwise_and_kernel, _bitwise_or_kernel, _bitwise_xor_kernel]
+
+SPECIMENS = [
+    *(specimen(op, dtype) for op in _FLOAT_OPS for dtype in (float32, float64)),
+    *(specimen(op, dtype) for op in (_neg_kernel, _abs_kernel, _sign_kernel) for dtype in (bfloat16, uint8)),
+    *(specimen(op, float16, out=bool_) for op in _TESTS),
+    *(specimen(op, float32, 100.0) for op in (_round_decimals_kernel, _round_tens_kernel)),
+    *(specimen(op, dtype, dtype) for op in _ARITHMETIC for dtype in (float32, float64, int64)),
+    *(specimen(op, int32, int32, out=bool_) for op in _COMPARISONS),
+    *(specimen(op, int8, int8) for op in _BITS),
+    specimen(_bitwise_not_kernel, uint8),
+    specimen(_div_kernel, bfloat16, bfloat16),
+    specimen(_add_kernel, bool_, bool_),
+    specimen(_mul_kernel, float32, 2.0),
+    specimen(_where_kernel, bool_, bfloat16, 0.0),
+    specimen(_clamp_kernel, float32, 0.0, 2.0),
+    specimen(_clamp_min_kernel, float32, 0.0),
+    specimen(_clamp_max_kernel, float32, 2.0),
+    *(strided_specimen(_add_kernel, float32, rank) for rank in range(1, 5)),
+    strided_specimen(_add_kernel, bfloat16, 2, wide=True),
+]

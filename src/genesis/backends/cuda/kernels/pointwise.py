@@ -7,6 +7,13 @@ OP is the op's own @triton.jit function of up to four operands; the compiled ker
 import triton
 import triton.language as tl
 
+from genesis import dtypes
+from genesis.backends.cuda.launch import TRITON_NAMES, Specimen
+
+# What values of each dtype are computed in.
+COMPUTE = {dtype: tl.str_to_ty(name, None) for dtype, name in TRITON_NAMES.items()}
+COMPUTE |= {dtypes.float16: tl.float32, dtypes.bfloat16: tl.float32, dtypes.bool_: tl.int8}
+
 
 def _name_of_op(specialization):
     return specialization.constants["OP"].__name__
@@ -131,3 +138,21 @@ def pointwise_strided_kernel(
     )
     offsets = _offsets(rows, columns, shape, out_strides, RANK)
     tl.store(out_ptr + offsets, result.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def specimen(op, *operands, out=None):
+    """The loop over dense memory around op, for operands given as dtypes and numbers."""
+    arrays = [operand for operand in operands if isinstance(operand, dtypes.DType)]
+    padded = (*operands, None, None, None)[:4]
+    bits = sum(1 << i for i, operand in enumerate(operands) if operand in arrays)
+    constants = {"OP": op, "ARRAYS": bits, "COMPUTE": COMPUTE[arrays[-1]], "WIDE": False, "BLOCK": 1024}
+    return Specimen(pointwise_kernel, (out or arrays[-1], *padded, 1024), constants)
+
+
+def strided_specimen(op, dtype, rank, wide=False):
+    """The loop over any strides around an op on two arrays: one dense, one with steps, in rank + 1 dimensions."""
+    dense, steps = (1, *range(100, 100 * (rank + 1), 100)), (3, *range(30, 30 * (rank + 1), 30))
+    shape = (7,) * rank
+    constants = {"OP": op, "RANK": rank, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK_ROWS": 32, "BLOCK_COLUMNS": 32}
+    args = (dtype, dtype, dtype, None, None, 49, 33, shape, dense, dense, steps, None, None)
+    return Specimen(pointwise_strided_kernel, args, constants)

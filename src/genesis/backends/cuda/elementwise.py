@@ -61,9 +61,15 @@ def minimum(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._minimu
 
 
 def pow(x: Operand, y: Operand) -> DeviceArray:
-    if isinstance(x, DeviceArray) and not isinstance(y, DeviceArray) and y == 2:  # exact, and by far the commonest
-        return mul(x, x)
+    if isinstance(x, DeviceArray) and x.dtype.is_floating_point and not isinstance(y, DeviceArray):
+        if y == 2:
+            return mul(x, x)
+        if y in _ROOTS:  # exact, and with the corner cases of the roots rather than of powers
+            return _ROOTS[y](x)
     return apply(kernels._pow_kernel, x, y)
+
+
+_ROOTS = {0.5: sqrt, -0.5: rsqrt, -1.0: reciprocal}
 
 
 # --- two operands: comparison, logic, bits ----------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def _logical_not_kernel(x):
 
 @triton.jit
 def _bitwise_not_kernel(x):
-    return ~x
+    return 0 - x - 1  # ~x would need a constant that unsigned types do not hold
 
 
 # --- two operands: arithmetic ---------------------------------------------------------------------------------------------

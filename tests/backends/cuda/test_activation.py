@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from genesis.backends.backend import Backend
 
-CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...], bool]] = {  # torch's function, arguments, from output
+# torch's function, its arguments, and does the backward take the output?
+CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...], bool]] = {
     "relu": (F.relu, (), True),
     "leaky_relu": (F.leaky_relu, (0.1,), False),
     "elu": (F.elu, (1.3,), False),

@@ -11,9 +11,7 @@ from genesis.shapes import Shape, contiguous_strides, numel
 class DeviceArray:
     """Elements of one dtype in device memory; strides and offset count elements.
 
-    >>> x = empty((2, 3), float32)
-    >>> x.shape, x.strides, x.data_pointer % 16
-    ((2, 3), (3, 1), 0)
+    data_pointer is the address of the first element.
     """
 
     __slots__ = ("data_pointer", "dtype", "offset", "shape", "storage", "strides")
@@ -29,6 +27,10 @@ class DeviceArray:
     @property
     def size(self) -> int:
         return numel(self.shape)
+
+    def data_ptr(self) -> int:
+        """What Triton's own launch asks for."""
+        return self.data_pointer
 
     def view(self, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
         """The same storage, read otherwise; offset counts from the storage's start."""

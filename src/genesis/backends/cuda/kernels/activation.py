@@ -133,7 +133,8 @@ def _tanh_backward_kernel(grad, y):
 
 _FORWARDS = [_relu_kernel, _gelu_kernel, _gelu_tanh_kernel, _silu_kernel, _hardsigmoid_kernel, _hardswish_kernel]
 _BACKWARDS = [_relu_backward_kernel, _gelu_backward_kernel, _gelu_tanh_backward_kernel, _silu_backward_kernel]
-_BACKWARDS += [_hardsigmoid_backward_kernel, _hardswish_backward_kernel, _sigmoid_backward_kernel, _tanh_backward_kernel]
+_BACKWARDS += [_hardsigmoid_backward_kernel, _hardswish_backward_kernel]
+_BACKWARDS += [_sigmoid_backward_kernel, _tanh_backward_kernel]
 
 SPECIMENS = [
     *(specimen(op, dtype) for op in _FORWARDS for dtype in (bfloat16, float64)),

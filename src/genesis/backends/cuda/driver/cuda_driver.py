@@ -216,8 +216,9 @@ class CudaDriver:
 
         return launch
 
-    def note_launch(self, device: int, name: str) -> None:
-        self._devices[device].recent.append(name)
+    def recorder(self, device: int) -> Callable[[str], None]:
+        """What a kernel tells its name at each launch, for the messages about faults."""
+        return self._devices[device].recent.append
 
 
 class _Thread(threading.local):
@@ -297,6 +298,7 @@ class CudaKernel:
     ) -> None:
         self.name = name
         self._driver, self._device, self._metadata = driver, device, metadata
+        self._note = driver.recorder(device)
         self._function = function if isinstance(function, cu.CUfunction) else cu.CUfunction(function)
         self._threads = 32 * metadata.num_warps
         kinds = list(_flat(types))
@@ -335,7 +337,7 @@ class CudaKernel:
             if result[0] is not _SUCCESS:
                 driver.check(self._device, result, f"launch {self.name}")
         self._blocks.append(block)
-        driver.note_launch(self._device, self.name)
+        self._note(self.name)
         if driver.after_launch is not None:
             driver.after_launch(self._device)
 

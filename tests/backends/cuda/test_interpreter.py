@@ -134,4 +134,7 @@ def test_regions() -> None:
     for outside in (996, 1014, 1016, 1998, 2006, 3000):
         assert not regions.contain(np.array([1000, outside], np.uint64), 4)
     assert regions.contain(np.array([], np.uint64), 4)
+    nested = Regions({1000: 100, 1040: 8})
+    assert nested.contain(np.array([1000, 1040, 1060, 1096], np.uint64), 4)
+    assert not nested.contain(np.array([1100], np.uint64), 4)
     assert not Regions({}).contain(np.array([1000], np.uint64), 4)

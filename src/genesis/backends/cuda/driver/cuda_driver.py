@@ -33,6 +33,7 @@ class CudaDriver:
 
     name = "cuda"
     watches_memory = False
+    dlpack_device_type = 2
 
     def __init__(self) -> None:
         try:
@@ -103,7 +104,7 @@ class CudaDriver:
         self.synchronize(device)  # frees take effect in stream order
         self.check(device, cu.cuMemPoolTrimTo(self._device(device).pool, 0), "trim the memory pool")
 
-    def note_use(self, pointer: int, num_bytes: int) -> None:
+    def note_use(self, pointer: int, num_bytes: int, fresh: bool = True) -> None:
         raise AssertionError("a real device does not watch its memory")
 
     def allocate_pinned(self, num_bytes: int) -> int:

@@ -44,13 +44,7 @@ def strides_in_order(shape: Sequence[int], order: Sequence[int]) -> Shape:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1:
-            if stride != step:
-                return numel(shape) == 0
-            step *= size
-    return True
+    return equivalent(shape, strides, contiguous_strides(shape))
 
 
 def normalize_dim(op: str, dim: int, ndim: int, argument: str = "dim") -> int:
@@ -170,3 +164,10 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[
         left //= target[i]
         step *= target[i]
     return tuple(result)
+
+
+def equivalent(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether two strides place the elements of this shape alike (dimensions of size 1 don't matter)."""
+    if numel(shape) == 0:
+        return True
+    return all(size == 1 or a == b for size, a, b in zip(shape, strides, others, strict=True))

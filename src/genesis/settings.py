@@ -1,11 +1,11 @@
 """Every environment switch, parsed and validated once; each can also be changed for a with block.
 
-| variable            | values                | meaning                                                                      |
-|---------------------|-----------------------|------------------------------------------------------------------------------|
-| GENESIS_DEBUG       | 0 to 4                | 1 device and plan decisions, 2 a line per op, 3 launch arguments, 4 source   |
-| GENESIS_CHECK       | nan, cpu              | name the op that first made a NaN; compare every op with the CPU             |
-| GENESIS_CACHE_DIR   | a folder              | where compiled kernels and tuned plans are kept (default ~/.cache/genesis)   |
-| GENESIS_CUDA        | auto, off, simulated  | use the GPU if there is one; never; or simulate one on host memory           |
+| variable          | values               | meaning                                                                    |
+|-------------------|----------------------|----------------------------------------------------------------------------|
+| GENESIS_DEBUG     | 0 to 4               | 1 device and plan decisions, 2 a line per op, 3 launch arguments, 4 source |
+| GENESIS_CHECK     | nan, cpu             | name the op that first made a NaN; compare every op with the CPU           |
+| GENESIS_CACHE_DIR | a folder             | where compiled kernels and tuned plans are kept (default ~/.cache/genesis) |
+| GENESIS_CUDA      | auto, off, simulated | use the GPU if there is one; never; or simulate one on host memory         |
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Settings:
 
     debug: int = 0
     check: str = ""
-    cache_dir: Path = Path("~/.cache/genesis").expanduser()
+    cache_dir: Path = Path("~/.cache/genesis")
     cuda: str = "auto"
 
     def __post_init__(self) -> None:

@@ -73,7 +73,9 @@ class Function:
 
     on_arrays: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
-    autocast: ClassVar[str | None] = None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
+    autocast: ClassVar[str | None] = (
+        None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
+    )
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,13 +133,17 @@ class Node:
 
     _numbers = itertools.count()
 
-    def __init__(self, function: type[Function], ctx: Context, args: Iterable[Any], outputs: Sequence[Variable]) -> None:
+    def __init__(
+        self, function: type[Function], ctx: Context, args: Iterable[Any], outputs: Sequence[Variable]
+    ) -> None:
         self.number = next(self._numbers)
         self.function = function
         self.ctx: Context | None = ctx
         self.result_class = outputs[0]._result_class
         self.outputs = tuple([_meta(output.array) for output in outputs])
-        self.edges = tuple([_edge(arg) if needed else None for arg, needed in zip(args, ctx.needs_input_grad, strict=True)])
+        self.edges = tuple(
+            [_edge(arg) if needed else None for arg, needed in zip(args, ctx.needs_input_grad, strict=True)]
+        )
         self.hooks: dict[int, list[Callable[[Any], Any]]] = {}
         self.retained: dict[int, weakref.ref[Variable]] = {}
         self.line = callsite.user_line() if settings.check or settings.debug >= 2 else None
@@ -162,7 +168,9 @@ class Node:
             results = self.function.backward(ctx, *grads)
         else:
             with no_grad():
-                results = self.function.backward(ctx, *[None if grad is None else self.result_class(grad) for grad in grads])
+                results = self.function.backward(
+                    ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
+                )
         results = results if isinstance(results, tuple) else (results,)
         if len(results) != len(self.edges):
             raise GraphError(
@@ -170,7 +178,9 @@ class Node:
                 f"(None where there is none), got {len(results)}"
             )
         # An array that also lives elsewhere must not become somebody's grad, which may be changed in place.
-        elsewhere = [id(as_array(value).changes) for value in (*grads, *ctx._saved) if isinstance(value, NDArray | Variable)]
+        elsewhere = [
+            id(as_array(value).changes) for value in (*grads, *ctx._saved) if isinstance(value, NDArray | Variable)
+        ]
         if ctx._saved and not retain_graph:
             self.ctx = None
         own: list[NDArray | None] = []
@@ -218,4 +228,6 @@ def as_array(value: Any) -> NDArray:
 def _refuse_stale_view(op: str, view: Variable) -> None:
     assert view._viewed_at is not None
     if view.array.changes.last_recorded > view._viewed_at:
-        raise GraphError(f"{op}: the base of this view was changed in place after the view was taken; take the view again")
+        raise GraphError(
+            f"{op}: the base of this view was changed in place after the view was taken; take the view again"
+        )

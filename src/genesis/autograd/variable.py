@@ -89,9 +89,15 @@ class Variable:
             if self.is_leaf and self.requires_grad:
                 raise GraphError(f"{name}: a leaf that requires grad can only be changed in place under no_grad()")
             if self._viewed_at is not None:
-                raise GraphError(f"{name}: a view cannot take part in a graph by a change in place; change its base instead")
+                raise GraphError(
+                    f"{name}: a view cannot take part in a graph by a change in place; change its base instead"
+                )
             before.array = self.array.clone()  # the graph goes on from the old values
-            before.requires_grad, before._node, before._output_index = self.requires_grad, self._node, self._output_index
+            before.requires_grad, before._node, before._output_index = (
+                self.requires_grad,
+                self._node,
+                self._output_index,
+            )
         result = function(before, *args, **kwargs)
         mine, new = self.array, result.array
         if new.shape != mine.shape:
@@ -101,7 +107,11 @@ class Variable:
         mine.copy_into(new)
         if recorded:
             mine.changes.last_recorded = mine.changes.count
-            self.requires_grad, self._node, self._output_index = result.requires_grad, result._node, result._output_index
+            self.requires_grad, self._node, self._output_index = (
+                result.requires_grad,
+                result._node,
+                result._output_index,
+            )
         return self
 
 

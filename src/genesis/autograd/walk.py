@@ -76,7 +76,9 @@ def grad(
         if array is None and materialize_grads:
             array = variable.array.full_like(0)
         if array is None and not allow_unused:
-            raise GraphError("grad: one of the inputs was not used in the graph of the outputs; allow_unused=True gives None")
+            raise GraphError(
+                "grad: one of the inputs was not used in the graph of the outputs; allow_unused=True gives None"
+            )
         gradients.append(None if array is None else variable._like(array))
     return tuple(gradients)
 
@@ -194,7 +196,9 @@ def _seed(op: str, output: Variable, gradient: Any) -> NDArray:
     array = output.array
     if gradient is None:
         if array.numel != 1:
-            raise GraphError(f"{op}: argument 'gradient' can be left out only for one element, here the shape is {array.shape}")
+            raise GraphError(
+                f"{op}: argument 'gradient' can be left out only for one element, here the shape is {array.shape}"
+            )
         return NDArray.full(array.shape, 1, array.dtype, array.device)
     if not isinstance(gradient, Variable):
         raise DTypeError(describe(op, "gradient", "a Tensor", type(gradient).__name__))

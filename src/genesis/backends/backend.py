@@ -13,7 +13,9 @@ from genesis.backends import contract
 
 Op = Callable[..., Any]
 OPS: tuple[str, ...] = tuple(
-    name for name, value in vars(contract).items() if callable(value) and getattr(value, "__module__", "") == contract.__name__
+    name
+    for name, value in vars(contract).items()
+    if callable(value) and getattr(value, "__module__", "") == contract.__name__
 )
 
 

@@ -65,7 +65,9 @@ class Hardtanh(ArrayFunction):
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """input where it is positive, else negative_slope · input."""
-    return input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
+    return (
+        input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
+    )
 
 
 class LeakyReLU(ArrayFunction):

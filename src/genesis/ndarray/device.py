@@ -43,7 +43,9 @@ class Device:
         return self.type if self.type == "cpu" else f"{self.type}:{self.index}"
 
     def __repr__(self) -> str:
-        return f"device(type='{self.type}')" if self.type == "cpu" else f"device(type='{self.type}', index={self.index})"
+        return (
+            f"device(type='{self.type}')" if self.type == "cpu" else f"device(type='{self.type}', index={self.index})"
+        )
 
 
 CPU = Device("cpu")

@@ -60,5 +60,7 @@ def handles(op: str, arrays: Any) -> list[Any]:
 
 def _handle(op: str, device: Device, array: Array) -> Any:
     if array.device is not device:
-        raise DeviceError(f"{op}: expected all tensors on one device, got {device} and {array.device}; move one with .to()")
+        raise DeviceError(
+            f"{op}: expected all tensors on one device, got {device} and {array.device}; move one with .to()"
+        )
     return array.handle

@@ -47,6 +47,10 @@ class NDArray(MathOps, NeuralOps, Array):
         return backend_of(self.device).offset(self.handle)
 
     @property
+    def data_pointer(self) -> int:
+        return backend_of(self.device).data_pointer(self.handle)
+
+    @property
     def numel(self) -> int:
         return shapes.numel(self.handle.shape)
 
@@ -83,6 +87,11 @@ class NDArray(MathOps, NeuralOps, Array):
         return cls(backend_of(device).from_host(array, dtype, device.index), device)
 
     @classmethod
+    def from_dlpack(cls, source: Any, device: Device) -> NDArray:
+        """Share the memory of anything with __dlpack__ that lives on device."""
+        return cls(backend_of(device).from_dlpack(source), device)
+
+    @classmethod
     def random(cls, op: str, device: Device, *args: Any) -> NDArray:
         """One of the contract's random ops: rand, randn, randint, randperm."""
         return cls(getattr(backend_of(device), op)(*args, device.index), device)
@@ -96,7 +105,9 @@ class NDArray(MathOps, NeuralOps, Array):
     def numpy(self) -> np.ndarray:
         """The values as a numpy array; shares memory on the CPU."""
         if self.dtype is dtypes.bfloat16:
-            raise TypeError("numpy: argument 'self': expected a dtype that numpy has, got bfloat16; convert with .float()")
+            raise TypeError(
+                "numpy: argument 'self': expected a dtype that numpy has, got bfloat16; convert with .float()"
+            )
         return call_raw("to_host", self)
 
     def numpy_values(self) -> np.ndarray:

@@ -115,9 +115,7 @@ class NeuralOps:
 
     # --- attention, embedding, losses ---------------------------------------------------------------------------------
 
-    def attention(
-        self, key: Any, value: Any, mask: Any | None, is_causal: bool, scale: float
-    ) -> tuple[Any, Any]:
+    def attention(self, key: Any, value: Any, mask: Any | None, is_causal: bool, scale: float) -> tuple[Any, Any]:
         """y, and what attention_backward wants as saved (the backend's own)."""
         y, saved = call_raw("attention", self, key, value, mask, is_causal, scale)
         return type(self)(y, self.device), saved  # type: ignore[call-arg, attr-defined]
@@ -127,9 +125,7 @@ class NeuralOps:
     ) -> tuple[Any, Any, Any]:
         return call("attention_backward", self, query, key, value, mask, y, saved, is_causal, scale)
 
-    def embedding_backward(
-        self, indices: Any, num_embeddings: int, padding_idx: int, scale_grad_by_freq: bool
-    ) -> Any:
+    def embedding_backward(self, indices: Any, num_embeddings: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
         return call("embedding_backward", self, indices, num_embeddings, padding_idx, scale_grad_by_freq)
 
     def nll_loss(self, target: Any, weight: Any | None, ignore_index: int) -> tuple[Any, Any]:

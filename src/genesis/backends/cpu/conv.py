@@ -38,9 +38,9 @@ def _backward(
     grad: Tensor, input: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int, which: int
 ) -> Tensor:
     mask = (which == 0, which == 1, False)
-    return aten.convolution_backward(
-        grad, input, weight, None, stride, padding, dilation, False, (0, 0), groups, mask
-    )[which]
+    return aten.convolution_backward(grad, input, weight, None, stride, padding, dilation, False, (0, 0), groups, mask)[
+        which
+    ]
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -14,9 +14,7 @@ def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    y, mean, inverse_std = aten.native_batch_norm(
-        x, weight, bias, running_mean, running_var, training, momentum, eps
-    )
+    y, mean, inverse_std = aten.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     if not training:
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     return y, mean, inverse_std
@@ -28,9 +26,7 @@ def batch_norm_backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
     running = (None, None) if training else (mean, inverse_std.reciprocal().square())
-    return aten.native_batch_norm_backward(
-        grad, x, weight, *running, mean, inverse_std, training, 0.0, needs
-    )
+    return aten.native_batch_norm_backward(grad, x, weight, *running, mean, inverse_std, training, 0.0, needs)
 
 
 def layer_norm(

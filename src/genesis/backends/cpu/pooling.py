@@ -19,9 +19,7 @@ def max_pool2d(
 def max_pool2d_backward(
     grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
 ) -> Tensor:  # fmt: skip
-    return aten.max_pool2d_with_indices_backward(
-        grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices
-    )
+    return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
 
 
 def avg_pool2d(
@@ -56,9 +54,7 @@ def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, indices: Tensor) -> Te
     return aten.adaptive_max_pool2d_backward(grad, x, indices)
 
 
-def interpolate(
-    x: Tensor, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
-) -> Tensor:
+def interpolate(x: Tensor, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]) -> Tensor:
     return _upsample(mode, len(size))(x, size, *_corners(mode, align_corners), *scales)
 
 
@@ -69,7 +65,7 @@ def interpolate_backward(
     return backward(grad, grad.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
 
 
-def _upsample(mode: str, spatial_dims: int, suffix: str = ""):  # noqa: ANN202  (an overloaded aten op)
+def _upsample(mode: str, spatial_dims: int, suffix: str = ""):
     name = {"nearest": "nearest", "nearest-exact": "_nearest_exact"}.get(mode, mode)
     family = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
     return getattr(aten, f"{family}{spatial_dims}d{suffix}")

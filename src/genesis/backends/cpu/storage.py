@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -75,6 +77,10 @@ def from_host(array: np.ndarray, dtype: DType, device_index: int = 0) -> Tensor:
 
 def to_host(x: Tensor) -> np.ndarray:
     return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).numpy()
+
+
+def from_dlpack(source: Any) -> Tensor:
+    return torch.from_dlpack(source)
 
 
 def synchronize(device_index: int = 0) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import genesis
 from genesis.cli import demo, info
+from genesis.cli.exit_codes import FAILED, INTERRUPTED
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
 COMMANDS = {"demo": demo, "info": info}
-FAILED, INTERRUPTED = 2, 130  # exit codes, as a shell knows them
 
 # What a user can cause and mend. Anything else is a fault of Genesis, and its traceback is wanted.
 _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)

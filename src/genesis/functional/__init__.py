@@ -62,3 +62,17 @@ from genesis.functional.unary import sign as sign
 from genesis.functional.unary import sin as sin
 from genesis.functional.unary import sqrt as sqrt
 from genesis.functional.unary import square as square
+from genesis.functional.conv import conv1d as conv1d
+from genesis.functional.conv import conv2d as conv2d
+from genesis.functional.conv import conv_transpose1d as conv_transpose1d
+from genesis.functional.conv import conv_transpose2d as conv_transpose2d
+from genesis.functional.fused import PackedConv as PackedConv
+from genesis.functional.fused import conv_bn_relu as conv_bn_relu
+from genesis.functional.fused import conv_prepack as conv_prepack
+from genesis.functional.fused import conv_prepacked as conv_prepacked
+from genesis.functional.fused import fold_batch_norm as fold_batch_norm
+from genesis.functional.norm import batch_norm as batch_norm
+from genesis.functional.norm import group_norm as group_norm
+from genesis.functional.norm import instance_norm as instance_norm
+from genesis.functional.norm import layer_norm as layer_norm
+from genesis.functional.norm import rms_norm as rms_norm

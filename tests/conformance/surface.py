@@ -7,48 +7,7 @@ from typing import Any
 
 import torch
 
-ELEMENTWISE = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "pow",
-    "neg",
-    "abs",
-    "exp",
-    "log",
-    "log1p",
-    "expm1",
-    "sqrt",
-    "rsqrt",
-    "square",
-    "reciprocal",
-    "sign",
-    "sin",
-    "cos",
-    "tanh",
-    "sigmoid",
-    "erf",
-    "floor",
-    "ceil",
-    "round",
-    "clamp",
-    "maximum",
-    "minimum",
-    "where",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "isnan",
-    "isinf",
-    "isfinite",
-    "logical_and",
-    "logical_or",
-    "logical_not",
-]
+ELEMENTWISE = ["add", "sub", "mul", "div", "pow", "neg", "abs", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "square", "reciprocal", "sign", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round", "clamp", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not"]
 
 ACTIVATIONS = [
     "nn.functional." + name
@@ -59,7 +18,14 @@ CONVOLUTION = ["nn.functional." + name for name in ["conv1d", "conv2d", "conv_tr
 
 NORM = ["nn.functional." + name for name in ["batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"]]
 
-NEURAL = [*CONVOLUTION, *NORM]
+POOLING = [
+    "nn.functional." + name
+    for name in ["max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d"]
+]
+
+IMAGE = ["nn.functional." + name for name in ["interpolate", "pad", "pixel_shuffle", "pixel_unshuffle"]]
+
+NEURAL = [*CONVOLUTION, *NORM, *POOLING, *IMAGE]
 
 ALL_DTYPES = {*ELEMENTWISE, *CONVOLUTION, *NORM}  # also float64, bfloat16 and float16
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *NEURAL]

@@ -76,3 +76,14 @@ from genesis.functional.norm import group_norm as group_norm
 from genesis.functional.norm import instance_norm as instance_norm
 from genesis.functional.norm import layer_norm as layer_norm
 from genesis.functional.norm import rms_norm as rms_norm
+from genesis.functional.pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
+from genesis.functional.pooling import adaptive_avg_pool2d as adaptive_avg_pool2d
+from genesis.functional.pooling import adaptive_max_pool2d as adaptive_max_pool2d
+from genesis.functional.pooling import avg_pool1d as avg_pool1d
+from genesis.functional.pooling import avg_pool2d as avg_pool2d
+from genesis.functional.pooling import max_pool1d as max_pool1d
+from genesis.functional.pooling import max_pool2d as max_pool2d
+from genesis.functional.interpolation import interpolate as interpolate
+from genesis.functional.interpolation import pixel_shuffle as pixel_shuffle
+from genesis.functional.interpolation import pixel_unshuffle as pixel_unshuffle
+from genesis.functional.padding import pad as pad

@@ -16,7 +16,7 @@ from genesis.functional.conv import (
     check_operands,
     conv_geometry,
 )  # fmt: skip
-from genesis.functional.norm import check_several_values, check_statistics
+from genesis.functional.normalization import check_several_values, check_statistics
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape

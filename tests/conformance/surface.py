@@ -32,13 +32,16 @@ SELECTION = """
 CONVERSIONS = "clone contiguous item double float half bfloat16 long int bool byte".split()
 CREATION = "zeros ones full eye arange linspace zeros_like ones_like full_like".split()
 
-CONVOLUTION = ["nn.functional." + name for name in ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]]
+CONVOLUTION = "conv1d conv2d conv_transpose1d conv_transpose2d".split()
+NORMALISATION = "batch_norm layer_norm group_norm instance_norm rms_norm".split()
+POOLING = """
+    max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d
+""".split()
+IMAGES = "interpolate pad pixel_shuffle pixel_unshuffle".split()
+NEURAL = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *POOLING, *IMAGES)]
+NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION)]
 
-NORM = ["nn.functional." + name for name in ["batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"]]
-
-NEURAL = [*CONVOLUTION, *NORM]
-
-ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *CONVOLUTION, *NORM}  # also float64, bfloat16 and float16
+ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
 # Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.

@@ -136,7 +136,7 @@ class NeuralOps(Array):
         return call("nll_loss_backward", self, shape, target, weight, ignore_index)
 
 
-# --- optimizer steps: in place, over lists of arrays on one device -------------------------------------------------
+# --- optimizer steps: in place, over lists of arrays on one device ------------------------------------------------
 
 
 def sgd_step(params: Sequence[Any], grads: Sequence[Any], buffers: Sequence[Any] | None, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast chooses the dtype in which each function computes, GradScaler keeps small gradients alive."""
+"""Mixed precision: autocast chooses the dtype that each function computes in, GradScaler keeps small gradients alive."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOWER_DTYPES = {"cpu": dtypes.bfloat16, "cuda": dtypes.float16}  # PyTorch's de
 
 
 class autocast:  # noqa: N801  (PyTorch's name)
-    """Compute matmuls and convolutions in a 16-bit dtype and sensitive functions in float32: a with block or a decorator.
+    """Compute products and convolutions in a 16-bit dtype and sensitive functions in float32: a with block or a decorator.
 
     A Function's class attribute `autocast` says what happens to its floating inputs (float64 ones stay as they are):
-    "lower": cast to dtype; "float32": cast to float32; "widest": cast to the widest among them; None: left alone. The casts
-    are part of the graph, so that float32 weights get float32 gradients. It acts on the calling thread only.
+    "lower": cast to dtype; "float32": cast to float32; "widest": cast to the widest among them; None: left alone. The
+    casts are part of the graph, so that float32 weights get float32 gradients. Only the calling thread is affected.
 
     Args:
         device_type: "cpu" | "cuda": the tensors that are cast.
@@ -40,7 +40,8 @@ class autocast:  # noqa: N801  (PyTorch's name)
     """
 
     def __init__(
-        self, device_type: str = "cpu", dtype: DType | None = None, enabled: bool = True, cache_enabled: bool | None = None
+        self, device_type: str = "cpu", dtype: DType | None = None, enabled: bool = True,
+        cache_enabled: bool | None = None,
     ) -> None:  # fmt: skip
         if device_type not in _LOWER_DTYPES:
             raise ValueError(describe("autocast", "device_type", "'cpu' or 'cuda'", repr(device_type)))
@@ -117,7 +118,7 @@ class _Casts:
 
 
 class GradScaler:
-    """Scale the loss so that float16 gradients don't vanish; skip the steps in which they overflow, and adapt the scale.
+    """Scale the loss so that float16 gradients don't vanish; skip steps in which they overflow, and adapt the scale.
 
     Args:
         device: where the losses live; kept for PyTorch's signature, any device works.
@@ -207,7 +208,7 @@ class GradScaler:
         return None if self._overflowed(optimizer) else optimizer.step()
 
     def _overflowed(self, optimizer: Optimizer) -> bool:
-        return any([found.item() for found in self._found[id(optimizer)]])
+        return any(found.item() for found in self._found[id(optimizer)])
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Adapt the scale to what the steps since the last update found; or set it to new_scale."""

@@ -27,6 +27,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")  # PyTorch's, about a copy that it makes
 @pytest.mark.parametrize(("op", "dtype"), list(cases()))
 def test_samples(op: Any, dtype: torch.dtype) -> None:
     ours = find(op.name)

@@ -2,9 +2,12 @@
 
 __version__ = "0.1.0"
 
+from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
 from genesis import nn as nn
+from genesis import optim as optim
+from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
 from genesis.autograd import is_grad_enabled as is_grad_enabled
 from genesis.autograd import no_grad as no_grad

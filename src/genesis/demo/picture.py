@@ -33,7 +33,7 @@ def save(path: Path, photograph: Photograph, probabilities: np.ndarray, history:
     _curves(panels[1, 1], history)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".partial.png")
-    canvas.print_figure(temporary, format="png", dpi=90)
+    canvas.print_figure(temporary, format="png", dpi=75)
     temporary.replace(path)
 
 
@@ -53,9 +53,9 @@ def _overlay(image: np.ndarray, found: np.ndarray) -> np.ndarray:
 
 def _curves(panel: Any, history: list[Epoch]) -> None:
     epochs = range(1, len(history) + 1)
-    panel.plot(epochs, [epoch.loss for epoch in history], color="black", label="loss")
+    panel.plot(epochs, [epoch.loss for epoch in history], "o-", color="black", markersize=3, label="loss")
     panel.plot(
-        epochs, [epoch.held_out_iou for epoch in history], color=ACCENT, label="held-out IoU"
+        epochs, [epoch.held_out_iou for epoch in history], "o-", color=ACCENT, markersize=3, label="held-out IoU"
     )
     panel.set_ylim(0, 1)
     panel.set_xlabel("epoch")

@@ -120,7 +120,7 @@ class Training:
     def save(self, path: Path) -> None:
         """Write all that resume() needs to go on."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.save(path, self._state())
+        checkpoint.save(self._state(), path)
 
     def resume(self, path: Path) -> None:
         """Go on where save() was called; the plan may have more epochs than it had then.
@@ -128,6 +128,8 @@ class Training:
         Raises: CheckpointError: no checkpoint of this training with this plan.
         """
         state = checkpoint.load(path)
+        if not {"model", "optimizer", "plan", "history"} <= set(state):
+            raise CheckpointError(f"{path}: expected a checkpoint of genesis demo, got one with {', '.join(state)}")
         saved, mine = state["plan"], dataclasses.asdict(self.plan)
         different = [name for name in mine if name != "epochs" and saved[name] != mine[name]]
         if different:

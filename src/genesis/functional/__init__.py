@@ -167,3 +167,4 @@ from genesis.functional.random import dropout as dropout
 from genesis.functional.random import dropout2d as dropout2d
 from genesis.functional.tables import embedding as embedding
 from genesis.functional.tables import one_hot as one_hot
+from genesis.functional.attention import scaled_dot_product_attention as scaled_dot_product_attention

@@ -54,17 +54,17 @@ class Dropout(ArrayFunction):
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """dropout of whole channels of (N, C, H, W), or of (C, H, W) without a batch.
+    """dropout of whole channels of (N, C, H, W), or of (N, C, L).
 
     Source: Tompson et al. 2015, arXiv:1411.4280.
     """
     _check("dropout2d", input, p)
     if input.array.ndim not in (3, 4):
-        expected = "4 dimensions, or 3 without a batch"
-        raise ShapeError(describe("dropout2d", "input", expected, f"shape {input.array.shape}"))
+        raise ShapeError(describe("dropout2d", "input", "3 or 4 dimensions", f"shape {input.array.shape}"))
     if inplace:
         return input._change(dropout2d, p, training)
-    channels = input._like(input.array.full_like(1, (*input.array.shape[:-2], 1, 1)))
+    shape = input.array.shape
+    channels = input._like(input.array.full_like(1, (*shape[:2], *(1,) * (len(shape) - 2))))
     return mul(input, dropout(channels, p, training)) if training and p != 0 else input
 
 

@@ -169,3 +169,11 @@ from genesis.tensor import Tensor as Tensor
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
 channels_last, contiguous_format = "channels_last", "contiguous"
+
+
+def __getattr__(name: str) -> object:
+    if name == "data":  # on first use, as it imports torch
+        import importlib
+
+        return importlib.import_module("genesis.data")
+    raise AttributeError(f"module 'genesis' has no attribute {name!r}")

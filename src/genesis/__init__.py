@@ -12,6 +12,8 @@ from genesis.autograd import enable_grad as enable_grad
 from genesis.autograd import is_grad_enabled as is_grad_enabled
 from genesis.autograd import no_grad as no_grad
 from genesis.autograd import set_grad_enabled as set_grad_enabled
+from genesis.checkpoint import load as load
+from genesis.checkpoint import save as save
 from genesis.creation import arange as arange
 from genesis.creation import as_tensor as as_tensor
 from genesis.creation import empty as empty
@@ -159,6 +161,7 @@ from genesis.functional import var as var
 from genesis.functional import where as where
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
+from genesis.interop import load_torch as load_torch
 from genesis.ndarray import Device as Device
 from genesis.ndarray import Device as device
 from genesis.tensor import Tensor as Tensor
@@ -166,3 +169,11 @@ from genesis.tensor import Tensor as Tensor
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
 channels_last, contiguous_format = "channels_last", "contiguous"
+
+
+def __getattr__(name: str) -> object:
+    if name == "data":  # on first use, as it imports torch
+        import importlib
+
+        return importlib.import_module("genesis.data")
+    raise AttributeError(f"module 'genesis' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast chooses the dtype that each function computes in, GradScaler keeps small gradients alive."""
+"""Mixed precision: autocast chooses the dtype of each function, GradScaler keeps small gradients alive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOWER_DTYPES = {"cpu": dtypes.bfloat16, "cuda": dtypes.float16}  # PyTorch's de
 
 
 class autocast:  # noqa: N801  (PyTorch's name)
-    """Compute products and convolutions in a 16-bit dtype and sensitive functions in float32: a with block or a decorator.
+    """Compute products and convolutions in a 16-bit dtype and delicate functions in float32: a with block or decorator.
 
     A Function's class attribute `autocast` says what happens to its floating inputs (float64 ones stay as they are):
     "lower": cast to dtype; "float32": cast to float32; "widest": cast to the widest among them; None: left alone. The

@@ -27,9 +27,10 @@ class NeuralOps(Array):
         return call("conv_forward", self, weight, bias, stride, padding, dilation, groups)
 
     def conv_input_grad(
-        self, weight: Any, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
-    ) -> Any:
-        return call("conv_input_grad", self, weight, input_shape, stride, padding, dilation, groups)
+        self, weight: Any, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+        bias: Any | None = None,
+    ) -> Any:  # fmt: skip
+        return call("conv_input_grad", self, weight, input_shape, stride, padding, dilation, groups, bias)
 
     def conv_weight_grad(
         self, input: Any, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
@@ -135,7 +136,7 @@ class NeuralOps(Array):
         return call("nll_loss_backward", self, shape, target, weight, ignore_index)
 
 
-# --- optimizer steps: in place, over lists of arrays on one device -------------------------------------------------
+# --- optimizer steps: in place, over lists of arrays on one device ------------------------------------------------
 
 
 def sgd_step(params: Sequence[Any], grads: Sequence[Any], buffers: Sequence[Any] | None, *args: Any) -> None:

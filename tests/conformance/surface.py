@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import genesis
+import genesis.nn.functional as F
 from genesis import Tensor
 
 ELEMENTWISE = """
@@ -32,16 +33,36 @@ SELECTION = """
 CONVERSIONS = "clone contiguous item double float half bfloat16 long int bool byte".split()
 CREATION = "zeros ones full eye arange linspace zeros_like ones_like full_like".split()
 
-CONVOLUTION = ["nn.functional." + name for name in ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]]
+CONVOLUTION = "conv1d conv2d conv_transpose1d conv_transpose2d".split()
+NORMALISATION = "batch_norm layer_norm group_norm instance_norm rms_norm".split()
+POOLING = """
+    max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d
+""".split()
+IMAGES = "interpolate pad pixel_shuffle pixel_unshuffle".split()
+DENSE = "linear embedding one_hot scaled_dot_product_attention dropout dropout2d".split()
+LOSSES = """
+    cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy
+    binary_cross_entropy_with_logits kl_div
+""".split()
+NEURAL = [
+    "nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *POOLING, *IMAGES, *DENSE, *LOSSES)
+]
+NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION)]
 
-NORM = ["nn.functional." + name for name in ["batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"]]
-
-NEURAL = [*CONVOLUTION, *NORM]
-
-ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *CONVOLUTION, *NORM}  # also float64, bfloat16 and float16
+ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
 # Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
+def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As OpInfo calls random functions: with this seed, so that both draw the same numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        genesis.manual_seed(42)
+        return function(*args, **kwargs)
+
+    return call
+
+
 METHODS = """
     view view_as expand expand_as repeat __getitem__ __rmatmul__
     contiguous item double float half bfloat16 long int bool byte
@@ -51,6 +72,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
     "mT": lambda x: x.mT,
     "einsum": lambda operands, equation: genesis.einsum(equation, operands),
+    "nn.functional.dropout": _seeded(F.dropout),
+    "nn.functional.dropout2d": _seeded(F.dropout2d),
+    "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
+    "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
 }
 

@@ -144,7 +144,7 @@ def conv_transpose2d(
         padding: rows and columns that are taken away from each side of the result.
         output_padding: rows and columns added on one side of the result; less than stride or dilation.
     Returns: (N, K, P, Q) or (K, P, Q), P = (H − 1)·stride − 2·padding + dilation·(R − 1) + output_padding + 1.
-    Raises: ValueError: channels don't fit; stride < 1; padding < 0; output_padding too large; the output would be empty.
+    Raises: ValueError: channels don't fit; stride < 1; padding < 0; output_padding too large; an empty output.
         TypeError: the dtypes differ.
     Grad: input, weight, bias. Saves input and weight.
     Source: Dumoulin & Visin 2016, arXiv:1603.07285 (shapes).
@@ -229,7 +229,7 @@ class ConvTranspose2d(ArrayFunction):
         return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
 
 
-# --- checks: one message per case, before anything is computed ------------------------------------------------------------
+# --- checks: one message per case, before anything is computed ---------------------------------------------------
 
 
 def check_operands(op: str, spatial: int, input: Any, weight: Any, bias: Any) -> None:

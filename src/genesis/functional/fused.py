@@ -8,9 +8,15 @@ from genesis.autograd import ArrayFunction, modes
 from genesis.autograd import Variable as Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional.conv import (
-    Conv2d, Geometry, Size, check_bias, check_dtypes, check_operands, conv_geometry,
+    Conv2d,
+    Geometry,
+    Size,
+    check_bias,
+    check_dtypes,
+    check_operands,
+    conv_geometry,
 )  # fmt: skip
-from genesis.functional.norm import check_several_values, check_statistics
+from genesis.functional.normalization import check_several_values, check_statistics
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape

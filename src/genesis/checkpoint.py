@@ -199,7 +199,7 @@ def _write(file: BinaryIO, tensors: dict[str, NDArray], notes: dict[str, str]) -
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
     for _, array in ordered:
-        file.write(memoryview(_little_endian(array.bits())).cast("B") if array.numel else b"")
+        file.write(_little_endian(array.bits()).reshape(-1).view(np.uint8).data)
 
 
 def _read_header(path: Any, file: BinaryIO) -> tuple[dict[str, Any], dict[str, str], int]:

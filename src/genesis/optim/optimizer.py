@@ -260,7 +260,7 @@ def require_number(op: str, group: Group, name: str, low: float = 0.0, below: fl
     value = group[name]
     if not isinstance(value, numbers.Real):
         raise DTypeError(describe(op, name, "a number", type(value).__name__))
-    if not low <= value < below:
+    if not low <= float(value) < below:
         limits = f"a number >= {low:g}" + (f" and < {below:g}" if below < float("inf") else "")
         raise ValueError(describe(op, name, limits, value))
 

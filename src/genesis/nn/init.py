@@ -103,7 +103,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 @no_grad()
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A one in the middle of the kernel from each input channel to its output channel: a convolution that changes nothing.
+    """A one in the middle of each channel's own kernel: a convolution that changes nothing.
 
     Args:
         tensor: the weight of a convolution, (K, C / groups, …) with one or more kernel dimensions.

@@ -49,7 +49,7 @@ class Module:
             _forward_pre_hooks=[], _forward_hooks=[],
         )  # fmt: skip
 
-    # --- the call -------------------------------------------------------------------------------------------------------
+    # --- the call -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._forward_pre_hooks or self._forward_hooks:
@@ -86,7 +86,7 @@ class Module:
         """
         return HookHandle(self._forward_hooks, (hook, with_kwargs))
 
-    # --- attributes -----------------------------------------------------------------------------------------------------
+    # --- attributes ---------------------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are no plain attributes.
@@ -174,7 +174,7 @@ class Module:
         if name not in registry and hasattr(self, name):
             raise KeyError(describe(op, "name", "a name that is not taken", repr(name)))
 
-    # --- what it holds ----------------------------------------------------------------------------------------------------
+    # --- what it holds ------------------------------------------------------------------------------------------------
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         for _, parameter in self.named_parameters(recurse=recurse):
@@ -268,14 +268,15 @@ class Module:
         fn(self)
         return self
 
-    # --- modes and gradients ----------------------------------------------------------------------------------------------
+    # --- modes and gradients ------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
         """Training mode for the module and all below it: batch statistics, dropout."""
         if not isinstance(mode, bool):
             raise DTypeError(describe("train", "mode", "a bool", type(mode).__name__))
-        for module in self.modules():
-            module.__dict__["training"] = mode
+        self.training = mode
+        for module in self.children():
+            module.train(mode)
         return self
 
     def eval(self) -> Self:
@@ -294,13 +295,13 @@ class Module:
             elif parameter.grad is not None:
                 parameter.grad = parameter.grad.detach().zero_()
 
-    # --- other dtypes and devices -----------------------------------------------------------------------------------------
+    # --- other dtypes and devices -------------------------------------------------------------------------------------
 
     def to(
         self, *args: Any, device: Any = None, dtype: DType | None = None, non_blocking: bool = False,
         memory_format: str | None = None,
     ) -> Self:  # fmt: skip
-        """Move all parameters and buffers: to(device), to(dtype), to(device, dtype), to(tensor). The module itself changes.
+        """Move parameters and buffers: to(device), to(dtype), to(device, dtype), to(tensor); the module itself changes.
 
         dtype applies to floating tensors, memory_format ("channels_last") to 4-d ones. Gradients move along, and
         parameters stay the same objects: tied weights stay tied, an optimizer keeps its parameters.
@@ -351,7 +352,7 @@ class Module:
     def bfloat16(self) -> Self:
         return self.to(dtypes.bfloat16)
 
-    # --- state ------------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
         """All parameters and persistent buffers by their names, under PyTorch's names; memory is shared.
@@ -373,7 +374,7 @@ class Module:
         """
         return state.load(self, state_dict, strict, assign)
 
-    # --- text -------------------------------------------------------------------------------------------------------------
+    # --- text ---------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
         """What stands between the parentheses of repr: the settings of the layer."""

@@ -8,7 +8,7 @@ from genesis.tensor import Tensor
 
 
 class Parameter(Tensor, result_class=Tensor):
-    """A tensor that a module registers when it is assigned to an attribute, and that requires grad unless told otherwise.
+    """A tensor that a module registers when it is assigned to an attribute; it requires grad unless told otherwise.
 
     Args:
         data: the values; their memory is shared.

@@ -1,4 +1,7 @@
-"""Convolutions and transposed convolutions. Weights of images lie channels-last in memory: the order that oneDNN and cuDNN want."""
+"""Convolutions and transposed convolutions.
+
+The weights of image layers lie channels-last in memory, in the order that oneDNN and cuDNN want.
+"""
 
 from __future__ import annotations
 

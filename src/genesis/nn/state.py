@@ -26,9 +26,6 @@ class IncompatibleKeys(NamedTuple):
     missing_keys: list[str]
     unexpected_keys: list[str]
 
-    def __repr__(self) -> str:
-        return super().__repr__() if self.missing_keys or self.unexpected_keys else "<All keys matched successfully>"
-
 
 def named_tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
     """Every parameter and persistent buffer of module and of all below it; shared ones under each of their names."""

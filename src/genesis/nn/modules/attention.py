@@ -102,11 +102,8 @@ class MultiheadAttention(Module):
         if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:
             ranks = (query.ndim, key.ndim, value.ndim)
             raise ShapeError(describe("MultiheadAttention", "query", "3 (or 2) dimensions, as key and value", ranks))
-        for argument, tensor, size in (
-            ("query", query, self.embed_dim),
-            ("key", key, self.kdim),
-            ("value", value, self.vdim),
-        ):
+        sizes = {"query": (query, self.embed_dim), "key": (key, self.kdim), "value": (value, self.vdim)}
+        for argument, (tensor, size) in sizes.items():
             if tensor.shape[-1] != size:
                 raise ShapeError(describe("MultiheadAttention", argument, f"{size} features", tensor.shape[-1]))
         q, k, v = self._projected(query, key, value)
@@ -183,7 +180,7 @@ class FeedForwardSwiGLU(Module):
 
     Args:
         dim: of input and output.
-        hidden_dim: 8/3 · dim by default, rounded up to a multiple of 8, which makes it as large as a plain one of 4 · dim.
+        hidden_dim: 8/3 · dim by default, rounded up to a multiple of 8: as large as a plain network of 4 · dim.
         bias: of the three projections.
     Source: Shazeer 2020, arXiv:2002.05202.
 

@@ -24,7 +24,7 @@ class ConvBNReLU(Module):
     Its parts and its state_dict are those of Sequential(Conv2d, BatchNorm2d, ReLU): "0.weight", "1.weight", … load
     both ways. In training (and wherever gradients are needed) it is the one op F.conv_bn_relu; in eval mode without
     gradients the norm is folded into a weight that is packed once per input shape and used until a parameter changes.
-    The change is seen when it went through Genesis; after writing to the memory from another library, call eval() again.
+    A change by another library on the same memory goes unseen: call eval() again after it.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias: as of Conv2d.

@@ -175,7 +175,7 @@ def test_unknown_names() -> None:
 
 def test_wrong_registrations() -> None:
     net = Net()
-    with pytest.raises(KeyError, match="a name without dots, got 'a.b'"):
+    with pytest.raises(KeyError, match=r"a name without dots, got 'a\.b'"):
         net.add_module("a.b", nn.ReLU())
     with pytest.raises(KeyError, match="a name without dots, got ''"):
         net.register_buffer("", genesis.ones(1))
@@ -263,7 +263,7 @@ def test_to_by_name_and_by_memory_format() -> None:
 
 
 def test_to_refuses_what_is_no_place() -> None:
-    with pytest.raises(DTypeError, match="'dtype': expected a floating dtype, got genesis.int64"):
+    with pytest.raises(DTypeError, match=r"'dtype': expected a floating dtype, got genesis\.int64"):
         nn.Linear(1, 1).to(genesis.int64)
     with pytest.raises(DTypeError, match="'args': expected a device, a dtype or a tensor, got list"):
         nn.Linear(1, 1).to([1])

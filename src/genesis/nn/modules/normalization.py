@@ -126,6 +126,7 @@ class _InstanceNorm(_BatchNorm):
             expected = f"{' or '.join(map(str, self.ranks))} dimensions"
             raise ShapeError(describe(type(self).__name__, "input", expected, f"shape {input.shape}"))
         batched = input if input.ndim == self.ranks[-1] else F.unsqueeze(input, 0)
+        momentum = 0.0 if self.momentum is None else self.momentum
         use_input_stats = self.training or not self.track_running_stats
         y = F.instance_norm(
             batched,
@@ -134,7 +135,7 @@ class _InstanceNorm(_BatchNorm):
             self.weight,
             self.bias,
             use_input_stats,
-            self.momentum,
+            momentum,
             self.eps,
         )
         return y if batched is input else F.squeeze(y, 0)

@@ -27,7 +27,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     draws = rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     # PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32.
     low, high = _rounded(a, tensor), _rounded(b, tensor)
-    return tensor.copy_(draws.to(dtypes.float64) * (high - low) + low)
+    return tensor.copy_(draws.to(dtypes.float64) * _rounded(high - low, tensor) + low)
 
 
 @no_grad()

@@ -123,6 +123,7 @@ CASES = [
     # dropout that keeps or drops everything; the random ones are tested under a seed
     case("Dropout", 0.0, inputs=SIGNALS),
     case("Dropout", 1.0, inputs=SIGNALS),
+    case("Dropout2d", 0.0, inputs=IMAGES),
     # embedding
     case("Embedding", 10, 3, inputs=indices(10, 2, 5)),
     case("Embedding", 10, 3, padding_idx=-2, scale_grad_by_freq=True, inputs=indices(10, 20)),

@@ -107,7 +107,7 @@ def test_attention_refusals() -> None:
 # --- dropout ---
 
 
-@pytest.mark.parametrize("name", ["Dropout"])
+@pytest.mark.parametrize("name", ["Dropout", "Dropout2d"])
 def test_dropout_draws_what_pytorch_draws(name: str) -> None:
     x = torch.randn(4, 6, 5, 5)
     torch.manual_seed(1)

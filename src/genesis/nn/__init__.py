@@ -31,6 +31,7 @@ from genesis.nn.modules.conv import Conv2d as Conv2d
 from genesis.nn.modules.conv import ConvTranspose1d as ConvTranspose1d
 from genesis.nn.modules.conv import ConvTranspose2d as ConvTranspose2d
 from genesis.nn.modules.dropout import Dropout as Dropout
+from genesis.nn.modules.dropout import Dropout2d as Dropout2d
 from genesis.nn.modules.embedding import Embedding as Embedding
 from genesis.nn.modules.embedding import RotaryEmbedding as RotaryEmbedding
 from genesis.nn.modules.fused import ConvBNReLU as ConvBNReLU

@@ -224,7 +224,6 @@ def manual_seed(seed: int) -> None:
     """Start the generators of all devices from seed; the CPU then draws the same numbers as PyTorch."""
     from genesis import backends
 
-    backends.get("cpu")  # loaded by its first use, which may only come after the seed
     for backend in tuple(backends.active.values()):
         backend.manual_seed(int(seed))
 

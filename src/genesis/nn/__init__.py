@@ -2,7 +2,6 @@
 
 from genesis.nn import functional as functional
 from genesis.nn import init as init
-from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import ELU as ELU
 from genesis.nn.modules.activation import GELU as GELU
@@ -32,10 +31,10 @@ from genesis.nn.modules.conv import Conv2d as Conv2d
 from genesis.nn.modules.conv import ConvTranspose1d as ConvTranspose1d
 from genesis.nn.modules.conv import ConvTranspose2d as ConvTranspose2d
 from genesis.nn.modules.dropout import Dropout as Dropout
+from genesis.nn.modules.dropout import Dropout2d as Dropout2d
 from genesis.nn.modules.embedding import Embedding as Embedding
 from genesis.nn.modules.embedding import RotaryEmbedding as RotaryEmbedding
 from genesis.nn.modules.fused import ConvBNReLU as ConvBNReLU
-from genesis.nn.modules.fused import FusedConv as FusedConv
 from genesis.nn.modules.linear import Flatten as Flatten
 from genesis.nn.modules.linear import Identity as Identity
 from genesis.nn.modules.linear import Linear as Linear

@@ -27,12 +27,14 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     draws = rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     # PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32.
     low, high = _rounded(a, tensor), _rounded(b, tensor)
-    return tensor.copy_(draws.to(dtypes.float64) * (high - low) + low)
+    return tensor.copy_(draws.to(dtypes.float64) * _rounded(high - low, tensor) + low)
 
 
 @no_grad()
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal with this mean and standard deviation."""
+    if tensor.numel() < 16:  # so few, PyTorch draws and scales one by one in float64
+        return tensor.copy_(randn(tensor.shape, dtype=dtypes.float64, device=tensor.device) * std + mean)
     draws = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return tensor.copy_(draws.to(dtypes.float64) * _rounded(std, tensor) + _rounded(mean, tensor))
 

@@ -14,7 +14,15 @@ from genesis.nn import state
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
-Hook = tuple[Callable[..., Any], bool]  # the hook, and whether it wants the keyword arguments too
+
+class _Hook:
+    """A hook as it is called, whether it wants the keyword arguments or not."""
+
+    def __init__(self, function: Callable[..., Any], with_kwargs: bool) -> None:
+        self.function, self.with_kwargs = function, with_kwargs
+
+    def __call__(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], *output: Any) -> Any:
+        return self.function(module, args, *((kwargs,) if self.with_kwargs else ()), *output)
 
 
 class Module:
@@ -60,15 +68,15 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__}: a Module needs a method forward")
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook, with_kwargs in tuple(self._forward_pre_hooks):
-            if with_kwargs:
-                args, kwargs = hook(self, args, kwargs) or (args, kwargs)
-            else:
-                new = hook(self, args)
-                args = args if new is None else new if isinstance(new, tuple) else (new,)
+        for hook in tuple(self._forward_pre_hooks):
+            new = hook(self, args, kwargs)
+            if new is not None and hook.with_kwargs:
+                args, kwargs = new
+            elif new is not None:
+                args = new if isinstance(new, tuple) else (new,)
         output = self.forward(*args, **kwargs)
-        for hook, with_kwargs in tuple(self._forward_hooks):
-            new = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
+        for hook in tuple(self._forward_hooks):
+            new = hook(self, args, kwargs, output)
             output = output if new is None else new
         return output
 
@@ -77,14 +85,14 @@ class Module:
 
         with_kwargs: call hook(module, args, kwargs), which returns None or both.
         """
-        return HookHandle(self._forward_pre_hooks, (hook, with_kwargs))
+        return HookHandle(self._forward_pre_hooks, _Hook(hook, with_kwargs))
 
     def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> HookHandle:
         """Call hook(module, args, output) after each forward; what it returns, if not None, replaces the output.
 
         with_kwargs: call hook(module, args, kwargs, output).
         """
-        return HookHandle(self._forward_hooks, (hook, with_kwargs))
+        return HookHandle(self._forward_hooks, _Hook(hook, with_kwargs))
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 

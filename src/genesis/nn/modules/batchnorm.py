@@ -19,7 +19,7 @@ class _BatchNorm(Module):
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-        track_running_stats: bool = True, device: Any = None, dtype: DType | None = None,
+        track_running_stats: bool = True, device: Any = None, dtype: DType | None = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.num_features = num_features
@@ -29,7 +29,7 @@ class _BatchNorm(Module):
         self.track_running_stats = track_running_stats
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.register_parameter("weight", Parameter(empty(num_features, **where)) if affine else None)
-        self.register_parameter("bias", Parameter(empty(num_features, **where)) if affine else None)
+        self.register_parameter("bias", Parameter(empty(num_features, **where)) if affine and bias else None)
         tracked = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, **where) if tracked else None)
         self.register_buffer("running_var", ones(num_features, **where) if tracked else None)
@@ -48,6 +48,7 @@ class _BatchNorm(Module):
         self.reset_running_stats()
         if self.affine:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def begin_batch(self) -> tuple[Tensor | None, Tensor | None, bool, float]:
@@ -75,7 +76,7 @@ class _BatchNorm(Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -92,7 +93,7 @@ class BatchNorm2d(_BatchNorm):
         num_features: C.
         eps: added to the variance.
         momentum: the share of each batch in the running statistics; None averages over all batches.
-        affine: learn a scale and a shift for each channel.
+        affine: learn a scale and (with bias) a shift for each channel.
         track_running_stats: keep running statistics for eval mode; else each batch is its own, in eval mode too.
 
     Example:

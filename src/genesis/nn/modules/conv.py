@@ -49,7 +49,9 @@ class _Conv(Module):
         self.out_channels = out_channels
         self.kernel_size = per_dimension(op, "kernel_size", kernel_size, self.spatial, least=1)
         self.stride = per_dimension(op, "stride", stride, self.spatial, least=1)
-        self.padding = padding if isinstance(padding, str) else per_dimension(op, "padding", padding, self.spatial, 0)
+        self.padding: Any = (
+            padding if isinstance(padding, str) else per_dimension(op, "padding", padding, self.spatial, 0)
+        )
         self.dilation = per_dimension(op, "dilation", dilation, self.spatial, least=1)
         self.output_padding = per_dimension(op, "output_padding", output_padding, self.spatial, least=0)
         self.groups = groups
@@ -77,7 +79,7 @@ class _Conv(Module):
                 total = self.dilation[i] * (self.kernel_size[i] - 1)
                 pads += [total // 2, total - total // 2]
             else:
-                pads += [0, 0] if self.padding == "valid" else [int(self.padding[i])] * 2
+                pads += [0, 0] if self.padding == "valid" else [self.padding[i]] * 2
         return F.pad(input, pads, mode=self.padding_mode)
 
     def extra_repr(self) -> str:
@@ -174,7 +176,7 @@ class _ConvTranspose(_Conv):
             return self.output_padding
         wanted = tuple(output_size)[-self.spatial :]
         least = tuple(
-            (size - 1) * stride - 2 * int(padding) + dilation * (kernel - 1) + 1
+            (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
             for size, stride, padding, dilation, kernel in zip(
                 input.shape[-self.spatial :], self.stride, self.padding, self.dilation, self.kernel_size, strict=True
             )

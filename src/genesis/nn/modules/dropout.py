@@ -10,14 +10,7 @@ from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
 
-class Dropout(Module):
-    """Zero each element with probability p in training, and divide the others by 1 − p.
-
-    Example:
-        >>> nn.Dropout(0.5).eval()(genesis.ones(3)).tolist()
-        [1.0, 1.0, 1.0]
-    """
-
+class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
@@ -25,8 +18,24 @@ class Dropout(Module):
         self.p = p
         self.inplace = inplace
 
+    def extra_repr(self) -> str:
+        return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout(_Dropout):
+    """Zero each element with probability p in training, and divide the others by 1 − p.
+
+    Example:
+        >>> nn.Dropout(0.5).eval()(genesis.ones(3)).tolist()
+        [1.0, 1.0, 1.0]
+    """
+
     def forward(self, input: Tensor) -> Any:
         return F.dropout(input, self.p, self.training, self.inplace)
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}, inplace={self.inplace}"
+
+class Dropout2d(_Dropout):
+    """Zero whole channels of (N, C, H, W) with probability p in training, and divide the others by 1 − p."""
+
+    def forward(self, input: Tensor) -> Any:
+        return F.dropout2d(input, self.p, self.training, self.inplace)

@@ -60,7 +60,7 @@ class Embedding(Module):
         """The layer of a given table, (num_embeddings, embedding_dim); it is not learned unless freeze is off."""
         if embeddings.ndim != 2:
             raise ShapeError(describe("from_pretrained", "embeddings", "2 dimensions", embeddings.ndim))
-        layer = cls(*embeddings.shape, padding_idx, scale_grad_by_freq=scale_grad_by_freq)
+        layer = cls(embeddings.shape[0], embeddings.shape[1], padding_idx, scale_grad_by_freq=scale_grad_by_freq)
         layer.weight = Parameter(embeddings, requires_grad=not freeze)
         return layer
 

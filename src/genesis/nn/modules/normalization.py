@@ -86,12 +86,12 @@ class GroupNorm(_AffineNorm):
     Args:
         num_groups: divides num_channels.
         num_channels: C of (N, C, …).
-        affine: learn a scale and a shift for each channel.
+        affine: learn a scale and (with bias) a shift for each channel.
     """
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
-        dtype: DType | None = None,
+        dtype: DType | None = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         if num_channels % num_groups:
@@ -100,7 +100,7 @@ class GroupNorm(_AffineNorm):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        self._register_affine((num_channels,), affine, affine, device, dtype)
+        self._register_affine((num_channels,), affine, affine and bias, device, dtype)
 
     def forward(self, input: Tensor) -> Any:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -117,15 +117,16 @@ class _InstanceNorm(_BatchNorm):
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-        track_running_stats: bool = False, device: Any = None, dtype: DType | None = None,
+        track_running_stats: bool = False, device: Any = None, dtype: DType | None = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def forward(self, input: Tensor) -> Any:
         if input.ndim not in self.ranks:
             expected = f"{' or '.join(map(str, self.ranks))} dimensions"
             raise ShapeError(describe(type(self).__name__, "input", expected, f"shape {input.shape}"))
         batched = input if input.ndim == self.ranks[-1] else F.unsqueeze(input, 0)
+        momentum = 0.0 if self.momentum is None else self.momentum
         use_input_stats = self.training or not self.track_running_stats
         y = F.instance_norm(
             batched,
@@ -134,7 +135,7 @@ class _InstanceNorm(_BatchNorm):
             self.weight,
             self.bias,
             use_input_stats,
-            self.momentum,
+            momentum,
             self.eps,
         )
         return y if batched is input else F.squeeze(y, 0)

@@ -162,4 +162,4 @@ from genesis.tensor import Tensor as Tensor
 
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
-channels_last, contiguous_format = "channels_last", "contiguous"
+channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"

@@ -122,7 +122,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """A tensor of fill_value, in its dtype by default."""
-    fill_value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    fill_value = _number("full", "fill_value", fill_value)
     dtype = dtype or dtypes.of_scalar(fill_value)
     return Tensor(NDArray.full(_size("full", (size,)), fill_value, dtype, _device(device)), requires_grad)
 
@@ -209,9 +209,11 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """steps evenly spaced values from start to end, both included."""
+    if not hasattr(steps, "__index__"):
+        raise DTypeError(describe("linspace", "steps", "an int", type(steps).__name__))
     if steps < 0:
         raise ValueError(describe("linspace", "steps", "at least 0", steps))
-    values = np.linspace(start, end, steps)
+    values = np.linspace(_number("linspace", "start", start), _number("linspace", "end", end), steps)
     return Tensor(
         NDArray.from_numpy(values, dtypes.float64).to(_dtype(dtype)).to_device(_device(device)), requires_grad
     )
@@ -312,3 +314,12 @@ def _size(op: str, size: Any) -> Shape:
     if any(length < 0 for length in shape):
         raise ShapeError(describe(op, "size", "sizes of at least 0", shape))
     return shape
+
+
+def _number(op: str, argument: str, value: Any) -> Number:
+    """A Python number, or the value of a 0-d tensor."""
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise ShapeError(describe(op, argument, "a number or a 0-d tensor", f"shape {value.shape}"))
+        return value.item()
+    return value

@@ -166,7 +166,7 @@ class Tensor(Methods):
         result = self if dtype is None else F.cast(self, dtype)
         result = result if device is None else F.to_device(result, Device(device))
         result = F.clone(result) if copy and result is self else result
-        return result if memory_format is None else F.contiguous(result, memory_format)
+        return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
     def cpu(self) -> Any:
         return self.to("cpu")

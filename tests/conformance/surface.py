@@ -47,4 +47,11 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 # name → (what we refuse on purpose, whether a sample asks for it). The table in docs/deviations.md lists the same names.
-DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {}
+DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _values(sample)),
+    "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
+}
+
+
+def _values(sample: Any) -> list[Any]:
+    return [value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, str)]

@@ -8,6 +8,7 @@ from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import mul
 from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray
@@ -22,7 +23,7 @@ def matmul(input: Tensor, other: Tensor) -> Any:
         >>> F.matmul(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 1.0])).tolist()
         [3.0, 7.0]
     """
-    _require_tensors("matmul", input=input, other=other)
+    require_tensors("matmul", input=input, other=other)
     x, y = input.array.shape, other.array.shape
     for name, shape in (("input", x), ("other", y)):
         if not shape:
@@ -91,7 +92,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Any:
 
 def dot(input: Tensor, tensor: Tensor) -> Any:
     """The inner product of two vectors of one length."""
-    _require_tensors("dot", input=input, tensor=tensor)
+    require_tensors("dot", input=input, tensor=tensor)
     _require_ndim("dot", "input", input, 1)
     _require_ndim("dot", "tensor", tensor, 1)
     _require_inner("dot", "tensor", input.array.shape, tensor.array.shape)
@@ -100,7 +101,7 @@ def dot(input: Tensor, tensor: Tensor) -> Any:
 
 def mv(input: Tensor, vec: Tensor) -> Any:
     """A matrix times a vector: (M, K) by (K)."""
-    _require_tensors("mv", input=input, vec=vec)
+    require_tensors("mv", input=input, vec=vec)
     _require_ndim("mv", "input", input, 2)
     _require_ndim("mv", "vec", vec, 1)
     _require_inner("mv", "vec", input.array.shape, vec.array.shape)
@@ -114,14 +115,14 @@ def outer(input: Tensor, vec2: Tensor) -> Any:
         >>> F.outer(genesis.tensor([1, 2]), genesis.tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
     """
-    _require_tensors("outer", input=input, vec2=vec2)
+    require_tensors("outer", input=input, vec2=vec2)
     _require_ndim("outer", "input", input, 1)
     _require_ndim("outer", "vec2", vec2, 1)
     return mul(unsqueeze(input, 1), vec2)
 
 
 def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Any:
-    _require_tensors(op, **{"input": input, name: other})
+    require_tensors(op, **{"input": input, name: other})
     _require_ndim(op, "input", input, ndim)
     _require_ndim(op, name, other, ndim)
     x, y = input.array.shape, other.array.shape
@@ -132,12 +133,6 @@ def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Any
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def _require_tensors(op: str, **values: Any) -> None:
-    for name, value in values.items():
-        if not isinstance(value, Tensor):
-            raise DTypeError(describe(op, name, "a tensor", type(value).__name__))
 
 
 def _require_ndim(op: str, name: str, value: Tensor, ndim: int) -> None:

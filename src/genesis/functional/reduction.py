@@ -14,6 +14,7 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType, float32, uint8
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import maximum, minimum
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -74,8 +75,9 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType
 
     Raises: DTypeError: input is not floating and no floating dtype is given.
     """
+    dims = _dims("mean", dim, input)
     _require_floating("mean", "input", dtype or input.array.dtype)
-    return Mean.apply(input, dims=_dims("mean", dim, input), keepdim=keepdim, dtype=dtype)
+    return Mean.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
 class Mean(Reduction):
@@ -160,11 +162,13 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other: Any) -> Any:
+    require_tensors(op, input=input)
     if isinstance(dim, Tensor) or other is not None:
         return of_two(input, dim if other is None else other)
     if dim is None:
         return Extreme.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
-    (dim,) = _dims(op, shapes.normalize_dim(op, dim, input.array.ndim), input, filled=True) or (0,)
+    dim = shapes.normalize_dim(op, dim, input.array.ndim)
+    _dims(op, dim, input, filled=True)
     return ValuesAndIndices(*ExtremeOfDim.apply(input, op="arg" + op, dim=dim, keepdim=keepdim))
 
 
@@ -404,6 +408,7 @@ class Norm(Reduction):
 
 def _dims(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:
     """The dimensions to reduce, sorted; filled: at least one element must be there to choose."""
+    require_tensors(op, input=input)
     shape = input.array.shape
     dims = shapes.normalize_dims(op, dim, len(shape))
     if filled:

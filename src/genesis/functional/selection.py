@@ -86,6 +86,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 class Gather(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+        index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
         return x.gather(dim, index)
 
@@ -295,7 +296,7 @@ class TopK(Sort):
 def _require_index(op: str, index: Tensor, max_ndim: int | None = None) -> None:
     if not isinstance(index, Tensor):
         raise DTypeError(describe(op, "index", "a tensor of integers", type(index).__name__))
-    if index.array.dtype not in (dtypes.int64, dtypes.int32):
+    if index.array.dtype not in (dtypes.int64, dtypes.int32) and index.array.numel:
         raise DTypeError(describe(op, "index", "int64 or int32", index.array.dtype))
     if max_ndim is not None and index.array.ndim > max_ndim:
         raise ShapeError(describe(op, "index", f"at most {max_ndim} dimension", f"shape {index.array.shape}"))

@@ -15,7 +15,7 @@ _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu"}  # DLDeviceType: CPU, CUDA, pi
 
 
 def from_dlpack(ext_tensor: Any, /) -> Tensor:
-    """A tensor on the memory of anything that has `__dlpack__` (numpy, PyTorch, JAX, CuPy …); both see each other's changes.
+    """A tensor on the memory of anything that has `__dlpack__`: numpy, PyTorch, JAX, CuPy …
 
     Example:
         >>> import numpy

@@ -1,7 +1,7 @@
-"""Element-wise functions of two and three operands. Integers compute as the default float dtype where the result is real.
+"""Element-wise functions of two and three operands.
 
-Inputs broadcast; the dtype of the result follows PyTorch's promotion rule. A gradient may be returned still broadcast and in
-the wider dtype: the backward walk sums and casts it to the input's shape and dtype.
+Inputs broadcast; the dtype of the result follows PyTorch's promotion rule. A gradient may be returned still broadcast
+and in the wider dtype: the backward walk sums and casts it to the input's shape and dtype.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,8 @@ def max_pool2d(
 
 
 def max_pool2d_backward(
-    grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
+    grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair,
+    ceil_mode: bool,
 ) -> Tensor:  # fmt: skip
     return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
 
@@ -65,7 +68,7 @@ def interpolate_backward(
     return backward(grad, grad.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
 
 
-def _upsample(mode: str, spatial_dims: int, suffix: str = ""):
+def _upsample(mode: str, spatial_dims: int, suffix: str = "") -> Any:
     name = {"nearest": "nearest", "nearest-exact": "_nearest_exact"}.get(mode, mode)
     family = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
     return getattr(aten, f"{family}{spatial_dims}d{suffix}")

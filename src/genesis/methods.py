@@ -16,7 +16,7 @@ from genesis.dtypes import DType
 class Methods(Variable):
     """A part of Tensor: see the module's docstring."""
 
-    # --- element-wise ---------------------------------------------------------------------------------------------
+    # --- element-wise -------------------------------------------------------------------------------------------------
 
     add = F.add
     sub = F.sub
@@ -71,7 +71,7 @@ class Methods(Variable):
     def where(self, condition: Any, other: Any) -> Any:
         return F.where(condition, self, other)
 
-    # --- reductions -----------------------------------------------------------------------------------------------
+    # --- reductions ---------------------------------------------------------------------------------------------------
 
     sum = F.sum
     mean = F.mean
@@ -90,7 +90,7 @@ class Methods(Variable):
     cumsum = F.cumsum
     norm = F.norm
 
-    # --- shape: sizes and dimensions come one by one or as one sequence ---------------------------------------------
+    # --- shape: sizes and dimensions come one by one or as one sequence -----------------------------------------------
 
     def reshape(self, *shape: Any) -> Any:
         return F.reshape(self, _unpacked(shape))
@@ -143,7 +143,7 @@ class Methods(Variable):
     contiguous = F.contiguous
     clone = F.clone
 
-    # --- selection ------------------------------------------------------------------------------------------------
+    # --- selection ----------------------------------------------------------------------------------------------------
 
     __getitem__ = F.getitem
     __setitem__ = F.setitem
@@ -161,7 +161,7 @@ class Methods(Variable):
     topk = F.topk
     nonzero = F.nonzero
 
-    # --- linear algebra -------------------------------------------------------------------------------------------
+    # --- linear algebra -----------------------------------------------------------------------------------------------
 
     matmul = F.matmul
     mm = F.mm
@@ -170,7 +170,7 @@ class Methods(Variable):
     dot = F.dot
     outer = F.outer
 
-    # --- operators ------------------------------------------------------------------------------------------------
+    # --- operators ----------------------------------------------------------------------------------------------------
 
     __add__ = __radd__ = F.add
     __sub__ = F.sub
@@ -209,7 +209,7 @@ class Methods(Variable):
     def __rmatmul__(self, other: Any) -> Any:
         return F.matmul(other, self)
 
-    # --- dtypes: last, because the names hide Python's own from here on -------------------------------------------------
+    # --- dtypes: last, because the names hide Python's own from here on -----------------------------------------------
 
     def double(self, memory_format: str = "preserve") -> Any:
         return _cast(self, dtypes.float64, memory_format)

@@ -1,4 +1,4 @@
-"""Which of OpInfo's ops belong to the public surface, which dtypes they are tried in, and where we deviate on purpose."""
+"""Which of OpInfo's ops belong to the public surface, in which dtypes they run, and where we deviate on purpose."""
 
 from __future__ import annotations
 
@@ -8,36 +8,41 @@ from typing import Any
 import genesis
 from genesis import Tensor
 
-ELEMENTWISE = """
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+ELEMENTWISE = words("""
     add sub mul div floor_divide remainder pow neg abs exp log log1p expm1 sqrt rsqrt square reciprocal sign sin cos tanh
     sigmoid erf floor ceil round clamp maximum minimum where eq ne lt le gt ge isnan isinf isfinite
     logical_and logical_or logical_not
-""".split()
-ACTIVATIONS = """
+""")
+ACTIVATIONS = words("""
     nn.functional.relu nn.functional.leaky_relu nn.functional.relu6 nn.functional.elu nn.functional.gelu
     nn.functional.silu nn.functional.softplus nn.functional.hardswish nn.functional.hardsigmoid softmax log_softmax
-""".split()
-REDUCTIONS = "sum mean prod amax amin max min var std argmax argmin all any logsumexp cumsum norm".split()
-PRODUCTS = "matmul mm bmm mv dot outer einsum __rmatmul__".split()
-SHAPES = """
+""")
+REDUCTIONS = words("sum mean prod amax amin max min var std argmax argmin all any logsumexp cumsum norm")
+PRODUCTS = words("matmul mm bmm mv dot outer einsum __rmatmul__")
+SHAPES = words("""
     reshape view view_as flatten unflatten squeeze unsqueeze permute transpose t T mT movedim diagonal flip roll
     expand expand_as broadcast_to repeat tile cat stack split chunk unbind narrow tril triu
-""".split()
-SELECTION = """
+""")
+SELECTION = words("""
     __getitem__ index_select index_add index_put gather take_along_dim scatter scatter_add masked_fill masked_select
     sort argsort topk nonzero
-""".split()
-CONVERSIONS = "clone contiguous item double float half bfloat16 long int bool byte".split()
-CREATION = "zeros ones full eye arange linspace zeros_like ones_like full_like".split()
+""")
+CONVERSIONS = words("clone contiguous item double float half bfloat16 long int bool byte")
+CREATION = words("zeros ones full eye arange linspace zeros_like ones_like full_like")
 
 ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS}  # also float64, bfloat16 and float16
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION]
 
 # Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
-METHODS = """
+METHODS = words("""
     view view_as expand expand_as repeat __getitem__ __rmatmul__
     contiguous item double float half bfloat16 long int bool byte
-""".split()
+""")
 CALLS: dict[str, Callable[..., Any]] = {
     **{name: getattr(Tensor, name) for name in METHODS},
     "T": lambda x: x.T,

@@ -12,6 +12,7 @@ from genesis.errors import DeviceError
 
 _MODULES = {"cpu": "genesis.backends.cpu", "cuda": "genesis.backends.cuda"}
 active: dict[str, Backend] = {}  # what NDArray dispatches to; tools put their wrapped backend here
+_seed: int | None = None
 
 
 def get(device_type: str) -> Backend:
@@ -23,7 +24,17 @@ def get(device_type: str) -> Backend:
                 f"backends.get: argument 'device_type': expected one of {sorted(_MODULES)}, got {device_type!r}"
             )
         backend = active[device_type] = importlib.import_module(_MODULES[device_type]).load()
+        if _seed is not None:
+            backend.manual_seed(_seed)
     return backend
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the generators of every backend, also of those that are loaded later."""
+    global _seed
+    _seed = seed
+    for backend in active.values():
+        backend.manual_seed(seed)
 
 
 @contextmanager

@@ -147,7 +147,7 @@ class Extreme(Reduction):
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The largest value: of all; per slice of dim, as (values, indices); or, given a second tensor, maximum(input, other).
+    """The largest value: of all; per slice of dim, as (values, indices); of two tensors, as maximum(input, other).
 
     Example:
         >>> F.max(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices.tolist()
@@ -157,7 +157,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The smallest value: of all; per slice of dim, as (values, indices); or, given a second tensor, minimum(input, other)."""
+    """The smallest value: of all; per slice of dim, as (values, indices); of two tensors, as minimum(input, other)."""
     return _extreme("min", minimum, input, dim, keepdim, other)
 
 
@@ -221,8 +221,13 @@ def _arg_extreme(op: str, x: NDArray, dim: int, keepdim: bool) -> NDArray:
 
 
 def var(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
-) -> Any:  # fmt: skip
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
     Args:
@@ -253,8 +258,13 @@ def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
 
 
 def std(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
-) -> Any:  # fmt: skip
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
     """The standard deviation over dim, the square root of var; its gradient is zero where it is zero."""
     dims, correction = _statistics_arguments("std", input, dim, unbiased, correction)
     return Std.apply(input, dims=dims, correction=correction, keepdim=keepdim)
@@ -403,7 +413,7 @@ class Norm(Reduction):
         return y.eq(0).where(0.0, slope.mul(grad))
 
 
-# --- arguments ------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _dims(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:

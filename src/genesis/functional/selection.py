@@ -253,18 +253,22 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
 
 
-class Sort(ArrayFunction):
+class Ordered(ArrayFunction):
+    """A function that gives (values, indices) along a dimension."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+        (indices,) = ctx.saved
+        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
+
+
+class Sort(Ordered):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.sort(dim, descending, stable)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices
-
-    @staticmethod
-    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
-        (indices,) = ctx.saved
-        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
@@ -281,7 +285,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return ValuesAndIndices(*TopK.apply(input, k=k, dim=dim, largest=largest))
 
 
-class TopK(Sort):
+class TopK(Ordered):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.topk(k, dim, largest)

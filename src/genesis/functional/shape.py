@@ -180,7 +180,8 @@ class Diagonal(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         whole = grad.full_like(0, ctx.shape)
-        whole.diagonal(*ctx.dims, ctx.offset).copy_into(grad)
+        dim1, dim2 = ctx.dims
+        whole.diagonal(dim1, dim2, ctx.offset).copy_into(grad)
         return whole
 
 

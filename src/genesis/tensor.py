@@ -17,7 +17,7 @@ from genesis.methods import Methods
 from genesis.ndarray import Device, NDArray
 from genesis.shapes import Shape
 
-OPERANDS = (Variable, int, float, np.generic)  # what == and != compare with
+OPERANDS: tuple[type[Any], ...] = (Variable, int, float, np.generic)  # what == and != compare with
 
 
 class Tensor(Methods):

@@ -14,12 +14,13 @@ def words(text: str) -> list[str]:
 
 
 ELEMENTWISE = words("""
-    add sub mul div floor_divide remainder pow neg abs exp log log1p expm1 sqrt rsqrt square reciprocal sign sin cos tanh
-    sigmoid erf floor ceil round clamp maximum minimum where eq ne lt le gt ge isnan isinf isfinite
+    add sub mul div floor_divide remainder pow neg abs exp log log1p expm1 sqrt rsqrt square reciprocal sign sin cos
+    tanh sigmoid erf floor ceil round clamp maximum minimum where eq ne lt le gt ge isnan isinf isfinite
     logical_and logical_or logical_not
 """)
 ACTIVATIONS = words("""
-    nn.functional.relu nn.functional.leaky_relu nn.functional.relu6 nn.functional.elu nn.functional.gelu
+    nn.functional.relu
+    nn.functional.leaky_relu nn.functional.relu6 nn.functional.elu nn.functional.gelu
     nn.functional.silu nn.functional.softplus nn.functional.hardswish nn.functional.hardsigmoid softmax log_softmax
 """)
 REDUCTIONS = words("sum mean prod amax amin max min var std argmax argmin all any logsumexp cumsum norm")
@@ -51,7 +52,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "where": lambda x, condition, other: genesis.where(condition, x, other),
 }
 
-# name → (what we refuse on purpose, whether a sample asks for it). The table in docs/deviations.md lists the same names.
+# name → (what we refuse on purpose, whether a sample asks for it); docs/deviations.md lists the same names.
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _values(sample)),
     "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),

@@ -99,7 +99,7 @@ class Variable:
                 self._node,
                 self._output_index,
             )
-        result = function(before, *args, **kwargs)
+        result = function(before, *[before if arg is self else arg for arg in args], **kwargs)
         mine, new = self.array, result.array
         if new.shape != mine.shape:
             raise ShapeError(f"{name}: in place, the result's shape {new.shape} must be the tensor's {mine.shape}")

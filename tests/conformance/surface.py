@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import genesis
+import genesis.nn.functional as F
 from genesis import Tensor
 
 
@@ -36,10 +37,35 @@ SELECTION = words("""
 CONVERSIONS = words("clone contiguous item double float half bfloat16 long int bool byte")
 CREATION = words("zeros ones full eye arange linspace zeros_like ones_like full_like")
 
-ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS}  # also float64, bfloat16 and float16
-NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION]
+CONVOLUTION = words("conv1d conv2d conv_transpose1d conv_transpose2d")
+NORMALISATION = words("batch_norm layer_norm group_norm instance_norm rms_norm")
+POOLING = words("""
+    max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d
+""")
+IMAGES = words("interpolate pad pixel_shuffle pixel_unshuffle")
+DENSE = words("linear embedding one_hot scaled_dot_product_attention dropout dropout2d")
+LOSSES = words("""
+    cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy
+    binary_cross_entropy_with_logits kl_div
+""")
+NEURAL = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *POOLING, *IMAGES, *DENSE, *LOSSES)]
+NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION)]
+
+ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
+NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
+
 
 # Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
+def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As OpInfo calls random functions: with this seed, so that both draw the same numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        genesis.manual_seed(42)
+        return function(*args, **kwargs)
+
+    return call
+
+
 METHODS = words("""
     view view_as expand expand_as repeat __getitem__ __rmatmul__
     contiguous item double float half bfloat16 long int bool byte
@@ -49,6 +75,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
     "mT": lambda x: x.mT,
     "einsum": lambda operands, equation: genesis.einsum(equation, operands),
+    "nn.functional.dropout": _seeded(F.dropout),
+    "nn.functional.dropout2d": _seeded(F.dropout2d),
+    "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
+    "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
 }
 
@@ -56,6 +86,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _values(sample)),
     "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
+    "nn.functional.batch_norm": ("a 1-d input, which has no channels", lambda sample: sample.input.ndim < 2),
 }
 
 

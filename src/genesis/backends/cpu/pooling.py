@@ -17,7 +17,8 @@ def max_pool2d(
 
 
 def max_pool2d_backward(
-    grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
+    grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair,
+    ceil_mode: bool,
 ) -> Tensor:  # fmt: skip
     return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
 

@@ -1,11 +1,9 @@
 """Every environment switch, parsed and validated once; each can also be changed for a with block.
 
-| variable          | values               | meaning                                                                    |
-|-------------------|----------------------|----------------------------------------------------------------------------|
-| GENESIS_DEBUG     | 0 to 4               | 1 device and plan decisions, 2 a line per op, 3 launch arguments, 4 source |
-| GENESIS_CHECK     | nan, cpu             | name the op that first made a NaN; compare every op with the CPU           |
-| GENESIS_CACHE_DIR | a folder             | where compiled kernels and tuned plans are kept (default ~/.cache/genesis) |
-| GENESIS_CUDA      | auto, off, simulated | use the GPU if there is one; never; or simulate one on host memory         |
+GENESIS_DEBUG      0 to 4: 1 device and plan decisions, 2 a line per op, 3 launch arguments, 4 kernel source
+GENESIS_CHECK      nan: name the op that first made a NaN; cpu: compare every op with the CPU
+GENESIS_CACHE_DIR  a folder for compiled kernels and tuned plans (default ~/.cache/genesis)
+GENESIS_CUDA       auto: use the GPU if there is one; off: never; simulated: one on host memory
 """
 
 from __future__ import annotations

@@ -62,10 +62,10 @@ def normalize_dims(op: str, dims: int | Iterable[int] | None, ndim: int, argumen
     """Sorted dimensions without repeats; None and () mean all of them."""
     if dims is None:
         return tuple(range(ndim))
-    chosen = [dims] if hasattr(dims, "__index__") else list(dims)  # type: ignore[arg-type]
+    chosen = list(dims) if isinstance(dims, Iterable) else [dims]
     if not chosen:
         return tuple(range(ndim))
-    normal = [normalize_dim(op, dim, ndim, argument) for dim in chosen]  # type: ignore[arg-type]
+    normal = [normalize_dim(op, dim, ndim, argument) for dim in chosen]
     if len(set(normal)) != len(normal):
         raise ShapeError(f"{op}: argument '{argument}': expected distinct dimensions, got {tuple(chosen)}")
     return tuple(sorted(normal)) if ndim else ()

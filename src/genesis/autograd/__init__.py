@@ -1,8 +1,8 @@
 """Reverse-mode autograd.
 
-A Function's forward runs at once and leaves a Node. A node knows its inputs (its edges: another node or a leaf) and how to
-turn the gradients of its outputs into those of its inputs. Nodes are numbered as they are made, and an input is always
-older than what is made of it: so the backward walk is "all nodes that the result depends on, youngest first".
+A Function's forward runs at once and leaves a Node. A node knows its inputs (its edges: another node or a leaf) and
+how to turn the gradients of its outputs into those of its inputs. Nodes are numbered as they are made, and an input is
+always older than what is made of it: so the backward walk is "all nodes that the result depends on, youngest first".
 """
 
 from genesis.autograd.function import ArrayFunction as ArrayFunction

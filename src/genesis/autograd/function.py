@@ -35,8 +35,8 @@ class Context:
         for value, count in zip(self._saved, self._counts, strict=True):
             if _change_count(value) != count:
                 raise GraphError(
-                    f"backward: a value of shape {as_array(value).shape} that was saved for the gradient has been changed in "
-                    f"place {_change_count(value) - count} time(s) since; change a copy (.clone()) instead"
+                    f"backward: a value of shape {as_array(value).shape} that was saved for the gradient has been "
+                    f"changed in place {_change_count(value) - count} time(s) since; change a copy (.clone()) instead"
                 )
         return self._saved
 
@@ -174,8 +174,8 @@ class Node:
         results = results if isinstance(results, tuple) else (results,)
         if len(results) != len(self.edges):
             raise GraphError(
-                f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of apply "
-                f"(None where there is none), got {len(results)}"
+                f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of "
+                f"apply (None where there is none), got {len(results)}"
             )
         # An array that also lives elsewhere must not become somebody's grad, which may be changed in place.
         elsewhere = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from genesis import callsite
@@ -51,7 +52,7 @@ def grad(
 ) -> tuple[Any, ...]:
     """The gradients of the sum of outputs with respect to inputs; no `.grad` changes.
 
-    Raises: GraphError: an input has no part in the outputs, unless allow_unused (then None) or materialize_grads (zeros).
+    Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
 
     Example:
         >>> x = genesis.tensor(3.0, requires_grad=True)
@@ -95,11 +96,12 @@ def _walk(
     targets = None if wanted is None else [_target(variable) for variable in wanted]
     if targets is not None:
         nodes = _leading_to(nodes, targets)
+    asked = {id(target) for target, _ in targets or ()}
     pending: dict[int, int] = {}  # per leaf: edges that have yet to deliver
-    for node in nodes:
-        for edge in node.edges:
-            if edge is not None and isinstance(edge[0], Variable):
-                pending[id(edge[0])] = pending.get(id(edge[0]), 0) + 1
+    for target in [_target(variable)[0] for variable, _ in seeds] + [
+        edge[0] for node in nodes for edge in node.edges if edge
+    ]:
+        pending[id(target)] = pending.get(id(target), 0) + 1
     sums: dict[tuple[int, int], NDArray] = {}  # (node or leaf, output) → gradient so far
     found: dict[tuple[int, int], NDArray] = {}
 
@@ -107,40 +109,41 @@ def _walk(
         key = (id(target), index)
         if grad is not None:
             sums[key] = grad if key not in sums else sums[key].add(grad)
-        if isinstance(target, Variable):
-            pending[id(target)] = pending.get(id(target), 1) - 1
-            if pending[id(target)] == 0 and key in sums:
-                total = _run_hooks(target._hooks, target._result_class, sums.pop(key))
-                if targets is None:
-                    _accumulate(target, total)
-                else:
-                    found[key] = total
-
-    for variable, grad in seeds:
-        if variable._node is None:
-            pending[id(variable)] = pending.get(id(variable), 0) + 1
-        deliver(variable if variable._node is None else variable._node, variable._output_index, grad)
-    for node in sorted(nodes, key=lambda node: node.number, reverse=True):
-        grads: list[NDArray | None] = []
-        for index in range(len(node.outputs)):
-            key = (id(node), index)
-            grad = sums.pop(key, None)
-            if grad is not None:
-                grad = _run_hooks(node.hooks.get(index, ()), node.result_class, grad)
-                if targets is not None:
-                    found[key] = grad
-                if index in node.retained and (kept := node.retained[index]()) is not None:
-                    _accumulate(kept, grad.clone())
-            grads.append(grad)
-        results: Sequence[NDArray | None] = [None] * len(node.edges)
-        if any(grad is not None for grad in grads) and any(edge is not None for edge in node.edges):
-            if node.line is None:
-                results = node.input_grads(grads, retain_graph)
+        pending[id(target)] -= 1
+        if isinstance(target, Variable) and pending[id(target)] == 0 and key in sums:
+            total = _run_hooks(target._hooks, target._result_class, sums.pop(key))
+            if targets is None:
+                _accumulate(target, total)
             else:
-                with callsite.backward_of(node.line):
-                    results = node.input_grads(grads, retain_graph)
-        for edge, result in zip(node.edges, results, strict=True):
-            if edge is not None and (isinstance(edge[0], Variable) or edge[0] in nodes):
+                found[key] = total
+
+    def collect(node: Node, index: int) -> NDArray | None:
+        """The whole gradient of an output, after its hooks."""
+        key = (id(node), index)
+        if key not in sums:
+            return None
+        total = _run_hooks(node.hooks.get(index, ()), node.result_class, sums.pop(key))
+        if id(node) in asked:
+            found[key] = total
+        kept = node.retained[index]() if index in node.retained else None
+        if kept is not None:
+            _accumulate(kept, total.clone())
+        return total
+
+    for variable, seed in seeds:
+        deliver(*_target(variable), seed)
+    for node in sorted(nodes, key=lambda node: node.number, reverse=True):
+        grads = [collect(node, index) for index in range(len(node.outputs))]
+        edges = [
+            edge if edge and (targets is None or id(edge[0]) in asked or edge[0] in nodes) else None
+            for edge in node.edges
+        ]
+        results: Sequence[NDArray | None] = [None] * len(edges)
+        if any(grad is not None for grad in grads) and any(edges):
+            with callsite.backward_of(node.line) if node.line else nullcontext():
+                results = node.input_grads(grads, retain_graph)
+        for edge, result in zip(edges, results, strict=True):
+            if edge:
                 deliver(*edge, result)
     return [] if targets is None else [found.get((id(target), index)) for target, index in targets]
 

@@ -23,7 +23,7 @@ from genesis.dtypes import DType
 
 Handle = Any
 Number = bool | int | float
-Operand = Handle | Number
+Operand = Any  # a handle or a Python number
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
 

@@ -42,9 +42,10 @@ class ToDevice(ArrayFunction):
         return grad.to_device(ctx.device)
 
 
-def clone(input: Tensor) -> Any:
-    """A copy with its own memory."""
-    return Clone.apply(input)
+def clone(input: Tensor, *, memory_format: str = "preserve") -> Any:
+    """A copy with its own memory, in the order of input's unless memory_format says another."""
+    copied = Clone.apply(input)
+    return copied if memory_format == "preserve" else contiguous(copied, memory_format)
 
 
 class Clone(ArrayFunction):
@@ -58,7 +59,7 @@ class Clone(ArrayFunction):
 
 
 def contiguous(input: Tensor, memory_format: str = "contiguous") -> Any:
-    """input with its elements in row-major order in memory, or in NHWC order (genesis.channels_last); copied if they aren't."""
+    """input with its elements in row-major order in memory, or in NHWC order for genesis.channels_last."""
     channels_last = memory_format == "channels_last"
     if channels_last and input.array.ndim != 4:
         raise ShapeError(describe("contiguous", "self", "4 dimensions for channels_last", input.array.ndim))

@@ -1,7 +1,7 @@
-"""Element-wise functions of two and three operands. Integers compute as the default float dtype where the result is real.
+"""Element-wise functions of two and three operands.
 
-Inputs broadcast; the dtype of the result follows PyTorch's promotion rule. A gradient may be returned still broadcast and in
-the wider dtype: the backward walk sums and casts it to the input's shape and dtype.
+Inputs broadcast; the dtype of the result follows PyTorch's promotion rule. A gradient may be returned still broadcast
+and in the wider dtype: the backward walk sums and casts it to the input's shape and dtype.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, binary
 
 Number = bool | int | float
@@ -165,8 +166,7 @@ class Pow(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         result = binary("pow", x, y)
-        needs_x, needs_y = ctx.needs_input_grad
-        ctx.save(x, y, result if needs_y else None)
+        ctx.save(x, y, result if ctx.needs_input_grad[1] else None)
         return result
 
     @staticmethod
@@ -193,6 +193,7 @@ class Pow(ArrayFunction):
 
 def maximum(input: Tensor, other: Tensor) -> Any:
     """The larger of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    require_tensors("maximum", input=input, other=other)
     return Maximum.apply(input, other)
 
 
@@ -210,6 +211,7 @@ class Maximum(ArrayFunction):
 
 def minimum(input: Tensor, other: Tensor) -> Any:
     """The smaller of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    require_tensors("minimum", input=input, other=other)
     return Minimum.apply(input, other)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from genesis.errors import DeviceError
 
 
@@ -36,7 +38,7 @@ class Device:
             device = cls._known.setdefault(key, device)
         return device
 
-    def __reduce__(self) -> tuple[type[Device], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
         return Device, (self.type, self.index)
 
     def __str__(self) -> str:

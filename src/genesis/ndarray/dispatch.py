@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from genesis import backends
 from genesis.backends import Backend
+from genesis.dtypes import DType
 from genesis.errors import DeviceError
 from genesis.ndarray.device import Device
+from genesis.shapes import Shape
 
 
 class Array:
@@ -20,9 +22,29 @@ class Array:
         self.device = device
         self.changes = Changes() if changes is None else changes
 
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.handle.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return backend_of(self.device).dtype(self.handle)
+
+    @classmethod
+    def full(cls, shape: Shape, value: bool | int | float, dtype: DType, device: Device) -> Self:
+        return cls(backend_of(device).full(shape, value, dtype, device.index), device)
+
+    def full_like(self, value: bool | int | float, shape: Shape | None = None, dtype: DType | None = None) -> Self:
+        """A filled array on this device, with this shape and dtype unless told otherwise."""
+        return self.full(self.shape if shape is None else shape, value, dtype or self.dtype, self.device)
+
+    def to(self, dtype: DType) -> Self:
+        """This array, or a copy in dtype if it has another."""
+        return self if self.dtype is dtype else call("cast", self, dtype)
+
 
 class Changes:
-    """How often a storage was changed in place. Autograd compares it to notice that a saved value is no longer the same."""
+    """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same."""
 
     __slots__ = ("count", "last_recorded")
 
@@ -33,7 +55,10 @@ class Changes:
 
 def backend_of(device: Device) -> Backend:
     backend = backends.active.get(device.type)
-    return backends.get(device.type) if backend is None else backend
+    if backend is None:
+        backends.get(device.type)  # loads it
+        backend = backends.active[device.type]
+    return backend
 
 
 def call_raw(op: str, first: Any, *args: Any) -> Any:

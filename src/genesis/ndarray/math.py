@@ -48,16 +48,16 @@ def call_reversed(op: str, number: Number, y: Any) -> Any:
     return type(y)(getattr(backend_of(y.device), op)(number, y.handle), y.device)
 
 
-class MathOps:
+class MathOps(Array):
     """A part of NDArray: see the module's docstring."""
 
     __slots__ = ()
 
     def _floating(self) -> Any:
         """This array, integers and bool as the default float dtype."""
-        return self if self.dtype.is_floating_point else self.to(dtypes.get_default_dtype())  # type: ignore[attr-defined]
+        return self if self.dtype.is_floating_point else self.to(dtypes.get_default_dtype())
 
-    # --- element-wise, one operand --------------------------------------------------------------------------------
+    # --- element-wise, one operand ----------------------------------------------------------------------------------
 
     def neg(self) -> Any:
         return call("neg", self)
@@ -211,13 +211,13 @@ class MathOps:
         x = x.to(dtype) if isinstance(x, Array) else x
         y = y.to(dtype) if isinstance(y, Array) else y
         if not isinstance(x, Array) and not isinstance(y, Array):
-            y = self.full_like(y, (), dtype)  # type: ignore[attr-defined]
+            y = self.full_like(y, (), dtype)
         return call("where", self, x, y)
 
     def clamp(self, low: Number | None, high: Number | None) -> Any:
         return call("clamp", self, low, high)
 
-    # --- activations --------------------------------------------------------------------------------------------------
+    # --- activations ------------------------------------------------------------------------------------------------
 
     def relu(self) -> Any:
         return call("relu", self)
@@ -285,7 +285,7 @@ class MathOps:
     def log_softmax_backward(self, y: Any, dim: int) -> Any:
         return call("log_softmax_backward", self, y, dim)
 
-    # --- reductions: dims as shapes.normalize_dims gives them ---------------------------------------------------------
+    # --- reductions: dims as shapes.normalize_dims gives them -------------------------------------------------------
 
     def sum(self, dims: Shape, keepdim: bool = False) -> Any:
         return call("sum", self, dims, keepdim)
@@ -323,7 +323,7 @@ class MathOps:
     def cumsum(self, dim: int) -> Any:
         return call("cumsum", self, dim)
 
-    # --- linear algebra -----------------------------------------------------------------------------------------------
+    # --- linear algebra ---------------------------------------------------------------------------------------------
 
     def matmul(self, other: Any) -> Any:
         return call("matmul", self, other)
@@ -331,7 +331,7 @@ class MathOps:
     def linear(self, weight: Any, bias: Any | None) -> Any:
         return call("linear", self, weight, bias)
 
-    # --- selection and arrangement ------------------------------------------------------------------------------------
+    # --- selection and arrangement ----------------------------------------------------------------------------------
 
     @staticmethod
     def cat(arrays: Sequence[Any], dim: int) -> Any:
@@ -375,7 +375,7 @@ class MathOps:
     def put(self, indices: Sequence[Any | None], values: Any, accumulate: bool = False) -> None:
         """In place: self[indices] = values, or += when accumulating."""
         call_raw("put", self, _index_handles("index_put", self, indices), values, accumulate)
-        self.changes.count += 1  # type: ignore[attr-defined]
+        self.changes.count += 1
 
     def masked_fill(self, mask: Any, value: Number) -> Any:
         return call("masked_fill", self, mask, value)

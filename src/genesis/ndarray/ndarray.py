@@ -10,13 +10,13 @@ import numpy as np
 from genesis import dtypes, shapes
 from genesis.dtypes import DType
 from genesis.ndarray.device import CPU, Device
-from genesis.ndarray.dispatch import Array, backend_of, call, call_raw
+from genesis.ndarray.dispatch import backend_of, call, call_raw
 from genesis.ndarray.math import MathOps
 from genesis.ndarray.neural import NeuralOps
 from genesis.shapes import Shape
 
 
-class NDArray(MathOps, NeuralOps, Array):
+class NDArray(MathOps, NeuralOps):
     """An n-dimensional array on one device, without a graph.
 
     Views (permute, slices, expand, most reshapes) share memory; everything else is new.
@@ -24,19 +24,11 @@ class NDArray(MathOps, NeuralOps, Array):
 
     __slots__ = ()
 
-    # --- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Shape:
-        return tuple(self.handle.shape)
+    # --- what it is -------------------------------------------------------------------------------------------------
 
     @property
     def ndim(self) -> int:
         return len(self.handle.shape)
-
-    @property
-    def dtype(self) -> DType:
-        return backend_of(self.device).dtype(self.handle)
 
     @property
     def strides(self) -> Shape:
@@ -66,16 +58,12 @@ class NDArray(MathOps, NeuralOps, Array):
     def __repr__(self) -> str:
         return f"NDArray({self.numpy_values()!r}, dtype={self.dtype}, device={self.device})"
 
-    # --- creation --------------------------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------------------
 
     @classmethod
     def empty(cls, shape: Shape, dtype: DType, device: Device, strides: Shape | None = None) -> NDArray:
         strides = shapes.contiguous_strides(shape) if strides is None else strides
         return cls(backend_of(device).empty(shape, strides, dtype, device.index), device)
-
-    @classmethod
-    def full(cls, shape: Shape, value: bool | int | float, dtype: DType, device: Device) -> NDArray:
-        return cls(backend_of(device).full(shape, value, dtype, device.index), device)
 
     @classmethod
     def arange(cls, start: int | float, step: int | float, length: int, dtype: DType, device: Device) -> NDArray:
@@ -95,10 +83,6 @@ class NDArray(MathOps, NeuralOps, Array):
     def random(cls, op: str, device: Device, *args: Any) -> NDArray:
         """One of the contract's random ops: rand, randn, randint, randperm."""
         return cls(getattr(backend_of(device), op)(*args, device.index), device)
-
-    def full_like(self, value: bool | int | float, shape: Shape | None = None, dtype: DType | None = None) -> NDArray:
-        """A filled array on this device, with this shape and dtype unless told otherwise."""
-        return NDArray.full(self.shape if shape is None else shape, value, dtype or self.dtype, self.device)
 
     # --- to Python and to other places ------------------------------------------------------------------------------
 
@@ -126,17 +110,13 @@ class NDArray(MathOps, NeuralOps, Array):
     def tolist(self) -> Any:
         return self.numpy_values().tolist()
 
-    def to(self, dtype: DType) -> NDArray:
-        """This array, or a copy in dtype if it has another."""
-        return self if self.dtype is dtype else call("cast", self, dtype)
-
     def to_device(self, device: Device) -> NDArray:
         if device is self.device:
             return self
         host = call_raw("to_host", self)
         return NDArray.from_numpy(host, self.dtype, device)
 
-    # --- copies and changes in place ----------------------------------------------------------------------------------
+    # --- copies and changes in place --------------------------------------------------------------------------------
 
     def clone(self) -> NDArray:
         """A copy that keeps the memory order of a dense array."""
@@ -166,7 +146,7 @@ class NDArray(MathOps, NeuralOps, Array):
         order = sorted(range(self.ndim), key=lambda dim: -self.strides[dim])
         return shapes.strides_in_order(self.shape, order)
 
-    # --- views ----------------------------------------------------------------------------------------------------------
+    # --- views ------------------------------------------------------------------------------------------------------
 
     def view(self, shape: Shape, strides: Shape, offset: int | None = None) -> NDArray:
         """The storage seen through another shape, other strides and another offset (counted from its start)."""
@@ -236,7 +216,7 @@ class NDArray(MathOps, NeuralOps, Array):
         view_shape = (*(shape[i] for i in rest), length)
         return self.view(view_shape, (*(strides[i] for i in rest), strides[dim0] + strides[dim1]), start)
 
-    # --- the shape of another -----------------------------------------------------------------------------------------
+    # --- the shape of another ---------------------------------------------------------------------------------------
 
     def sum_to(self, shape: Shape) -> NDArray:
         """Undo a broadcast from shape: sum what was repeated. This is broadcasting's gradient."""

@@ -18,7 +18,8 @@ from genesis.backends.cpu import (
 )
 
 MODULES = (
-    storage, elementwise, activation, reduction, linalg, indexing, random, conv, pooling, norm, attention, loss, optimizer,
+    storage, elementwise, activation, reduction, linalg, indexing, random,
+    conv, pooling, norm, attention, loss, optimizer,
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -66,7 +68,7 @@ def interpolate_backward(
     return backward(grad, grad.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
 
 
-def _upsample(mode: str, spatial_dims: int, suffix: str = ""):
+def _upsample(mode: str, spatial_dims: int, suffix: str = "") -> Any:
     name = {"nearest": "nearest", "nearest-exact": "_nearest_exact"}.get(mode, mode)
     family = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
     return getattr(aten, f"{family}{spatial_dims}d{suffix}")

@@ -1,0 +1,65 @@
+"""DeviceArray: the handle of the CUDA backend. A storage and how to read it; views share the storage."""
+
+from __future__ import annotations
+
+from genesis.backends.cuda import streams
+from genesis.backends.cuda.memory import Storage as Storage
+from genesis.dtypes import DType
+from genesis.shapes import Shape, contiguous_strides, numel
+
+
+class DeviceArray:
+    """Elements of one dtype in device memory; strides and offset count elements.
+
+    data_pointer is the address of the first element.
+    """
+
+    __slots__ = ("data_pointer", "dtype", "offset", "shape", "storage", "strides")
+
+    def __init__(self, storage: Storage, shape: Shape, strides: Shape, offset: int, dtype: DType) -> None:
+        self.storage, self.shape, self.strides, self.offset, self.dtype = storage, shape, strides, offset, dtype
+        self.data_pointer = storage.pointer + offset * dtype.itemsize
+
+    @property
+    def device_index(self) -> int:
+        return self.storage.device_index
+
+    @property
+    def size(self) -> int:
+        return numel(self.shape)
+
+    def data_ptr(self) -> int:
+        """What Triton's own launch asks for."""
+        return self.data_pointer
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from genesis.backends.cuda import interop
+
+        return interop.device_of(self)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        from genesis.backends.cuda import interop
+
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("__dlpack__: only this memory itself can be shown, not a copy elsewhere")
+        return interop.export(self, stream, max_version)
+
+    def view(self, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
+        """The same storage, read otherwise; offset counts from the storage's start."""
+        return DeviceArray(self.storage, shape, strides, offset, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype.name}{list(self.shape)} strides {list(self.strides)} on cuda:{self.device_index}>"
+
+
+def empty(shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None) -> DeviceArray:
+    """A new array, in the order of the current stream; row-major unless given other dense strides."""
+    storage = Storage(numel(shape) * dtype.itemsize, device_index, streams.current_handle(device_index))
+    return DeviceArray(storage, shape, contiguous_strides(shape) if strides is None else strides, 0, dtype)

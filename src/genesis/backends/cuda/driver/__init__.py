@@ -1,0 +1,68 @@
+"""The driver in force: a GPU where there is one, host memory with GENESIS_CUDA=simulated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from genesis.backends.cuda.driver.interface import Driver as Driver
+from genesis.backends.cuda.driver.interface import KernelError as KernelError
+from genesis.backends.cuda.driver.interface import LoadedKernel as LoadedKernel
+from genesis.backends.cuda.driver.interface import Properties as Properties
+from genesis.backends.cuda.driver.interface import Signature as Signature
+from genesis.errors import DeviceError
+from genesis.settings import on_change, settings
+
+_drivers: dict[str, Driver] = {}
+_caches: list[Callable[[], None]] = []
+_choice = settings.cuda
+_lock = threading.Lock()
+
+
+def get() -> Driver:
+    """The driver that settings.cuda asks for, made on first use. Raises: DeviceError: there is no device."""
+    driver = _drivers.get(settings.cuda)
+    if driver is None:
+        with _lock:
+            driver = _drivers.get(settings.cuda)
+            if driver is None:
+                driver = _drivers[settings.cuda] = _create(settings.cuda)
+    return driver
+
+
+def _create(choice: str) -> Driver:
+    if choice == "off":
+        raise DeviceError("cuda: switched off by GENESIS_CUDA=off")
+    if choice == "simulated":
+        from genesis.backends.cuda.simulated import SimulatedDriver
+
+        return SimulatedDriver()
+    try:
+        from genesis.backends.cuda.driver.cuda_driver import CudaDriver
+    except ImportError as error:
+        raise DeviceError(f"cuda: NVIDIA's bindings are not installed ({error}); pip install genesis[cuda]") from error
+    return CudaDriver()
+
+
+def is_available() -> bool:
+    """Is there a device, real or simulated?"""
+    try:
+        return get().device_count() > 0
+    except DeviceError:
+        return False
+
+
+def forget_on_switch(clear: Callable[[], None]) -> None:
+    """Call clear whenever another driver comes into force; for caches of what belongs to one driver."""
+    _caches.append(clear)
+
+
+def _follow_settings() -> None:
+    global _choice
+    if settings.cuda != _choice:
+        _choice = settings.cuda
+        for clear in _caches:
+            clear()
+
+
+on_change(_follow_settings)

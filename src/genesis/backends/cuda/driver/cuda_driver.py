@@ -1,0 +1,437 @@
+"""The driver on NVIDIA GPUs, through cuda.bindings.
+
+Each device is used in its primary context, which is PyTorch's too, so addresses and streams can be exchanged with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from genesis.backends.cuda.driver import triton_driver
+from genesis.backends.cuda.driver.interface import KernelError, Properties, Signature, kernel_name
+from genesis.errors import DeviceError
+from genesis.settings import on_change, settings
+
+_NO_GPU = "cuda: no NVIDIA GPU to be found; GENESIS_CUDA=simulated needs none"
+_SUCCESS = cu.CUresult.CUDA_SUCCESS
+_NON_BLOCKING = 1  # streams do not wait for the legacy default stream
+_PORTABLE = 1  # pinned memory for all contexts
+_NO_TIMING = 2
+_STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
+
+
+class CudaDriver:
+    """All devices that the process sees (CUDA_VISIBLE_DEVICES)."""
+
+    name = "cuda"
+    watches_memory = False
+    dlpack_device_type = 2
+
+    def __init__(self) -> None:
+        try:
+            _check(cu.cuInit(0), "cuInit")
+            count = _check(cu.cuDeviceGetCount(), "cuDeviceGetCount")
+        except (RuntimeError, OSError) as error:  # no libcuda, no device, a driver too old
+            raise DeviceError(f"{_NO_GPU} ({error})") from error
+        if count == 0:
+            raise DeviceError(_NO_GPU)
+        self._count: int = count
+        self._devices = [_Device(index) for index in range(count)]
+        self._streams = _Streams()
+        self._thread = _Thread()
+        self.after_launch: Callable[[int], None] | None = None
+        on_change(self._follow_settings)
+
+    def _follow_settings(self) -> None:
+        self.after_launch = self.synchronize if settings.debug >= 2 else None
+
+    # --- devices ----------------------------------------------------------------------------------------------------
+    def device_count(self) -> int:
+        return self._count
+
+    def properties(self, device: int) -> Properties:
+        return self._device(device).properties
+
+    def memory_info(self, device: int) -> tuple[int, int]:
+        self.activate(device)
+        free, total = _check(cu.cuMemGetInfo(), "cuMemGetInfo")
+        return free, total
+
+    def activate(self, device: int) -> None:
+        """Make the device's context current in this thread."""
+        if self._thread.device != device or self._count > 1:  # with several devices, others may have switched meanwhile
+            _check(cu.cuCtxSetCurrent(self._device(device).context), "cuCtxSetCurrent")
+            self._thread.device = device
+
+    def current_device(self) -> int:
+        return max(self._thread.device, 0)
+
+    def _device(self, device: int) -> _Device:
+        if not 0 <= device < self._count:
+            raise DeviceError(f"cuda: expected a device below {self._count}, got {device}")
+        return self._devices[device]
+
+    def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
+        """The result's value; a fault of the device names the kernels that can have caused it."""
+        if result[0] is _SUCCESS or result[0] == _SUCCESS:
+            return result[1] if len(result) == 2 else result[1:]
+        recent = list(self._devices[device].recent)[::-1]
+        if recent:
+            doing += f" (kernels since the last synchronization, newest first: {', '.join(recent)})"
+        return _check(result, doing)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+    def allocate(self, device: int, num_bytes: int, stream: int) -> int:
+        self.activate(device)
+        result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, self._streams[stream])
+        if result[0] == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            return 0
+        return int(self.check(device, result, f"allocate {num_bytes} bytes"))
+
+    def release(self, device: int, pointer: int, stream: int) -> None:
+        self.activate(device)
+        self.check(device, cu.cuMemFreeAsync(pointer, self._streams[stream]), "free memory")
+
+    def trim(self, device: int) -> None:
+        self.synchronize(device)  # frees take effect in stream order
+        self.check(device, cu.cuMemPoolTrimTo(self._device(device).pool, 0), "trim the memory pool")
+
+    def note_use(self, pointer: int, num_bytes: int, fresh: bool = True) -> None:
+        raise AssertionError("a real device does not watch its memory")
+
+    def allocate_pinned(self, num_bytes: int) -> int:
+        self.activate(self.current_device())
+        return int(_check(cu.cuMemHostAlloc(num_bytes, _PORTABLE), f"allocate {num_bytes} bytes of pinned memory"))
+
+    def release_pinned(self, pointer: int) -> None:
+        _check(cu.cuMemFreeHost(pointer), "free pinned memory")
+
+    def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
+        if num_bytes:
+            self.activate(device)
+            self.check(device, cu.cuMemcpyAsync(target, source, num_bytes, self._streams[stream]), "copy memory")
+
+    def fill_bytes(self, device: int, pointer: int, byte: int, num_bytes: int, stream: int) -> None:
+        if num_bytes:
+            self.activate(device)
+            self.check(device, cu.cuMemsetD8Async(pointer, byte, num_bytes, self._streams[stream]), "fill memory")
+
+    # --- streams and events -----------------------------------------------------------------------------------------
+    def create_stream(self, device: int, priority: int) -> int:
+        self.activate(device)
+        return int(self.check(device, cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority), "create a stream"))
+
+    def synchronize_stream(self, device: int, stream: int) -> None:
+        self.activate(device)
+        self.check(device, cu.cuStreamSynchronize(self._streams[stream]), "synchronize a stream")
+
+    def synchronize(self, device: int) -> None:
+        self.activate(device)
+        self.check(device, cu.cuCtxSynchronize(), "synchronize")
+        self._devices[device].recent.clear()
+
+    def create_event(self, device: int, timing: bool) -> Any:
+        self.activate(device)
+        return self.check(device, cu.cuEventCreate(0 if timing else _NO_TIMING), "create an event")
+
+    def destroy_event(self, event: Any) -> None:
+        cu.cuEventDestroy(event)  # also runs while the process ends: nobody is there to hear of an error
+
+    def record_event(self, device: int, event: Any, stream: int) -> None:
+        self.activate(device)
+        self.check(device, cu.cuEventRecord(event, self._streams[stream]), "record an event")
+
+    def wait_event(self, device: int, stream: int, event: Any) -> None:
+        self.activate(device)
+        self.check(device, cu.cuStreamWaitEvent(self._streams[stream], event, 0), "wait for an event")
+
+    def event_done(self, device: int, event: Any) -> bool:
+        self.activate(device)
+        result = cu.cuEventQuery(event)
+        if result[0] == cu.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self.check(device, result, "query an event")
+        return True
+
+    def synchronize_event(self, device: int, event: Any) -> None:
+        self.activate(device)
+        self.check(device, cu.cuEventSynchronize(event), "wait for an event")
+
+    def elapsed_ms(self, device: int, start: Any, end: Any) -> float:
+        self.activate(device)
+        return float(self.check(device, cu.cuEventElapsedTime(start, end), "take the time between events"))
+
+    # --- kernels ----------------------------------------------------------------------------------------------------
+    def load_kernel(self, device: int, kernel: Any, signature: Signature) -> CudaKernel:
+        compiled = triton_driver.compile_kernel(kernel, signature, self.properties(device).compute_capability)
+        metadata = compiled.metadata
+        function = self.load_binary(metadata.name, compiled.asm["cubin"], metadata.shared, device)[1]
+        types = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
+        return CudaKernel(self, device, kernel_name(kernel, signature), function, types, metadata)
+
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
+        """(module, function, registers, spilled registers, most threads per block), as Triton wants it."""
+        self.activate(device)
+        limit = self.properties(device).max_shared_memory
+        if shared > limit:
+            raise KernelError(f"{name}: expected at most {limit} bytes of shared memory, got {shared}")
+        module = self.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
+        function = self.check(device, cu.cuModuleGetFunction(module, name.encode()), f"load {name}")
+        attribute = cu.CUfunction_attribute
+        if shared > _STATIC_SHARED:
+            dynamic = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            result = cu.cuFuncSetAttribute(function, dynamic, shared)
+            self.check(device, result, f"{name}: {shared} bytes of shared memory")
+
+        def ask(which: Any) -> int:
+            return int(self.check(device, cu.cuFuncGetAttribute(which, function), f"query {name}"))
+
+        registers = ask(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS)
+        spilled = ask(attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) // 4
+        return module, function, registers, spilled, ask(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+
+    def triton_launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
+        """What Triton's own kernel[grid](…) calls to launch."""
+        types = list(source.signature.values())
+        kernels: dict[int, CudaKernel] = {}
+
+        def launch(x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
+            _, info, enter, leave, *args = rest
+            kernel = kernels.get(int(function))
+            if kernel is None:
+                kernel = CudaKernel(self, self.current_device(), metadata.name, function, types, metadata)
+                kernels[int(function)] = kernel
+            if enter is not None:
+                enter(info)
+            kernel.launch((x, y, z), stream, [_plain(value) for value in _flat(args)])
+            if leave is not None:
+                leave(info)
+
+        return launch
+
+    def recorder(self, device: int) -> Callable[[str], None]:
+        """What a kernel tells its name at each launch, for the messages about faults."""
+        return self._devices[device].recent.append
+
+
+class _Thread(threading.local):
+    device = -1
+
+
+class _Streams(dict[int, Any]):
+    """CUstream objects by their address."""
+
+    def __missing__(self, handle: int) -> Any:
+        stream = self[handle] = cu.CUstream(handle)
+        return stream
+
+
+class _Device:
+    """One device: made current and asked about on first use, since each context costs memory."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._context: Any = None
+        self._pool: Any = None
+        self._properties: Properties | None = None
+        self.recent: deque[str] = deque(maxlen=8)  # kernels launched since the last synchronization
+
+    @property
+    def handle(self) -> Any:
+        return _check(cu.cuDeviceGet(self._index), "cuDeviceGet")
+
+    @property
+    def context(self) -> Any:
+        if self._context is None:
+            with self._lock:
+                if self._context is None:
+                    self._context = _check(cu.cuDevicePrimaryCtxRetain(self.handle), "cuDevicePrimaryCtxRetain")
+        return self._context
+
+    @property
+    def pool(self) -> Any:
+        """A memory pool of our own, so that trimming it does not touch anybody else's."""
+        if self._pool is None:
+            with self._lock:
+                if self._pool is None:
+                    wanted = cu.CUmemPoolProps()
+                    wanted.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+                    wanted.handleTypes = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+                    wanted.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                    wanted.location.id = self._index
+                    self._pool = _check(cu.cuMemPoolCreate(wanted), "cuMemPoolCreate")
+        return self._pool
+
+    @property
+    def properties(self) -> Properties:
+        if self._properties is None:
+            attribute = cu.CUdevice_attribute
+            name = _check(cu.cuDeviceGetName(256, self.handle), "cuDeviceGetName")
+            major = self._ask(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+            minor = self._ask(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+            self._properties = Properties(
+                name=bytes(name).split(b"\0")[0].decode(),
+                compute_capability=10 * major + minor,
+                multiprocessor_count=self._ask(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+                max_shared_memory=self._ask(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+                total_memory=int(_check(cu.cuDeviceTotalMem(self.handle), "cuDeviceTotalMem")),
+            )
+        return self._properties
+
+    def _ask(self, which: Any) -> int:
+        return int(_check(cu.cuDeviceGetAttribute(which, self.handle), "cuDeviceGetAttribute"))
+
+
+class CudaKernel:
+    """A function on the device and the memory that its arguments are packed into."""
+
+    def __init__(
+        self, driver: CudaDriver, device: int, name: str, function: Any, types: Iterable[Any], metadata: Any
+    ) -> None:
+        self.name = name
+        self._driver, self._device, self._metadata = driver, device, metadata
+        self._note = driver.recorder(device)
+        self._function = function if isinstance(function, cu.CUfunction) else cu.CUfunction(function)
+        self._threads = 32 * metadata.num_warps
+        kinds = list(_flat(types))
+        used = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
+        self._select: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+        if len(used) == 1:
+            self._select = lambda values: (values[used[0]],)
+        elif len(used) < len(kinds):
+            self._select = operator.itemgetter(*used) if used else lambda values: ()
+        self._packer = struct.Struct("<" + "".join(_FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used))
+        self._num_slots = len(used) + 2  # Triton adds two scratch pointers
+        self._blocks: list[_Arguments] = []  # those that no thread is launching with
+        asked = _option(metadata, "launch_pdl") or _option(metadata, "launch_cooperative_grid")
+        self._extended = asked or metadata.num_ctas > 1 or metadata.global_scratch_size > 0
+
+    def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+        driver, metadata = self._driver, self._metadata
+        driver.activate(self._device)
+        if self._select is not None:
+            values = self._select(values)
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = _Arguments(self._num_slots)
+        try:
+            self._packer.pack_into(block.memory, 0, *values)
+        except OverflowError:  # a float beyond float32
+            self._packer.pack_into(block.memory, 0, *map(_within_float32, values))
+        x, y, z = grid
+        if self._extended:
+            self._launch_extended(x, y, z, stream, block)
+        else:
+            result = cu.cuLaunchKernel(
+                self._function, x, y, z, self._threads, 1, 1, metadata.shared, driver._streams[stream], block.address, 0
+            )
+            if result[0] is not _SUCCESS:
+                driver.check(self._device, result, f"launch {self.name}")
+        self._blocks.append(block)
+        self._note(self.name)
+        if driver.after_launch is not None:
+            driver.after_launch(self._device)
+
+    def _launch_extended(self, x: int, y: int, z: int, stream: int, block: _Arguments) -> None:
+        """With clusters, programmatic dependent launch, a cooperative grid, or scratch memory for descriptors."""
+        driver, metadata = self._driver, self._metadata
+        scratch = 0
+        if metadata.global_scratch_size:
+            num_bytes = x * y * z * metadata.num_ctas * metadata.global_scratch_size
+            scratch = driver.allocate(self._device, num_bytes, stream)
+            struct.pack_into("<Q", block.memory, 8 * (self._num_slots - 2), scratch)
+        attributes = []
+        if _option(metadata, "launch_pdl"):
+            attributes.append(_attribute("PROGRAMMATIC_STREAM_SERIALIZATION", programmaticStreamSerializationAllowed=1))
+        if _option(metadata, "launch_cooperative_grid"):
+            attributes.append(_attribute("COOPERATIVE", cooperative=1))
+        if metadata.num_ctas > 1:
+            cluster = _attribute("CLUSTER_DIMENSION")
+            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = metadata.num_ctas, 1, 1
+            attributes.append(cluster)
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = x * metadata.num_ctas, y, z
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
+        config.sharedMemBytes, config.hStream = metadata.shared, driver._streams[stream]
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        result = cu.cuLaunchKernelEx(config, self._function, block.address, 0)
+        driver.check(self._device, result, f"launch {self.name}")
+        if scratch:
+            driver.release(self._device, scratch, stream)
+
+
+class _Arguments:
+    """Slots of 8 bytes for the arguments, and the table of their addresses that a launch takes."""
+
+    __slots__ = ("_table", "address", "memory")
+
+    def __init__(self, num_slots: int) -> None:
+        self.memory = ctypes.create_string_buffer(8 * num_slots)
+        start = ctypes.addressof(self.memory)
+        self._table = (ctypes.c_void_p * num_slots)(*range(start, start + 8 * num_slots, 8))
+        self.address = ctypes.addressof(self._table)
+
+
+_FORMATS = {
+    "*": "Q",
+    "i1": "b7x",
+    "i8": "b7x",
+    "i16": "h6x",
+    "i32": "i4x",
+    "i64": "q",
+    "u1": "B7x",
+    "u8": "B7x",
+    "u16": "H6x",
+    "u32": "I4x",
+    "u64": "Q",
+    "fp32": "f4x",
+    "fp64": "d",
+}
+
+
+def _within_float32(value: Any) -> Any:
+    """A float that float32 can only hold as infinity, so; all else as it is."""
+    return ctypes.c_float(value).value if type(value) is float else value
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _plain(value: Any) -> Any:
+    """An argument of Triton's launch as a number."""
+    return value.data_ptr() if hasattr(value, "data_ptr") else value
+
+
+def _option(metadata: Any, name: str) -> bool:
+    return bool(getattr(metadata, name, False))
+
+
+def _attribute(name: str, **value: Any) -> Any:
+    attribute = cu.CUlaunchAttribute()
+    attribute.id = getattr(cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+    for field, content in value.items():
+        setattr(attribute.value, field, content)
+    return attribute
+
+
+def _check(result: tuple[Any, ...], doing: str) -> Any:
+    error = result[0]
+    if error != _SUCCESS:
+        text = cu.cuGetErrorString(error)[1]
+        raise KernelError(f"{doing}: {error.name}: {bytes(text or b'').decode()}")
+    return result[1] if len(result) == 2 else result[1:]

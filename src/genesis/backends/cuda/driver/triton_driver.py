@@ -1,0 +1,102 @@
+"""Triton without torch: compiling for a named architecture, and the driver object that Triton asks about the device.
+
+Nothing here needs a GPU. Triton's global driver object is ours only while we compile, so that PyTorch's compiler finds
+its own in the same process; installed() makes it ours for a while, for kernels launched as kernel[grid](…).
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import driver as triton_runtime
+
+from genesis.backends.cuda.driver.interface import Signature
+
+_compiling = threading.RLock()  # Triton's active driver is a global
+
+
+def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -> Any:
+    """Triton's CompiledKernel (metadata, asm["cubin"]), from its cache on disk where it is there."""
+    target = GPUTarget("cuda", compute_capability, 32)
+    source = ASTSource(
+        fn=kernel,
+        signature=dict(zip(kernel.arg_names, signature.types, strict=True)),
+        constexprs=dict(signature.constants),
+        attrs={path: [["tt.divisibility", 16]] for path in signature.divisible_by_16},
+    )
+    with _compiling, _active(TritonDriver(target)):
+        return triton.compile(source, target=target, options=dict(signature.options))
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Triton's own kernel[grid](…) takes DeviceArrays, and runs on our current stream, inside the with block."""
+    from genesis.backends.cuda import driver
+
+    device = driver.get()
+    target = GPUTarget("cuda", device.properties(0).compute_capability, 32)
+    with _active(TritonDriver(target, device)):
+        yield
+
+
+@contextmanager
+def _active(driver: TritonDriver) -> Iterator[None]:
+    before = triton_runtime._active
+    triton_runtime.set_active(driver)
+    try:
+        yield
+    finally:
+        triton_runtime._active = before
+
+
+class TritonDriver:
+    """What Triton asks of a driver: the device, the stream, how to load a binary and how to launch it."""
+
+    def __init__(self, target: GPUTarget, device: Any = None) -> None:
+        """device: a CudaDriver to launch on; without one it only answers for compiling."""
+        self._target, self._device = target, device
+        self.launcher_cls = self._launcher
+        self.utils = types.SimpleNamespace(
+            load_binary=self._load_binary,
+            unload_module=lambda module: None,
+            get_device_properties=self._properties,
+            set_printf_fifo_size=lambda num_bytes: None,
+        )
+
+    def get_current_device(self) -> int:
+        return 0 if self._device is None else self._device.current_device()
+
+    def get_current_stream(self, device: int) -> int:
+        from genesis.backends.cuda import streams
+
+        return streams.current_handle(device)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_benchmarker(self) -> Any:
+        from triton.testing import do_bench
+
+        return do_bench
+
+    def _properties(self, device: int) -> dict[str, int]:
+        properties = self._device.properties(device)
+        return {
+            "max_shared_mem": properties.max_shared_memory,
+            "multiprocessor_count": properties.multiprocessor_count,
+            "warpSize": 32,
+            "max_num_regs": 65536,
+        }
+
+    def _load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
+        return self._device.load_binary(name, cubin, shared, device)
+
+    def _launcher(self, source: Any, metadata: Any) -> Any:
+        return self._device.triton_launcher(source, metadata)

@@ -1,0 +1,247 @@
+"""Runs Triton kernels on host memory, with Triton's own interpreter and four things that it lacks.
+
+- A kernel is decorated by plain @triton.jit, so the same object can be compiled to a cubin in the same process.
+- bfloat16: conversions round to nearest even, dot works, and arithmetic on bits raises instead of being wrong.
+- libdevice functions, computed by NumPy.
+- A load or store outside of all arrays raises and names the kernel.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language.extra import libdevice as generic_libdevice
+from triton.language.extra.cuda import libdevice
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.jit import JITFunction
+
+from genesis.backends.cuda.driver.interface import KernelError, Signature, kernel_name
+
+_lock = threading.RLock()  # the interpreter keeps the running program's index in a global
+_rewritten: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def run(
+    kernel: JITFunction, signature: Signature, grid: Sequence[int], values: Sequence[Any], regions: Regions
+) -> None:
+    """Run every program of the grid, one after the other."""
+    with _lock, np.errstate(all="ignore"), _language:
+        builder = interpreter.interpreter_builder
+        builder.regions, builder.kernel_name = regions, kernel_name(kernel, signature)
+        arguments = _arguments(kernel, signature, values)
+        function = _rewrite(kernel.fn)
+        builder.set_grid_dim(*grid)
+        for x in range(grid[0]):
+            for y in range(grid[1]):
+                for z in range(grid[2]):
+                    builder.set_grid_idx(x, y, z)
+                    function(**arguments)
+
+
+def float_to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The bits of the nearest bfloat16, ties to even."""
+    values = np.ascontiguousarray(values, np.float32)
+    bits = values.view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def bfloat16_to_float(bits: np.ndarray) -> np.ndarray:
+    return (np.ascontiguousarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+class Regions:
+    """The address ranges that kernels may touch."""
+
+    def __init__(self, ranges: dict[int, int]) -> None:
+        self._starts = np.array(sorted(ranges), np.uint64)
+        ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
+        self._ends = np.maximum.accumulate(ends)  # ranges can lie in one another
+
+    def contain(self, addresses: np.ndarray, num_bytes: int) -> bool:
+        at = np.searchsorted(self._starts, addresses, side="right") - 1
+        if not len(self._starts) or (at < 0).any():
+            return addresses.size == 0
+        return bool((addresses + np.uint64(num_bytes) <= self._ends[at]).all())
+
+
+def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Any]) -> dict[str, Any]:
+    constants = dict(signature.constants)
+    rest = iter(values)
+
+    def convert(kind: Any, path: tuple[int, ...]) -> Any:
+        if isinstance(kind, tuple):
+            return tl.tuple([convert(inner, (*path, i)) for i, inner in enumerate(kind)])
+        if kernel.params[path[0]].is_constexpr:
+            return constants[path]
+        value = next(rest)
+        if kind == "constexpr":
+            return constants[path]
+        element = tl.str_to_ty(kind, None)
+        data = np.array([value], np.uint64 if kind.startswith("*") else interpreter._get_np_dtype(element))
+        return tl.tensor(TensorHandle(data, element), element)
+
+    named = zip(kernel.arg_names, signature.types, strict=True)
+    return {name: convert(kind, (i,)) for i, (name, kind) in enumerate(named)}
+
+
+def _rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
+    if function not in _rewritten:
+        _rewritten[function] = interpreter.FunctionRewriter(function).rewrite_ast()
+    return _rewritten[function]
+
+
+def _call_interpreted(function: JITFunction, *args: Any, **kwargs: Any) -> Any:
+    """What a @triton.jit function does when an interpreted kernel calls it."""
+    return _rewrite(function.fn)(*args, **kwargs)
+
+
+class _Language:
+    """The attributes of triton.language with which it computes by NumPy, to put in place and to take away again."""
+
+    def __init__(self) -> None:
+        visible = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+        scope = interpreter._patch_lang(visible)
+        for module in (libdevice, generic_libdevice):
+            interpreter._patch_builtin(module, interpreter.interpreter_builder, scope)
+        scope.set_attr(JITFunction, "__call__", _call_interpreted)
+        scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))  # NumPy 2.4, Triton 3.6
+        originals: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        for owner, name, original in scope._changes:
+            originals.setdefault((id(owner), name), (owner, name, original))
+        self._changes = [(*entry, inspect.getattr_static(entry[0], entry[1])) for entry in originals.values()]
+        scope.restore()
+
+    def __enter__(self) -> None:
+        for owner, name, _, interpreted in self._changes:
+            setattr(owner, name, interpreted)
+
+    def __exit__(self, *exception: object) -> None:
+        for owner, name, original, _ in self._changes:
+            if original is interpreter._MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+
+_LIBDEVICE: dict[str, Callable[..., Any]] = {
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
+    "lgamma": np.vectorize(math.lgamma, otypes=[np.float64]),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rint": np.rint,
+    "nearbyint": np.rint,
+    "acos": np.arccos,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "pow": np.float_power,
+    "fast_exp": np.exp,
+    "fast_log": np.log,
+    "fast_tanh": np.tanh,
+    "fast_pow": np.float_power,
+    "fma": lambda x, y, z: x * y + z,
+    "powi": np.float_power,
+    "fdiv_rn": np.divide,
+    "ddiv_rn": np.divide,
+    "frcp_rn": np.reciprocal,
+    "drcp_rn": np.reciprocal,
+    "fsqrt_rn": np.sqrt,
+    "dsqrt_rn": np.sqrt,
+}
+
+
+def _libdevice_function(symbol: str) -> Callable[..., Any]:
+    """The NumPy function of __nv_<name> (float64) or __nv_<name>f (float32)."""
+    name = symbol.removeprefix("__nv_")
+    for candidate in (name, name.removesuffix("f"), name.removesuffix("d")):
+        function = _LIBDEVICE.get(candidate) or getattr(np, candidate, None)
+        if callable(function):
+            return function
+    raise NotImplementedError(f"the simulated device has no {symbol}; give it a NumPy function in interpreter.py")
+
+
+class _Builder(InterpreterBuilder):
+    """Triton's builder of NumPy results, corrected."""
+
+    regions: Regions
+    kernel_name: str
+
+    def _check(self, what: str, pointers: TensorHandle, mask: np.ndarray) -> None:
+        num_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        addresses, used = np.broadcast_arrays(pointers.data, mask)
+        if not self.regions.contain(addresses[used], num_bytes):
+            raise KernelError(f"{self.kernel_name}: {what} outside of every array, in program {self.grid_idx}")
+
+    def create_masked_load(self, ptrs: TensorHandle, mask: TensorHandle, other: Any, *rest: Any) -> TensorHandle:
+        self._check("load", ptrs, mask.data)
+        return super().create_masked_load(ptrs, mask, other, *rest)
+
+    def create_masked_store(self, ptrs: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any) -> Any:
+        self._check("store", ptrs, mask.data)
+        return super().create_masked_store(ptrs, value, mask, *rest)
+
+    def create_atomic_rmw(self, op: Any, ptr: TensorHandle, val: Any, mask: TensorHandle, *rest: Any) -> TensorHandle:
+        self._check("atomic", ptr, mask.data)
+        return super().create_atomic_rmw(op, ptr, val, mask, *rest)
+
+    def cast_impl(self, src: TensorHandle, dst_type: Any) -> TensorHandle:
+        source, target = src.dtype.scalar, dst_type.scalar
+        if tl.bfloat16 not in (source, target) or source == target:
+            return super().cast_impl(src, dst_type)
+        data = bfloat16_to_float(src.data) if source == tl.bfloat16 else src.data.astype(np.float32)
+        if target == tl.bfloat16:
+            return TensorHandle(float_to_bfloat16(data), target)
+        return TensorHandle(data.astype(interpreter._get_np_dtype(target)), target)
+
+    def create_fp_to_fp(self, src: TensorHandle, dst_type: Any, rounding_mode: Any) -> TensorHandle:
+        if {src.dtype.scalar, dst_type.scalar} <= {tl.bfloat16, tl.float16, tl.float32, tl.float64}:
+            return self.cast_impl(src, dst_type)
+        return super().create_fp_to_fp(src, dst_type, rounding_mode)
+
+    def _refuse_bfloat16(self, *operands: TensorHandle) -> None:
+        if any(operand.dtype.scalar == tl.bfloat16 for operand in operands):
+            raise KernelError(f"{self.kernel_name}: arithmetic on bfloat16; convert to float32 right after the load")
+
+    def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., Any]) -> TensorHandle:
+        self._refuse_bfloat16(lhs, rhs)
+        return super().binary_op(lhs, rhs, op)
+
+    def unary_op(self, arg: TensorHandle, op: Callable[..., Any]) -> TensorHandle:
+        self._refuse_bfloat16(arg)
+        return super().unary_op(arg, op)
+
+    def create_fma(self, x: TensorHandle, y: TensorHandle, z: TensorHandle) -> TensorHandle:
+        self._refuse_bfloat16(x, y, z)
+        return super().create_fma(x, y, z)
+
+    # maxnum and minnum give the number where the other operand is NaN.
+    create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)  # noqa: E731
+    create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)  # noqa: E731
+
+    def create_dot(self, a: TensorHandle, b: TensorHandle, d: TensorHandle, *rest: Any) -> TensorHandle:
+        if a.dtype.scalar == tl.bfloat16:
+            a, b = self.cast_impl(a, tl.float32), self.cast_impl(b, tl.float32)
+        return super().create_dot(a, b, d, *rest)
+
+    def create_extern_elementwise(
+        self, library: str, path: str, symbol: str, args: list[TensorHandle], result_type: Any, is_pure: bool
+    ) -> TensorHandle:
+        result = _libdevice_function(symbol)(*(arg.data for arg in args))
+        dtype = interpreter._get_np_dtype(result_type.scalar)
+        return TensorHandle(np.asarray(result).astype(dtype), result_type.scalar)
+
+
+assert "_semantic" in inspect.signature(libdevice.tanh).parameters
+interpreter.interpreter_builder = _Builder()
+interpreter.interpreter_semantic = TritonSemantic(interpreter.interpreter_builder)
+_language = _Language()

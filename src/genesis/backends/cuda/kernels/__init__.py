@@ -1,0 +1,1 @@
+"""Triton kernels, a file per family; each file ends with the SPECIMENS that the tests compile."""

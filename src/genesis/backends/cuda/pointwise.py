@@ -1,0 +1,211 @@
+"""apply(): one element-wise op on arrays and numbers, with broadcasting, any strides and any of the dtypes.
+
+What is decided once per combination of shapes, strides, dtypes and alignments is kept as a Plan, so that the second
+call looks it up, allocates and launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from genesis import dtypes
+from genesis.backends.cuda import driver, launch, streams
+from genesis.backends.cuda.array import DeviceArray, Storage
+from genesis.backends.cuda.driver import LoadedKernel
+from genesis.backends.cuda.kernels.pointwise import COMPUTE, pointwise_kernel, pointwise_strided_kernel
+from genesis.dtypes import DType
+from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides, numel
+
+Number = bool | int | float
+Operand = DeviceArray | Number | None
+
+_BLOCK = 1024
+
+
+class Plan(NamedTuple):
+    """All that calls with equal shapes, strides, dtypes and alignments share."""
+
+    kernel: LoadedKernel | None  # None: the result is empty
+    grid: tuple[int, int, int]
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    num_bytes: int
+    number: type  # what Python numbers are converted to
+    tail: tuple[Any, ...]  # the kernel's values after the operands
+
+
+_plans: dict[tuple[Any, ...], Plan] = {}
+driver.forget_on_switch(_plans.clear)
+
+
+def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: bool = False) -> DeviceArray:
+    """A new array of op's results.
+
+    Args:
+        op: a @triton.jit function of as many values as there are operands.
+        operands: arrays that broadcast together, numbers, and None for an optional last ones.
+        dtype: of the result; by default that of the operands, promoted.
+        floats_only: op has no meaning on integers; NotImplementedError says so.
+    """
+    return _run(op, operands, None, dtype, floats_only)
+
+
+def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | None = None) -> None:
+    """target = op's results, cast; the operands broadcast to target's shape. dtype: to compute in."""
+    _run(op, operands, target, dtype, False)
+
+
+def _run(
+    op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dtype: DType | None, floats: bool
+) -> DeviceArray:
+    key: list[Any] = [op, dtype]
+    values: list[Any] = []
+    first: DeviceArray | None = target
+    for operand in operands if target is None else (*operands, target):
+        if type(operand) is DeviceArray:
+            key.append(operand.shape)
+            key.append(operand.strides)
+            key.append(operand.dtype)
+            key.append(operand.data_pointer & 15 == 0)
+            values.append(operand.data_pointer)
+            if first is None:
+                first = operand
+        else:
+            key.append(type(operand))
+            values.append(operand)
+    assert first is not None, f"{op.__name__}: no operand is an array"
+    device = first.storage.device_index
+    key.append(device)
+    cached = _plans.get(tuple(key))
+    if cached is None:
+        cached = _plans[tuple(key)] = _plan(op, operands, target, dtype, floats, device)
+    plan: Plan = cached
+    stream = streams.current_handle(device)
+    if target is None:
+        out = DeviceArray(Storage(plan.num_bytes, device, stream), plan.shape, plan.strides, 0, plan.dtype)
+    else:
+        out = target
+        values.pop()
+    if plan.kernel is not None:
+        number = plan.number
+        for i, operand in enumerate(operands):
+            if type(operand) is not DeviceArray and operand is not None:
+                values[i] = number(operand)
+        values.extend((None,) * (4 - len(operands)))
+        plan.kernel.launch(plan.grid, stream, (out.data_pointer, *values, *plan.tail))
+    return out
+
+
+def _plan(
+    op: Any,
+    operands: Sequence[Operand],
+    target: DeviceArray | None,
+    dtype: DType | None,
+    floats_only: bool,
+    device: int,
+) -> Plan:
+    name = op.__name__.removeprefix("_").removesuffix("_kernel")
+    arrays = [operand for operand in operands if isinstance(operand, DeviceArray)]
+    operand_dtype = dtypes.result_type(
+        (operand.dtype, 2) if isinstance(operand, DeviceArray) else (dtypes.of_scalar(operand), 0)
+        for operand in operands
+        if operand is not None
+    )
+    if floats_only and not operand_dtype.is_floating_point:
+        raise NotImplementedError(f"{name} has no cuda implementation for {operand_dtype.name}")
+    if target is None:
+        result_dtype = operand_dtype if dtype is None else dtype
+        compute = operand_dtype
+        shape = broadcast(name, *(x.shape for x in arrays))
+        strides = next((x.strides for x in arrays if x.shape == shape and is_dense(x)), contiguous_strides(shape))
+        out_aligned = True
+    else:
+        result_dtype, compute, shape, strides = target.dtype, dtype or operand_dtype, target.shape, target.strides
+        out_aligned = target.data_pointer & 15 == 0
+    compute_type = COMPUTE[compute]
+    number = float if compute.is_floating_point else int
+    num_bytes = numel(shape) * result_dtype.itemsize
+    result = (shape, strides, result_dtype, num_bytes, number)
+    if num_bytes == 0:
+        return Plan(None, (0, 1, 1), *result, ())
+
+    walks = [strides] + [broadcast_strides(name, x.shape, x.strides, shape) for x in arrays]
+    sizes, merged = collapse(shape, walks)
+    wide = any(_reach(sizes, walk) >= 2**31 for walk in merged) or numel(sizes) >= 2**31 - _BLOCK
+    kinds: list[Any] = ["*" + launch.TRITON_NAMES[result_dtype] + ("/16" if out_aligned else "")]
+    for operand in operands:
+        if isinstance(operand, DeviceArray):
+            kinds.append(launch.array_kind(operand))
+        else:
+            kinds.append(None if operand is None else "f" if number is float else "i64")
+    kinds.extend([None] * (5 - len(kinds)))
+    constants: dict[str, Any] = {"OP": op, "COMPUTE": compute_type, "WIDE": wide}
+    if len(sizes) == 1 and all(walk == (1,) for walk in merged):
+        constants["ARRAYS"] = sum(1 << i for i, operand in enumerate(operands) if isinstance(operand, DeviceArray))
+        kinds.append(launch.number_kind(sizes[0]))
+        kernel = launch.load(pointwise_kernel, device, tuple(kinds), {**constants, "BLOCK": _BLOCK})
+        return Plan(kernel, (-(-sizes[0] // _BLOCK), 1, 1), *result, (sizes[0],))
+
+    if len(sizes) == 1:  # the kernel has rows
+        sizes, merged = (1, *sizes), [(0, *walk) for walk in merged]
+    num_columns, others = sizes[-1], sizes[:-1][::-1]
+    num_rows = math.prod(others)
+    innermost = [walk[-1] for walk in merged]
+    block_columns = min(1 << (num_columns - 1).bit_length(), _BLOCK if all(s <= 1 for s in innermost) else 32)
+    block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
+    next_walk = iter([walk[::-1] for walk in merged])
+    tuples: list[tuple[int, ...] | None] = [others, next(next_walk)]
+    tuples += [next(next_walk) if isinstance(operand, DeviceArray) else None for operand in operands]
+    tuples += [None] * (6 - len(tuples))
+    kinds += [launch.number_kind(num_rows), launch.number_kind(num_columns)]
+    tail: list[Any] = [num_rows, num_columns]
+    for entry in tuples:
+        kinds.append(None if entry is None else tuple(launch.number_kind(size) for size in entry))
+        tail.extend([None] if entry is None else entry)
+    blocks = {"RANK": len(others), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns}
+    kernel = launch.load(pointwise_strided_kernel, device, tuple(kinds), {**constants, **blocks})
+    grid = -(-num_rows // block_rows) * -(-num_columns // block_columns)
+    return Plan(kernel, (grid, 1, 1), *result, tuple(tail))
+
+
+def is_dense(x: DeviceArray) -> bool:
+    """Do the elements fill their stretch of memory, each place once, in whatever order of the dimensions?"""
+    step = 1
+    for stride, size in sorted(zip(x.strides, x.shape, strict=True)):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def collapse(shape: Shape, walks: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
+    """The same walk through memory with as few dimensions as possible, outermost first.
+
+    Dimensions go in the order of the first walk's strides; neighbours that every walk steps through evenly become one.
+
+    Example:
+        >>> collapse((2, 3, 4), [(12, 4, 1), (0, 4, 1)])
+        ((2, 12), [(12, 1), (0, 1)])
+    """
+    order = sorted((i for i in range(len(shape)) if shape[i] != 1), key=lambda i: (-walks[0][i], i))
+    sizes: list[int] = []
+    steps: list[list[int]] = []  # per dimension, one step per walk
+    for i in order:
+        step = [walk[i] for walk in walks]
+        if sizes and all(outer == inner * shape[i] for outer, inner in zip(steps[-1], step, strict=True)):
+            sizes[-1] *= shape[i]
+            steps[-1] = step
+        else:
+            sizes.append(shape[i])
+            steps.append(step)
+    if not sizes:
+        return (1,), [(1,) for _ in walks]
+    return tuple(sizes), [tuple(step[k] for step in steps) for k in range(len(walks))]
+
+
+def _reach(sizes: Shape, walk: Shape) -> int:
+    return sum((size - 1) * abs(step) for size, step in zip(sizes, walk, strict=True))

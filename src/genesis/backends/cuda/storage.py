@@ -1,0 +1,156 @@
+"""Arrays themselves: creation, views, copies in any order of memory, casts, the way to the host and back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.backends.cuda import array, driver, memory, streams
+from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.kernels import storage as kernels
+from genesis.backends.cuda.launch import launch
+from genesis.backends.cuda.pointwise import Number, apply_into, is_dense
+from genesis.dtypes import DType
+from genesis.shapes import Shape, contiguous_strides, is_contiguous
+
+_BITS = {8: dtypes.int64, 4: dtypes.int32, 2: dtypes.int16, 1: dtypes.int8}
+
+
+def dtype(x: DeviceArray) -> DType:
+    return x.dtype
+
+
+def strides(x: DeviceArray) -> Shape:
+    return x.strides
+
+
+def offset(x: DeviceArray) -> int:
+    return x.offset
+
+
+def data_pointer(x: DeviceArray) -> int:
+    return x.data_pointer
+
+
+def empty(shape: Shape, strides: Shape, dtype: DType, device_index: int = 0) -> DeviceArray:
+    return array.empty(shape, dtype, device_index, strides)
+
+
+def full(shape: Shape, value: Number, dtype: DType, device_index: int = 0) -> DeviceArray:
+    x = array.empty(shape, dtype, device_index)
+    copy_into(x, value)
+    return x
+
+
+def arange(start: Number, step: Number, length: int, dtype: DType, device_index: int = 0) -> DeviceArray:
+    x = array.empty((length,), dtype, device_index)
+    number = float if dtype.is_floating_point else int
+    op = kernels._arange_kernel if dtype.is_floating_point else kernels._arange_integer_kernel
+    launch(op, (-(-length // 1024),), x, number(start), number(step), length, BLOCK=1024)
+    return x
+
+
+def view(x: DeviceArray, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
+    return DeviceArray(x.storage, shape, strides, offset, x.dtype)
+
+
+def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
+    out = array.empty(x.shape, x.dtype, x.device_index, strides)
+    copy_into(out, x)
+    return out
+
+
+def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
+    if not isinstance(source, DeviceArray):
+        return _fill(target, source)
+    if source.device_index != target.device_index:
+        return _copy_across(target, source)
+    if source.dtype is not target.dtype:
+        wide = target.dtype if target.dtype.category > source.dtype.category else source.dtype
+        return apply_into(target, kernels._copy_kernel, source, dtype=wide)
+    if target.shape == source.shape and target.strides == source.strides and is_dense(target):
+        return _copy_bytes(target, source)
+    bits = _BITS[target.dtype.itemsize]  # equal dtypes: bits move, whatever they mean
+    apply_into(_as_bits(target, bits), kernels._copy_kernel, _as_bits(source, bits))
+
+
+def add_into(target: DeviceArray, source: DeviceArray) -> None:
+    apply_into(target, kernels._add_into_kernel, target, source)
+
+
+def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
+    dense = x.strides if is_dense(x) else contiguous_strides(x.shape)
+    out = array.empty(x.shape, dtype, x.device_index, dense)
+    copy_into(out, x)
+    return out
+
+
+def from_host(array: np.ndarray, dtype: DType, device_index: int = 0) -> DeviceArray:
+    x = upload(array, dtype, device_index)
+    if memory.pinned_block(array) is not None:
+        driver.get().synchronize_stream(device_index, streams.current_handle(device_index))
+    return x
+
+
+def upload(source: np.ndarray, dtype: DType, device_index: int = 0) -> DeviceArray:
+    """As from_host, but where source is page-locked (memory.pinned_empty) the host goes on while the copy runs."""
+    source = np.ascontiguousarray(source).reshape(source.shape)
+    assert source.itemsize == dtype.itemsize, f"from_host: {source.dtype} cannot hold {dtype.name}"
+    x = array.empty(source.shape, dtype, device_index)
+    stream = streams.current_handle(device_index)
+    driver.get().copy(device_index, x.data_pointer, source.ctypes.data, source.nbytes, stream)
+    block = memory.pinned_block(source)
+    if block is not None:
+        block.events.append(streams.current(device_index).record_event())
+    return x
+
+
+def to_host(x: DeviceArray) -> np.ndarray:
+    if not is_contiguous(x.shape, x.strides):
+        x = copy(x, contiguous_strides(x.shape))
+    name = "uint16" if x.dtype is dtypes.bfloat16 else x.dtype.name
+    out = np.empty(x.shape, name)
+    stream = streams.current_handle(x.device_index)
+    driver.get().copy(x.device_index, out.ctypes.data, x.data_pointer, out.nbytes, stream)
+    driver.get().synchronize_stream(x.device_index, stream)
+    return out
+
+
+def synchronize(device_index: int = 0) -> None:
+    driver.get().synchronize(device_index)
+
+
+def _fill(target: DeviceArray, value: Number) -> None:
+    number = float(value) if target.dtype.is_floating_point else int(value)
+    if str(number) in ("0", "0.0") and is_dense(target):  # not -0.0
+        num_bytes = target.size * target.dtype.itemsize
+        stream = streams.current_handle(target.device_index)
+        driver.get().fill_bytes(target.device_index, target.data_pointer, 0, num_bytes, stream)
+    else:
+        apply_into(target, kernels._copy_kernel, number, dtype=target.dtype)
+
+
+def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
+    stream = streams.current_handle(target.device_index)
+    num_bytes = target.size * target.dtype.itemsize
+    driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
+
+
+def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
+    """Between devices: to the target's dtype there, over, to the target's strides here."""
+    staged = source
+    alike = source.dtype is target.dtype and source.shape == target.shape
+    if not (alike and is_contiguous(source.shape, source.strides)):
+        staged = array.empty(target.shape, target.dtype, source.device_index)
+        copy_into(staged, source)
+    whole = is_contiguous(target.shape, target.strides)
+    received = target if whole else array.empty(target.shape, target.dtype, target.device_index)
+    streams.current(target.device_index).wait_stream(streams.current(source.device_index))
+    _copy_bytes(received, staged)
+    streams.current(target.device_index).synchronize()  # the source's pool knows nothing of the target's stream
+    if not whole:
+        copy_into(target, received)
+
+
+def _as_bits(x: DeviceArray, bits: DType) -> DeviceArray:
+    return DeviceArray(x.storage, x.shape, x.strides, x.offset, bits)

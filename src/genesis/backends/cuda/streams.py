@@ -1,0 +1,153 @@
+"""Streams and events.
+
+A stream is a queue of work that the device does in order. Work starts on the legacy default stream (0), as PyTorch's
+does: what both put there is in order. Streams made here do not wait for it; say wait_stream where one needs another's
+results. Each thread has its own current stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from genesis.backends.cuda import driver
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.by_device: dict[int, Stream] = {}
+        self.handles: dict[int, int] = {}
+
+
+_current = _Current()
+_idle: dict[tuple[int, int], list[int]] = {}  # handles of streams that nobody holds; (device, priority) → handles
+
+
+def current_handle(device: int) -> int:
+    """The raw stream that this thread launches on."""
+    return _current.handles.get(device, 0)
+
+
+def current(device: int = 0) -> Stream:
+    """The stream that this thread launches on."""
+    stream = _current.by_device.get(device)
+    return default(device) if stream is None else stream
+
+
+def default(device: int = 0) -> Stream:
+    """The legacy default stream."""
+    return Stream(device, handle=0)
+
+
+@contextmanager
+def use(stream: Stream) -> Iterator[Stream]:
+    """Launch on this stream inside the with block, in this thread."""
+    before = _current.by_device.get(stream.device_index)
+    _set(stream.device_index, stream)
+    try:
+        yield stream
+    finally:
+        _set(stream.device_index, before)
+
+
+def _set(device: int, stream: Stream | None) -> None:
+    if stream is None:
+        _current.by_device.pop(device, None)
+        _current.handles.pop(device, None)
+    else:
+        _current.by_device[device] = stream
+        _current.handles[device] = stream.handle
+
+
+class Stream:
+    """A queue of work on one device.
+
+    Handles are never destroyed, only handed on: a block of memory that waits for reuse on a stream stays in its order.
+    """
+
+    __slots__ = ("_key", "device_index", "handle")
+
+    def __init__(self, device_index: int = 0, priority: int = 0, handle: int | None = None) -> None:
+        """handle: a stream made elsewhere (its owner keeps it alive)."""
+        self.device_index = device_index
+        self._key: tuple[int, int] | None = None
+        if handle is None:
+            key = (device_index, priority)
+            idle = _idle.setdefault(key, [])
+            try:
+                handle = idle.pop()
+            except IndexError:
+                handle = driver.get().create_stream(device_index, priority)
+            self._key = key
+        self.handle = handle
+
+    def __del__(self) -> None:
+        key = getattr(self, "_key", None)
+        if key is not None:
+            _idle[key].append(self.handle)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.device_index, self.handle) == (other.device_index, other.handle)
+
+    def __hash__(self) -> int:
+        return hash((self.device_index, self.handle))
+
+    def __repr__(self) -> str:
+        return f"<stream {self.handle:#x} of cuda:{self.device_index}>"
+
+    def synchronize(self) -> None:
+        """Wait until all work on it is done."""
+        driver.get().synchronize_stream(self.device_index, self.handle)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Mark this point in the stream's order."""
+        event = Event(self.device_index) if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """What comes later on this stream starts after the event."""
+        driver.get().wait_event(self.device_index, self.handle, event.handle)
+
+    def wait_stream(self, other: Stream) -> None:
+        """What comes later on this stream starts after all that is on the other one now."""
+        self.wait_event(other.record_event())
+
+
+class Event:
+    """A point in a stream's order, which hosts and streams can wait for, and between two of which time can be taken."""
+
+    __slots__ = ("_driver", "device_index", "handle")
+
+    def __init__(self, device_index: int = 0, enable_timing: bool = False) -> None:
+        self.device_index = device_index
+        self._driver = driver.get()
+        self.handle: Any = self._driver.create_event(device_index, enable_timing)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None) is not None:
+            self._driver.destroy_event(self.handle)
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the present end of a stream, the current one by default."""
+        handle = current_handle(self.device_index) if stream is None else stream.handle
+        self._driver.record_event(self.device_index, self.handle, handle)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """What comes later on a stream, the current one by default, starts after this event."""
+        handle = current_handle(self.device_index) if stream is None else stream.handle
+        self._driver.wait_event(self.device_index, handle, self.handle)
+
+    def query(self) -> bool:
+        """Has all work before it been done?"""
+        return self._driver.event_done(self.device_index, self.handle)
+
+    def synchronize(self) -> None:
+        """Wait until all work before it is done."""
+        self._driver.synchronize_event(self.device_index, self.handle)
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from this event to the other; both were made with enable_timing and are done."""
+        return self._driver.elapsed_ms(self.device_index, self.handle, end.handle)

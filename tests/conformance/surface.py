@@ -52,7 +52,7 @@ NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALI
 ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
-# Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
+
 def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     """As OpInfo calls random functions: with this seed, so that both draw the same numbers."""
 
@@ -63,6 +63,7 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+# Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
 METHODS = """
     view view_as expand expand_as repeat __getitem__ __rmatmul__
     contiguous item double float half bfloat16 long int bool byte

@@ -22,7 +22,7 @@ def cases() -> Iterator[Any]:
     for name in surface.NAMES:
         for op in OPS.get(name, ()):
             extra = HALVES_AND_DOUBLE if name in surface.ALL_DTYPES else ()
-            first = torch.float32 if torch.float32 in op.dtypes else torch.int64
+            first = torch.int64 if set(op.dtypes) == {torch.int64} else torch.float32
             for dtype in (first, *(dtype for dtype in extra if dtype in op.dtypes)):
                 variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")

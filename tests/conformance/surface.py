@@ -56,7 +56,6 @@ INTEGERS_ONLY = {"nn.functional.one_hot"}
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
 
-# Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
 def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     """As OpInfo calls random functions: with this seed, so that both draw the same numbers."""
 
@@ -67,6 +66,7 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+# Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
 METHODS = words("""
     view view_as expand expand_as repeat __getitem__ __rmatmul__
     contiguous item double float half bfloat16 long int bool byte

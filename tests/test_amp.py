@@ -25,6 +25,7 @@ def parameter(*shape: int, seed: int = 0) -> genesis.Tensor:
 
 LOWER = {
     "matmul": (lambda m, x, w: x @ w, (3, 4), (4, 5)),
+    "linear": (lambda m, x, w: m.linear(x, w), (3, 4), (5, 4)),
     "conv2d": (lambda m, x, w: m.conv2d(x, w), (2, 3, 5, 5), (4, 3, 3, 3)),
     "conv_transpose2d": (lambda m, x, w: m.conv_transpose2d(x, w), (2, 3, 5, 5), (3, 4, 3, 3)),
 }
@@ -69,6 +70,23 @@ def test_delicate_functions_in_float32(function: Any) -> None:
         lower = x @ x
         assert lower.dtype is genesis.bfloat16
         assert function(lower).dtype is genesis.float32
+
+
+def test_losses_in_float32() -> None:
+    x, target = parameter(4, 4), genesis.tensor([0, 1, 2, 3])
+    with autocast():
+        assert F.cross_entropy(x @ x, target).dtype is genesis.float32
+        assert F.mse_loss(x @ x, x).dtype is genesis.float32
+        assert F.binary_cross_entropy_with_logits(x @ x, x.sigmoid()).dtype is genesis.float32
+
+
+def test_a_fused_layer_in_the_lower_dtype() -> None:
+    layer = genesis.nn.ConvBNReLU(2, 3, 3)
+    with autocast():
+        result = layer(genesis.randn(2, 2, 6, 6))
+    assert result.dtype is genesis.bfloat16
+    result.float().sum().backward()
+    assert {parameter.grad.dtype for parameter in layer.parameters()} == {genesis.float32}
 
 
 def test_the_widest_of_several() -> None:

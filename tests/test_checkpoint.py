@@ -230,7 +230,11 @@ def test_training_goes_on_from_the_file(path: Path) -> None:
 # --- the old file is kept -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [object(), {"a": [1, {2, 3}]}, {object(): 1}, {"f": print}, 1j], ids=str)
+@pytest.mark.parametrize(
+    "bad",
+    [object(), {"a": [1, {2, 3}]}, {object(): 1}, {"f": print}, 1j],
+    ids=["object", "set", "key", "function", "complex"],
+)
 def test_what_cannot_be_saved_is_named(bad: Any, path: Path) -> None:
     genesis.save({"old": 1}, path)
     with pytest.raises(DTypeError, match=r"save: argument 'obj.*': expected"):

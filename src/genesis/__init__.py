@@ -2,6 +2,11 @@
 
 __version__ = "0.1.0"
 
+from math import e as e
+from math import inf as inf
+from math import nan as nan
+from math import pi as pi
+
 from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
@@ -22,6 +27,8 @@ from genesis.creation import eye as eye
 from genesis.creation import from_numpy as from_numpy
 from genesis.creation import full as full
 from genesis.creation import full_like as full_like
+from genesis.creation import get_rng_state as get_rng_state
+from genesis.creation import is_tensor as is_tensor
 from genesis.creation import linspace as linspace
 from genesis.creation import manual_seed as manual_seed
 from genesis.creation import ones as ones
@@ -33,13 +40,13 @@ from genesis.creation import randint_like as randint_like
 from genesis.creation import randn as randn
 from genesis.creation import randn_like as randn_like
 from genesis.creation import randperm as randperm
+from genesis.creation import set_rng_state as set_rng_state
 from genesis.creation import tensor as tensor
 from genesis.creation import zeros as zeros
 from genesis.creation import zeros_like as zeros_like
 from genesis.dtypes import DType as DType
-from genesis.dtypes import DType as dtype
 from genesis.dtypes import bfloat16 as bfloat16
-from genesis.dtypes import bool_ as bool
+from genesis.dtypes import bool_, promote
 from genesis.dtypes import float16 as float16
 from genesis.dtypes import float32 as float32
 from genesis.dtypes import float64 as float64
@@ -163,12 +170,13 @@ from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
 from genesis.ndarray import Device as Device
-from genesis.ndarray import Device as device
 from genesis.tensor import Tensor as Tensor
 
+bool, promote_types = bool_, promote
+dtype, device = DType, Device  # PyTorch's names of the types
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
-channels_last, contiguous_format = "channels_last", "contiguous"
+channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
 def __getattr__(name: str) -> object:

@@ -7,9 +7,9 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from genesis import dtypes
+from genesis.autograd import Variable
 from genesis.errors import CheckpointError, DeviceError, DTypeError, describe
 from genesis.ndarray import CPU, Device, NDArray
-from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu"}  # DLDeviceType: CPU, CUDA, pinned host memory
 
 
-def from_dlpack(ext_tensor: Any, /) -> Tensor:
+def from_dlpack(ext_tensor: Any, /) -> Any:
     """A tensor on the memory of anything that has `__dlpack__`: numpy, PyTorch, JAX, CuPy …
 
     Example:
@@ -33,10 +33,10 @@ def from_dlpack(ext_tensor: Any, /) -> Tensor:
             describe("from_dlpack", "ext_tensor", "memory of the CPU or a CUDA device", f"device type {kind}")
         )
     device = Device(_DLPACK_DEVICES[kind], index if kind == 2 else None)
-    return Tensor(NDArray.from_dlpack(ext_tensor, device))
+    return Variable._result_class(NDArray.from_dlpack(ext_tensor, device))
 
 
-def from_torch(tensor: torch.Tensor) -> Tensor:
+def from_torch(tensor: torch.Tensor) -> Any:
     """A tensor on the memory of a PyTorch tensor, outside its graph.
 
     Example:
@@ -45,6 +45,18 @@ def from_torch(tensor: torch.Tensor) -> Tensor:
         [1.0, 1.0]
     """
     return from_dlpack(tensor.detach())
+
+
+def to_torch(tensor: Variable) -> torch.Tensor:
+    """A PyTorch tensor on the memory of a tensor, outside its graph.
+
+    Example:
+        >>> genesis.ones(2).to_torch()
+        tensor([1., 1.])
+    """
+    import torch
+
+    return torch.from_dlpack(tensor.detach())
 
 
 def load_torch(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:

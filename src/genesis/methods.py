@@ -10,12 +10,13 @@ from typing import Any
 from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd import Variable
+from genesis.dtypes import DType
 
 
 class Methods(Variable):
     """A part of Tensor: see the module's docstring."""
 
-    # --- element-wise ---------------------------------------------------------------------------------------------
+    # --- element-wise -------------------------------------------------------------------------------------------------
 
     add = F.add
     sub = F.sub
@@ -70,7 +71,7 @@ class Methods(Variable):
     def where(self, condition: Any, other: Any) -> Any:
         return F.where(condition, self, other)
 
-    # --- reductions -----------------------------------------------------------------------------------------------
+    # --- reductions ---------------------------------------------------------------------------------------------------
 
     sum = F.sum
     mean = F.mean
@@ -89,7 +90,7 @@ class Methods(Variable):
     cumsum = F.cumsum
     norm = F.norm
 
-    # --- shape: sizes and dimensions come one by one or as one sequence ---------------------------------------------
+    # --- shape: sizes and dimensions come one by one or as one sequence -----------------------------------------------
 
     def reshape(self, *shape: Any) -> Any:
         return F.reshape(self, _unpacked(shape))
@@ -142,7 +143,7 @@ class Methods(Variable):
     contiguous = F.contiguous
     clone = F.clone
 
-    # --- selection ------------------------------------------------------------------------------------------------
+    # --- selection ----------------------------------------------------------------------------------------------------
 
     __getitem__ = F.getitem
     __setitem__ = F.setitem
@@ -160,7 +161,7 @@ class Methods(Variable):
     topk = F.topk
     nonzero = F.nonzero
 
-    # --- linear algebra -------------------------------------------------------------------------------------------
+    # --- linear algebra -----------------------------------------------------------------------------------------------
 
     matmul = F.matmul
     mm = F.mm
@@ -169,7 +170,7 @@ class Methods(Variable):
     dot = F.dot
     outer = F.outer
 
-    # --- operators ------------------------------------------------------------------------------------------------
+    # --- operators ----------------------------------------------------------------------------------------------------
 
     __add__ = __radd__ = F.add
     __sub__ = F.sub
@@ -208,39 +209,44 @@ class Methods(Variable):
     def __rmatmul__(self, other: Any) -> Any:
         return F.matmul(other, self)
 
-    # --- dtypes: last, because the names hide Python's own from here on -------------------------------------------------
+    # --- dtypes: last, because the names hide Python's own from here on -----------------------------------------------
 
-    def double(self) -> Any:
-        return F.cast(self, dtypes.float64)
+    def double(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.float64, memory_format)
 
-    def half(self) -> Any:
-        return F.cast(self, dtypes.float16)
+    def half(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.float16, memory_format)
 
-    def bfloat16(self) -> Any:
-        return F.cast(self, dtypes.bfloat16)
+    def bfloat16(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.bfloat16, memory_format)
 
-    def long(self) -> Any:
-        return F.cast(self, dtypes.int64)
+    def long(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.int64, memory_format)
 
-    def short(self) -> Any:
-        return F.cast(self, dtypes.int16)
+    def short(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.int16, memory_format)
 
-    def char(self) -> Any:
-        return F.cast(self, dtypes.int8)
+    def char(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.int8, memory_format)
 
-    def byte(self) -> Any:
-        return F.cast(self, dtypes.uint8)
+    def byte(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.uint8, memory_format)
 
-    def float(self) -> Any:
-        return F.cast(self, dtypes.float32)
+    def float(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.float32, memory_format)
 
-    def int(self) -> Any:
-        return F.cast(self, dtypes.int32)
+    def int(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.int32, memory_format)
 
-    def bool(self) -> Any:
-        return F.cast(self, dtypes.bool_)
+    def bool(self, memory_format: str = "preserve") -> Any:
+        return _cast(self, dtypes.bool_, memory_format)
 
 
 def _unpacked(sizes: tuple[Any, ...]) -> Any:
     """x.reshape(2, 3) and x.reshape((2, 3)) mean the same."""
     return sizes[0] if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
+
+
+def _cast(tensor: Variable, dtype: DType, memory_format: str) -> Any:
+    result = F.cast(tensor, dtype)
+    return result if memory_format == "preserve" else F.contiguous(result, memory_format)

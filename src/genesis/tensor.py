@@ -1,9 +1,9 @@
-"""Tensor: what users hold. Properties read the array; each method is one line into functional (most are in methods.py)."""
+"""Tensor: what users hold. Properties read the array; the methods are one line into functional, most in methods.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from genesis import functional as F
 from genesis.autograd import Variable
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.interop import to_torch
 from genesis.methods import Methods
 from genesis.ndarray import Device, NDArray
 from genesis.shapes import Shape
 
-if TYPE_CHECKING:
-    import torch
+OPERANDS: tuple[type[Any], ...] = (Variable, int, float, np.generic)  # what == and != compare with
 
 
 class Tensor(Methods):
@@ -30,7 +30,7 @@ class Tensor(Methods):
         [2.0, 4.0]
     """
 
-    # --- what it is ------------------------------------------------------------------------------------------------
+    # --- what it is ---------------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
@@ -107,11 +107,11 @@ class Tensor(Methods):
     def is_contiguous(self, memory_format: str = "contiguous") -> bool:
         return self.array.contiguous(memory_format == "channels_last") is self.array
 
-    # --- gradients -------------------------------------------------------------------------------------------------
+    # --- gradients ----------------------------------------------------------------------------------------------------
 
     backward = autograd.backward
 
-    # --- to Python and to other places -------------------------------------------------------------------------------
+    # --- to Python and to other places --------------------------------------------------------------------------------
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number."""
@@ -135,11 +135,7 @@ class Tensor(Methods):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def to_torch(self) -> torch.Tensor:
-        """A PyTorch tensor on the same memory, outside the graph."""
-        import torch
-
-        return torch.from_dlpack(self.detach())
+    to_torch = to_torch
 
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
@@ -150,10 +146,15 @@ class Tensor(Methods):
         return self.array.handle.__dlpack_device__()
 
     def to(
-        self, *args: Any, device: Any = None, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False,
+        self,
+        *args: Any,
+        device: Any = None,
+        dtype: DType | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
         memory_format: str | None = None,
-    ) -> Any:  # fmt: skip
-        """In another dtype, on another device, or as another tensor: to(dtype), to(device), to(device, dtype), to(other)."""
+    ) -> Any:
+        """In another dtype or on another device: to(dtype), to(device), to(device, dtype), to(another_tensor)."""
         for arg in args:
             if isinstance(arg, DType):
                 dtype = arg
@@ -166,7 +167,7 @@ class Tensor(Methods):
         result = self if dtype is None else F.cast(self, dtype)
         result = result if device is None else F.to_device(result, Device(device))
         result = F.clone(result) if copy and result is self else result
-        return result if memory_format is None else F.contiguous(result, memory_format)
+        return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
     def cpu(self) -> Any:
         return self.to("cpu")
@@ -177,7 +178,7 @@ class Tensor(Methods):
     def type_as(self, other: Tensor) -> Any:
         return self.to(other.dtype)
 
-    # --- in place: self keeps its shape and dtype; leaves that require grad only under no_grad() --------------------------
+    # --- in place: self keeps its shape and dtype; leaves that require grad only under no_grad() ----------------------
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
         """Take source's values, broadcast and cast."""
@@ -256,16 +257,16 @@ class Tensor(Methods):
     __imul__ = mul_
     __itruediv__ = div_
 
-    # --- Python's protocols --------------------------------------------------------------------------------------------
+    # --- Python's protocols -------------------------------------------------------------------------------------------
 
     __array_priority__ = 1000  # numpy leaves `array + tensor` to us
     __hash__ = object.__hash__
 
-    def __eq__(self, other: object) -> Any:
-        return F.eq(self, other) if _is_operand(other) else NotImplemented
+    def __eq__(self, other: Any) -> Any:
+        return F.eq(self, other) if isinstance(other, OPERANDS) else NotImplemented
 
-    def __ne__(self, other: object) -> Any:
-        return F.ne(self, other) if _is_operand(other) else NotImplemented
+    def __ne__(self, other: Any) -> Any:
+        return F.ne(self, other) if isinstance(other, OPERANDS) else NotImplemented
 
     def __len__(self) -> Any:
         return len(self.array)
@@ -323,10 +324,6 @@ class Tensor(Methods):
         return _restored, (type(self), self.array.bits(), self.dtype, str(self.device), self.requires_grad)
 
 
-def _is_operand(value: object) -> bool:
-    return isinstance(value, Tensor | int | float | np.generic)
-
-
 def _drawn(target: Tensor, op: str, scale: float, shift: float) -> Any:
     """scale · draws + shift, in target's shape and dtype."""
     if not target.is_floating_point():
@@ -342,10 +339,10 @@ def _copied(target: Tensor, source: Any) -> Any:
     return F.expand(F.cast(F.to_device(source, target.device), target.dtype), target.shape)
 
 
-def _restored(kind: type, bits: np.ndarray, dtype: DType, device: str, requires_grad: bool) -> Any:
+def _restored(kind: type[Tensor], bits: np.ndarray, dtype: DType, device: str, requires_grad: bool) -> Any:
     tensor = kind.__new__(kind)
     Variable.__init__(tensor, NDArray.from_numpy(bits, dtype).to_device(Device(device)), requires_grad)
     return tensor
 
 
-Tensor._result_class = Tensor
+Variable._result_class = Tensor._result_class = Tensor

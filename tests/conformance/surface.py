@@ -81,6 +81,8 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 # name → (what we refuse on purpose, whether a sample asks for it). The table in docs/deviations.md lists the same names.
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _strings(sample)),
+    "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
     # --- neural networks ---
     "nn.functional.conv1d": ("complex dtypes", lambda sample: _has_complex(sample)),
     "nn.functional.conv2d": ("complex dtypes", lambda sample: _has_complex(sample)),
@@ -90,3 +92,7 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 def _has_complex(sample: Any) -> bool:
     return any(isinstance(arg, torch.Tensor) and arg.is_complex() for arg in (sample.input, *sample.args))
+
+
+def _strings(sample: Any) -> list[Any]:
+    return [value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, str)]

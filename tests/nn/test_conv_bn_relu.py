@@ -320,3 +320,5 @@ def test_refusals() -> None:
             layer(genesis.ones(1, 3, 8, 8), genesis.ones(1, 8, 4, 4))
     with pytest.raises(ValueError, match="multiple of groups"):
         nn.ConvBNReLU(3, 8, 3, groups=2)
+    with pytest.raises(AttributeError, match="no setter"):
+        layer.conv = nn.Conv2d(3, 8, 3)

@@ -11,6 +11,7 @@ from genesis.errors import DeviceError
 
 _MODULES = {"cpu": "genesis.backends.cpu", "cuda": "genesis.backends.cuda"}
 _plain: dict[str, Backend] = {}  # the backends themselves
+_seed: int | None = None
 active: dict[str, Backend] = {}  # what NDArray dispatches to: the same, or the tools around them
 
 
@@ -22,7 +23,17 @@ def get(device_type: str) -> Backend:
                 f"backends.get: argument 'device_type': expected one of {sorted(_MODULES)}, got {device_type!r}"
             )
         _set(device_type, importlib.import_module(_MODULES[device_type]).load())
+        if _seed is not None:
+            _plain[device_type].manual_seed(_seed)
     return _plain[device_type]
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the generators of every backend, also of those that are loaded later."""
+    global _seed
+    _seed = seed
+    for backend in _plain.values():
+        backend.manual_seed(seed)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Layer 2: one Function per op with its gradient rule, written on NDArray. genesis.nn.functional re-exports all of it."""
+"""Layer 2: one Function per op with its gradient rule, written on NDArray. genesis.nn.functional re-exports it all."""
 
 from genesis.functional.activation import elu as elu
 from genesis.functional.activation import gelu as gelu

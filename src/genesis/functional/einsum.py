@@ -31,8 +31,8 @@ def einsum(equation: str, *operands: Any) -> Any:
 
     Args:
         equation: a letter per dimension, operands parted by commas, `->` before the output. Without `->` the output has
-            the letters that occur once, in alphabetical order. `...` stands for dimensions that broadcast; a letter twice
-            in one operand takes its diagonal.
+            the letters that occur once, in alphabetical order. `...` stands for dimensions that broadcast; a letter
+            twice in one operand takes its diagonal.
         operands: the tensors, or one list of them.
 
     Example:
@@ -116,7 +116,7 @@ def _sizes(inputs: list[Labels], operands: tuple[Any, ...]) -> dict[str, int]:
 
 
 def _without_repeats(term: Term, sizes: dict[str, int]) -> Term:
-    """Diagonals of repeated labels taken; dimensions that broadcast dropped, as the product with the others repeats them."""
+    """Diagonals of repeated labels taken; dimensions that broadcast dropped: the product repeats them."""
     tensor, labels = term
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:

@@ -1,7 +1,8 @@
 """Indexing and assignment: x[index], x[index] = value.
 
-An index is taken apart once: its integers, slices, None and Ellipsis become a *view plan* (one entry for each dimension),
-its tensors and lists become index arrays for the dimensions of that view. Without index arrays the result is a view.
+An index is taken apart once: its integers, slices, None and Ellipsis become a *view plan* (one entry for each
+dimension), its tensors and lists become index arrays for the dimensions of that view. Without index arrays the result
+is a view.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ from typing import Any
 from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
-from genesis.dtypes import promote
+from genesis.dtypes import INTEGER, promote
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.shape import int_tuple, unsqueeze
+from genesis.functional.arguments import int_tuple
+from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -135,7 +136,10 @@ class Unbind(ArrayFunction):
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:
     """length elements of dim from start on, as a view."""
     dim, size = _split_dim("narrow", input, dim)
-    start = int(start.item()) if isinstance(start, Tensor) else start
+    if isinstance(start, Tensor):
+        if start.array.ndim or start.array.dtype.category != INTEGER:
+            raise DTypeError(describe("narrow", "start", "an integer, or a 0-d tensor of integers", start.array.dtype))
+        start = int(start.array.item())
     if not -size <= start <= size:
         raise IndexError(describe("narrow", "start", f"a position in [{-size}, {size}]", start))
     start = start + size if start < 0 else start

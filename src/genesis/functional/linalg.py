@@ -8,6 +8,7 @@ from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import mul
 from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray
@@ -22,7 +23,7 @@ def matmul(input: Tensor, other: Tensor) -> Any:
         >>> F.matmul(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 1.0])).tolist()
         [3.0, 7.0]
     """
-    _require_tensors("matmul", input=input, other=other)
+    require_tensors("matmul", input=input, other=other)
     x, y = input.array.shape, other.array.shape
     for name, shape in (("input", x), ("other", y)):
         if not shape:
@@ -42,7 +43,7 @@ class Matmul(ArrayFunction):
             raise DTypeError(describe("matmul", "input", "numbers", x.dtype))
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
-        ctx.vectors, ctx.one_matrix = (x.ndim == 1, y.ndim == 1), y.ndim <= 2
+        ctx.shapes = x.shape, y.shape
         z = _rows(x).matmul(_columns(y))
         z = z.squeeze((z.ndim - 1,)) if y.ndim == 1 else z
         return z.squeeze((z.ndim - (1 if y.ndim == 1 else 2),)) if x.ndim == 1 else z
@@ -50,21 +51,28 @@ class Matmul(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, y = ctx.saved
-        x_is_vector, y_is_vector = ctx.vectors
-        grad = grad.unsqueeze(grad.ndim) if y_is_vector else grad
-        grad = grad.unsqueeze(grad.ndim - 1) if x_is_vector else grad
+        x_shape, y_shape = ctx.shapes
+        grad = grad.unsqueeze(grad.ndim) if len(y_shape) == 1 else grad
+        grad = grad.unsqueeze(grad.ndim - 1) if len(x_shape) == 1 else grad
         grad_x = grad_y = None
         if y is not None:  # dX = dZ · Yᵀ
-            grad_x = grad.matmul(_transposed(_columns(y)))
-            grad_x = grad_x.squeeze((grad_x.ndim - 2,)) if x_is_vector else grad_x
+            y = _transposed(_columns(y))
+            one = shapes.numel(x_shape[:-2]) == 1
+            grad_x = _product_of_batch(_transposed(grad), y).reshape(x_shape) if one else grad.matmul(y)
         if x is not None:  # dY = Xᵀ · dZ
-            rows = _rows(x)
-            if ctx.one_matrix and grad.ndim > 2:  # one product over the whole batch instead of a sum of products
-                count = shapes.numel(grad.shape[:-1])
-                rows, grad = rows.reshape((count, rows.shape[-1])), grad.reshape((count, grad.shape[-1]))
-            grad_y = _transposed(rows).matmul(grad)
-            grad_y = grad_y.squeeze((grad_y.ndim - 1,)) if y_is_vector else grad_y
+            x = _rows(x)
+            one = shapes.numel(y_shape[:-2]) == 1
+            grad_y = _product_of_batch(x, grad).reshape(y_shape) if one else _transposed(x).matmul(grad)
         return grad_x, grad_y
+
+
+def _product_of_batch(x: NDArray, y: NDArray) -> NDArray:
+    """Σ xᵀ · y over the batch, as one product: faster, and more accurate in 16 bits, than a sum of products."""
+    if max(x.ndim, y.ndim) > 2:
+        batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
+        x, y = (a.expand((*batch, *a.shape[-2:])) for a in (x, y))
+        x, y = (a.reshape((shapes.numel(a.shape[:-1]), a.shape[-1])) for a in (x, y))
+    return _transposed(x).matmul(y)
 
 
 def _rows(x: NDArray) -> NDArray:
@@ -91,7 +99,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Any:
 
 def dot(input: Tensor, tensor: Tensor) -> Any:
     """The inner product of two vectors of one length."""
-    _require_tensors("dot", input=input, tensor=tensor)
+    require_tensors("dot", input=input, tensor=tensor)
     _require_ndim("dot", "input", input, 1)
     _require_ndim("dot", "tensor", tensor, 1)
     _require_inner("dot", "tensor", input.array.shape, tensor.array.shape)
@@ -100,7 +108,7 @@ def dot(input: Tensor, tensor: Tensor) -> Any:
 
 def mv(input: Tensor, vec: Tensor) -> Any:
     """A matrix times a vector: (M, K) by (K)."""
-    _require_tensors("mv", input=input, vec=vec)
+    require_tensors("mv", input=input, vec=vec)
     _require_ndim("mv", "input", input, 2)
     _require_ndim("mv", "vec", vec, 1)
     _require_inner("mv", "vec", input.array.shape, vec.array.shape)
@@ -114,14 +122,14 @@ def outer(input: Tensor, vec2: Tensor) -> Any:
         >>> F.outer(genesis.tensor([1, 2]), genesis.tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
     """
-    _require_tensors("outer", input=input, vec2=vec2)
+    require_tensors("outer", input=input, vec2=vec2)
     _require_ndim("outer", "input", input, 1)
     _require_ndim("outer", "vec2", vec2, 1)
     return mul(unsqueeze(input, 1), vec2)
 
 
 def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Any:
-    _require_tensors(op, **{"input": input, name: other})
+    require_tensors(op, **{"input": input, name: other})
     _require_ndim(op, "input", input, ndim)
     _require_ndim(op, name, other, ndim)
     x, y = input.array.shape, other.array.shape
@@ -132,12 +140,6 @@ def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Any
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def _require_tensors(op: str, **values: Any) -> None:
-    for name, value in values.items():
-        if not isinstance(value, Tensor):
-            raise DTypeError(describe(op, name, "a tensor", type(value).__name__))
 
 
 def _require_ndim(op: str, name: str, value: Tensor, ndim: int) -> None:

@@ -14,6 +14,7 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType, float32, uint8
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import maximum, minimum
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -74,8 +75,9 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType
 
     Raises: DTypeError: input is not floating and no floating dtype is given.
     """
+    dims = _dims("mean", dim, input)
     _require_floating("mean", "input", dtype or input.array.dtype)
-    return Mean.apply(input, dims=_dims("mean", dim, input), keepdim=keepdim, dtype=dtype)
+    return Mean.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
 class Mean(Reduction):
@@ -145,7 +147,7 @@ class Extreme(Reduction):
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The largest value: of all; per slice of dim, as (values, indices); or, given a second tensor, maximum(input, other).
+    """The largest value: of all; per slice of dim, as (values, indices); of two tensors, as maximum(input, other).
 
     Example:
         >>> F.max(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices.tolist()
@@ -155,16 +157,18 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The smallest value: of all; per slice of dim, as (values, indices); or, given a second tensor, minimum(input, other)."""
+    """The smallest value: of all; per slice of dim, as (values, indices); of two tensors, as minimum(input, other)."""
     return _extreme("min", minimum, input, dim, keepdim, other)
 
 
 def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other: Any) -> Any:
+    require_tensors(op, input=input)
     if isinstance(dim, Tensor) or other is not None:
         return of_two(input, dim if other is None else other)
     if dim is None:
         return Extreme.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
-    (dim,) = _dims(op, shapes.normalize_dim(op, dim, input.array.ndim), input, filled=True) or (0,)
+    dim = shapes.normalize_dim(op, dim, input.array.ndim)
+    _dims(op, dim, input, filled=True)
     return ValuesAndIndices(*ExtremeOfDim.apply(input, op="arg" + op, dim=dim, keepdim=keepdim))
 
 
@@ -217,8 +221,13 @@ def _arg_extreme(op: str, x: NDArray, dim: int, keepdim: bool) -> NDArray:
 
 
 def var(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
-) -> Any:  # fmt: skip
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
     Args:
@@ -249,8 +258,13 @@ def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
 
 
 def std(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
-) -> Any:  # fmt: skip
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
     """The standard deviation over dim, the square root of var; its gradient is zero where it is zero."""
     dims, correction = _statistics_arguments("std", input, dim, unbiased, correction)
     return Std.apply(input, dims=dims, correction=correction, keepdim=keepdim)
@@ -399,11 +413,12 @@ class Norm(Reduction):
         return y.eq(0).where(0.0, slope.mul(grad))
 
 
-# --- arguments ------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _dims(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:
     """The dimensions to reduce, sorted; filled: at least one element must be there to choose."""
+    require_tensors(op, input=input)
     shape = input.array.shape
     dims = shapes.normalize_dims(op, dim, len(shape))
     if filled:

@@ -86,6 +86,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 class Gather(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+        index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
         return x.gather(dim, index)
 
@@ -252,18 +253,22 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
 
 
-class Sort(ArrayFunction):
+class Ordered(ArrayFunction):
+    """A function that gives (values, indices) along a dimension."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+        (indices,) = ctx.saved
+        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
+
+
+class Sort(Ordered):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.sort(dim, descending, stable)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices
-
-    @staticmethod
-    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
-        (indices,) = ctx.saved
-        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
@@ -280,7 +285,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return ValuesAndIndices(*TopK.apply(input, k=k, dim=dim, largest=largest))
 
 
-class TopK(Sort):
+class TopK(Ordered):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.topk(k, dim, largest)
@@ -295,7 +300,7 @@ class TopK(Sort):
 def _require_index(op: str, index: Tensor, max_ndim: int | None = None) -> None:
     if not isinstance(index, Tensor):
         raise DTypeError(describe(op, "index", "a tensor of integers", type(index).__name__))
-    if index.array.dtype not in (dtypes.int64, dtypes.int32):
+    if index.array.dtype not in (dtypes.int64, dtypes.int32) and index.array.numel:
         raise DTypeError(describe(op, "index", "int64 or int32", index.array.dtype))
     if max_ndim is not None and index.array.ndim > max_ndim:
         raise ShapeError(describe(op, "index", f"at most {max_ndim} dimension", f"shape {index.array.shape}"))

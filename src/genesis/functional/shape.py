@@ -9,7 +9,9 @@ from typing import Any
 from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
-from genesis.errors import DTypeError, ShapeError, describe
+from genesis.errors import ShapeError, describe
+from genesis.functional.arguments import int_tuple
+from genesis.functional.conversion import clone
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -178,7 +180,8 @@ class Diagonal(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         whole = grad.full_like(0, ctx.shape)
-        whole.diagonal(*ctx.dims, ctx.offset).copy_into(grad)
+        dim1, dim2 = ctx.dims
+        whole.diagonal(dim1, dim2, ctx.offset).copy_into(grad)
         return whole
 
 
@@ -211,7 +214,9 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     if dims is None or dims == ():
         if len(steps) != 1:
             raise ShapeError(describe("roll", "shifts", "one shift, as no dims are given", shifts))
-        return reshape(roll(reshape(input, (-1,)), steps, 0), array.shape) if array.numel else input.detach()
+        return reshape(roll(reshape(input, (-1,)), steps, 0), array.shape) if array.numel else clone(input)
+    if not array.ndim:
+        raise ShapeError(describe("roll", "dims", "no dims, as input is 0-d", dims))
     chosen = [dims] if isinstance(dims, int) else list(dims)
     if len(chosen) != len(steps):
         raise ShapeError(describe("roll", "shifts", f"{len(chosen)} shifts, one for each of dims", len(steps)))
@@ -233,7 +238,7 @@ class Roll(ArrayFunction):
 def _rolled(x: NDArray, shifts: Shape, dims: Shape) -> NDArray:
     y = x
     for shift, dim in zip(shifts, dims, strict=True):
-        size = y.shape[dim] if y.ndim else 1
+        size = y.shape[dim]
         if size > 1 and shift % size:
             cut = size - shift % size
             y = NDArray.cat([y.narrow(dim, cut, size - cut), y.narrow(dim, 0, cut)], dim)
@@ -333,13 +338,3 @@ def _matrix(op: str, input: Tensor) -> str:
     if input.array.ndim < 2:
         raise ShapeError(describe(op, "input", "at least 2 dimensions", input.array.ndim))
     return op
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def int_tuple(op: str, sizes: Any, argument: str = "shape") -> Shape:
-    try:
-        return tuple([size.__index__() for size in sizes])
-    except (AttributeError, TypeError):
-        raise DTypeError(describe(op, argument, "a sequence of ints", repr(sizes))) from None

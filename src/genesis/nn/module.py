@@ -132,6 +132,8 @@ class Module:
 
     def _assign(self, kind: str, name: str, value: Any) -> None:
         """Register value under name, which may have meant something else before."""
+        if isinstance(getattr(type(self), name, None), property):
+            return object.__setattr__(self, name, value)  # to its setter; it would hide what is registered
         registry = getattr(self, kind)
         _check_name(type(self).__name__, name)
         for other in (self.__dict__, self._parameters, self._buffers, self._modules):

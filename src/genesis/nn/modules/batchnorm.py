@@ -58,7 +58,8 @@ class _BatchNorm(Module):
         """
         update = self.training and self.track_running_stats
         if update and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+            count = self.num_batches_tracked.array
+            count.copy_into(count.add(1))  # on the array: a counter has no place in a graph
         momentum = self.momentum
         if momentum is None:
             momentum = 1.0 / self.num_batches_tracked.item() if update else 0.0

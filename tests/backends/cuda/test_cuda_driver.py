@@ -24,7 +24,7 @@ from genesis.settings import override
 class Recorder:
     """Stands in for CudaDriver and for the CUDA calls of a launch."""
 
-    after_launch = None
+    watch_launches = False
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._streams = _Streams()

@@ -1,7 +1,7 @@
 """Device memory: a caching pool per device, in stream order.
 
-A freed block goes to the shelf of its stream and size class, and the next array of that class on that stream takes it at
-once: whatever still reads the old array was launched earlier on the same stream, so it is done before the new one is
+A freed block goes to the shelf of its stream and size class, and the next array of that class on that stream takes it
+at once: whatever still reads the old array was launched earlier on the same stream, so it is done before the new one is
 written. A block that other streams used (record_stream) waits for them first. Only a miss speaks to the driver.
 """
 

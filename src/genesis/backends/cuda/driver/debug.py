@@ -1,4 +1,4 @@
-"""What GENESIS_DEBUG shows of the device, on stderr: 1 which it is, 3 each launch, 4 what each kernel was compiled to."""
+"""What GENESIS_DEBUG shows of the device, on stderr: 1 its name, 3 each launch, 4 what each kernel was compiled to."""
 
 from __future__ import annotations
 

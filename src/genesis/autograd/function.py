@@ -19,14 +19,17 @@ from genesis.settings import settings
 class Context:
     """What a Function's forward leaves for its backward: saved values, and any attribute it sets."""
 
+    non_differentiable: tuple[Any, ...] = ()
+    _saved: tuple[Any, ...] = ()
+    _counts: tuple[int, ...] = ()
+
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
-        self._saved: tuple[Any, ...] = ()
-        self._counts: tuple[int, ...] = ()
-        self.non_differentiable: tuple[Any, ...] = ()
 
     def save(self, *values: Any) -> None:
         """Keep arrays or tensors (or numbers, or None) for backward; it is an error to change them in place before."""
+        if True not in self.needs_input_grad:
+            return  # nothing is recorded
         self._saved = values
         self._counts = tuple([_change_count(value) for value in values])
 
@@ -90,27 +93,39 @@ class Function:
         """Run forward and, if an input requires grad, record a node."""
         if state.autocast is not None:
             args = state.autocast(cls, args)
-        first = next((arg for arg in args if isinstance(arg, Variable)), None)
+        recording = state.recording
+        first: Variable | None = None
+        inputs: list[Any] = []
+        needs: list[bool] = []
+        for arg in args:
+            if isinstance(arg, Variable):
+                if first is None:
+                    first = arg
+                if recording and arg._viewed_at is not None:
+                    _refuse_stale_view(cls.__name__, arg)
+                inputs.append(arg.array if cls.on_arrays else arg.detach())
+                needs.append(arg.requires_grad)
+            else:
+                inputs.append(arg)
+                needs.append(False)
         if first is None:
             kinds = ", ".join(type(arg).__name__ for arg in args)
             raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
-        if state.recording:
-            for arg in args:
-                if isinstance(arg, Variable) and arg._viewed_at is not None:
-                    _refuse_stale_view(cls.__name__, arg)
-        needs = tuple([isinstance(arg, Variable) and arg.requires_grad for arg in args])
-        recorded = state.recording and cls.differentiable and True in needs
-        ctx = Context(needs if recorded else (False,) * len(needs))
+        recorded = recording and cls.differentiable and True in needs
+        ctx = Context(tuple(needs) if recorded else (False,) * len(needs))
         if cls.on_arrays:
-            result = cls.forward(ctx, *[arg.array if isinstance(arg, Variable) else arg for arg in args], **kwargs)
+            result = cls.forward(ctx, *inputs, **kwargs)
         else:
             with no_grad():
-                result = cls.forward(ctx, *[a.detach() if isinstance(a, Variable) else a for a in args], **kwargs)
+                result = cls.forward(ctx, *inputs, **kwargs)
         outputs = result if isinstance(result, tuple) else (result,)
-        variables = [first._like(as_array(output)) for output in outputs]
-        for variable in variables:
-            if variable.array.changes is first.array.changes:
-                variable._viewed_at = variable.array.changes.count
+        variables = []
+        changes = first.array.changes
+        for output in outputs:
+            variable = first._result_class(as_array(output))
+            if variable.array.changes is changes:
+                variable._viewed_at = changes.count
+            variables.append(variable)
         if recorded:
             node = Node(cls, ctx, args, variables)
             for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):

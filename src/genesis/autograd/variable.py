@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from genesis.autograd.modes import state
@@ -21,19 +21,22 @@ class Variable:
     """
 
     _result_class: ClassVar[type[Variable]]  # what functions return when this is their input
-    grad: Any
+
+    # What every variable has until it is told otherwise stands here once: making one sets only its array.
+    requires_grad: bool = False
+    grad: Any = None
+    _node: Node | None = None
+    _output_index: int = 0
+    _viewed_at: int | None = None  # for views: how often the storage had been changed when it was taken
+    _hooks: Sequence[Callable[[Any], Any]] = ()
+    _post_accumulate_hooks: Sequence[Callable[[Any], None]] = ()
 
     def __init__(self, array: NDArray, requires_grad: bool = False) -> None:
-        if requires_grad and not array.dtype.is_floating_point:
-            raise DTypeError(describe("Tensor", "requires_grad", "a floating dtype", array.dtype))
         self.array = array
-        self.requires_grad = requires_grad
-        self.grad = None
-        self._node: Node | None = None
-        self._output_index = 0
-        self._viewed_at: int | None = None  # for views: how often the storage had been changed when it was taken
-        self._hooks: list[Callable[[Any], Any]] = []
-        self._post_accumulate_hooks: list[Callable[[Any], None]] = []
+        if requires_grad:
+            if not array.dtype.is_floating_point:
+                raise DTypeError(describe("Tensor", "requires_grad", "a floating dtype", array.dtype))
+            self.requires_grad = True
 
     def __init_subclass__(cls, result_class: type[Variable] | None = None) -> None:
         cls._result_class = result_class or cls
@@ -71,14 +74,15 @@ class Variable:
         """Call hook(grad) when the gradient of self is known; what it returns, if not None, replaces it."""
         if not self.requires_grad:
             raise GraphError("register_hook: the tensor does not require grad")
-        hooks = self._hooks if self._node is None else self._node.hooks.setdefault(self._output_index, [])
+        node = self._node
+        hooks = vars(self).setdefault("_hooks", []) if node is None else node.hooks.setdefault(self._output_index, [])
         return HookHandle(hooks, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> HookHandle:
         """Call hook(self) each time a backward pass has put its part into self.grad."""
         if not (self.is_leaf and self.requires_grad):
             raise GraphError("register_post_accumulate_grad_hook: expected a leaf that requires grad")
-        return HookHandle(self._post_accumulate_hooks, hook)
+        return HookHandle(vars(self).setdefault("_post_accumulate_hooks", []), hook)
 
     def _change(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """In place: self becomes function(self, *args). The graph follows; a leaf or a view in the graph is refused."""

@@ -46,11 +46,8 @@ class Array:
 class Changes:
     """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same."""
 
-    __slots__ = ("count", "last_recorded")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.last_recorded = 0  # the count after the last change that a graph recorded
+    count = 0
+    last_recorded = 0  # the count after the last change that a graph recorded
 
 
 def backend_of(device: Device) -> Backend:
@@ -61,20 +58,22 @@ def backend_of(device: Device) -> Backend:
     return backend
 
 
+def call(op: str, first: Any, *args: Any) -> Any:
+    """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
+    array, device = type(first), first.device
+    # The same as call_raw(), written out: this is on the way of every op.
+    handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
+    result = getattr(backend_of(device), op)(first.handle, *handles)
+    if type(result) is tuple:
+        return tuple([None if handle is None else array(handle, device) for handle in result])
+    return array(result, device)
+
+
 def call_raw(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) with arrays replaced by their handles; the result as the backend gave it."""
     device = first.device
     handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
     return getattr(backend_of(device), op)(first.handle, *handles)
-
-
-def call(op: str, first: Any, *args: Any) -> Any:
-    """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
-    result = call_raw(op, first, *args)
-    array, device = type(first), first.device
-    if isinstance(result, tuple):
-        return tuple([None if handle is None else array(handle, device) for handle in result])
-    return array(result, device)
 
 
 def handles(op: str, arrays: Any) -> list[Any]:

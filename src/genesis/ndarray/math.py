@@ -30,17 +30,22 @@ def result_type(*values: Any) -> DType:
 
 def binary(op: str, x: Any, y: Any, floating: bool = False) -> Any:
     """backend.op(x, y) in the promoted dtype; floating: integers compute as the default float."""
-    first = x if isinstance(x, Array) else y
-    if not (isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype and not floating):
+    if not _alike(x, y) or (floating and not x.dtype.is_floating_point):
         dtype = result_type(x, y)
         if floating and not dtype.is_floating_point:
             dtype = dtypes.get_default_dtype()
         x = x.to(dtype) if isinstance(x, Array) else x
         y = y.to(dtype) if isinstance(y, Array) else y
-        first = x if isinstance(x, Array) else y
-    if first is x:
-        return call(op, x, y)
-    return call_reversed(op, x, y)
+    return call(op, x, y) if isinstance(x, Array) else call_reversed(op, x, y)
+
+
+def _alike(x: Any, y: Any) -> bool:
+    """Is it plain that there is nothing to promote? Most calls are so, and this is quicker than finding out in full."""
+    if not isinstance(x, Array):
+        return False
+    if isinstance(y, Array):
+        return x.handle.dtype is y.handle.dtype
+    return type(y) in (int, float, bool) and x.dtype.is_floating_point
 
 
 def call_reversed(op: str, number: Number, y: Any) -> Any:

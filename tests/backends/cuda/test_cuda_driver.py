@@ -24,7 +24,7 @@ from genesis.settings import override
 class Recorder:
     """Stands in for CudaDriver and for the CUDA calls of a launch."""
 
-    after_launch = None
+    watch_launches = False
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._streams = _Streams()
@@ -99,6 +99,47 @@ def test_argument_memory_is_reused_after_the_launch(monkeypatch: pytest.MonkeyPa
     for value in range(3):
         kernel.launch((1, 1, 1), 0, [value])
     assert len({call[8] for call in recorder.calls}) == 1
+
+
+def test_prepared_launch_packs_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    types = ["*fp32", "fp32", "constexpr", "i32", ("i64", "constexpr")]
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
+    run = kernel.prepare((5, 1, 1), 2, (None, -3, 2**40, 1))
+    for stream, pointer, factor in [(0, 64, 0.5), (9, 128, 1e300)]:
+        run(stream, pointer, factor)
+        x, y, z, threads, _, _, shared, used, address, _ = recorder.calls[-1]
+        assert (x, y, z, threads, shared, used) == (5, 1, 1, 128, 128, stream)
+        assert arguments(address, "QfiqQQ") == [pointer, 0.5 if stream == 0 else math.inf, -3, 2**40, 0, 0]
+    assert len({call[8] for call in recorder.calls}) == 1
+    assert recorder.launched == ["_kernel", "_kernel"]
+
+
+def test_prepared_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32", "i32"], metadata(launch_pdl=True))  # type: ignore[arg-type]
+    kernel.prepare((3, 1, 1), 1, (7,))(0, 42)
+    assert arguments(recorder.calls[0][1], "ii") == [42, 7]
+
+
+def test_launches_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    recorder.watch_launches = True
+    seen: list[tuple[Any, ...]] = []
+    recorder.launched = lambda *launch: seen.append(launch)  # type: ignore[assignment, method-assign]
+    recorder.recorder = lambda device: lambda name: None  # type: ignore[method-assign]
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32", "i32"], metadata())  # type: ignore[arg-type]
+    kernel.launch((1, 2, 3), 9, [4, 5])
+    kernel.prepare((1, 2, 3), 1, (5,))(9, 4)
+    assert [(device, name, grid, stream, [*values]) for device, name, grid, stream, values in seen] == [
+        (0, "_kernel", (1, 2, 3), 9, [4, 5])
+    ] * 2
+
+
+def test_events_outlive_the_driver_quietly() -> None:
+    ended = CudaDriver.__new__(CudaDriver)
+    ended._end()
+    ended.destroy_event(object())  # no event at all: cuEventDestroy would refuse it
 
 
 def test_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:

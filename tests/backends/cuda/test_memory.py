@@ -11,7 +11,7 @@ import pytest
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, memory, streams
-from genesis.backends.cuda.memory import Pool, size_class
+from genesis.backends.cuda.memory import Block, Pool, size_class
 from genesis.backends.cuda.simulated import SimulatedDriver
 from genesis.errors import DeviceError, OutOfMemoryError
 
@@ -23,8 +23,11 @@ def pool() -> Pool:
     return Pool(SimulatedDriver(num_devices=1, total_memory=4 * MIB), 0)
 
 
-def free(pool: Pool, block: tuple[int, int], stream: int = 0, others: tuple[int, ...] = ()) -> None:
-    pool.returned.append((*block, stream, others))
+def free(pool: Pool, block: Block, others: tuple[int, ...] = ()) -> None:
+    if others:
+        pool.returned_shared.append((block, others))
+    else:
+        pool.returned.append(block)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 513, 4097, 100_000, MIB + 1, 3 * 10**9])
@@ -48,7 +51,7 @@ def test_memory_used_on_another_stream_waits_for_it(pool: Pool) -> None:
     driver = pool._driver
     driver.event_done = lambda device, event: done  # type: ignore[method-assign]
     block = pool.allocate(1000, 0)
-    free(pool, block, 0, others=(7,))
+    free(pool, block, others=(7,))
     assert pool.allocate(1000, 0) != block
     done = True
     assert pool.allocate(1000, 0) == block

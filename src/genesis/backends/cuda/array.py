@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from genesis.backends.cuda import streams
 from genesis.backends.cuda.memory import Storage as Storage
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, numel
+
+
+class Layout:
+    """Stands for one combination of shape, strides, dtype, alignment and device in the keys of plans."""
+
+    __slots__ = ()
+
+
+_layouts: dict[tuple[Any, ...], Layout] = {}
 
 
 class DeviceArray:
@@ -14,11 +25,21 @@ class DeviceArray:
     data_pointer is the address of the first element.
     """
 
-    __slots__ = ("data_pointer", "dtype", "offset", "shape", "storage", "strides")
+    __slots__ = ("_layout", "data_pointer", "dtype", "offset", "shape", "storage", "strides")
 
     def __init__(self, storage: Storage, shape: Shape, strides: Shape, offset: int, dtype: DType) -> None:
         self.storage, self.shape, self.strides, self.offset, self.dtype = storage, shape, strides, offset, dtype
         self.data_pointer = storage.pointer + offset * dtype.itemsize
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """All that decides how a kernel is launched on this array; equal layouts are one object."""
+        layout = self._layout
+        if layout is None:
+            key = (self.shape, self.strides, self.dtype, self.data_pointer & 15 == 0, self.storage.device_index)
+            layout = self._layout = _layouts.get(key) or _layouts.setdefault(key, Layout())
+        return layout
 
     @property
     def device_index(self) -> int:

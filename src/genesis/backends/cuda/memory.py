@@ -1,17 +1,16 @@
 """Device memory: a caching pool per device, in stream order.
 
-A freed block goes to the list of its stream and size class, and the next array of that class on that stream takes it at
-once: whatever still reads the old array was launched earlier on the same stream, so it is done before the new one is
+A freed block goes to the shelf of its stream and size class, and the next array of that class on that stream takes it
+at once: whatever still reads the old array was launched earlier on the same stream, so it is done before the new one is
 written. A block that other streams used (record_stream) waits for them first. Only a miss speaks to the driver.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +35,6 @@ class Statistics:
         return self.reserved - self.allocated
 
 
-@functools.lru_cache(maxsize=65536)
 def size_class(num_bytes: int) -> int:
     """Rounded up to 512 bytes, or to an eighth of the power of two below: at most 12.5 % are lost.
 
@@ -48,7 +46,21 @@ def size_class(num_bytes: int) -> int:
     return max(-(-num_bytes // step) * step, 512)
 
 
-Returned = tuple[int, int, int, tuple[int, ...]]  # pointer, size, stream, other streams that used it
+class Shelf:
+    """The free blocks of one size class on one stream."""
+
+    __slots__ = ("blocks", "size", "stream")
+
+    def __init__(self, size: int, stream: int) -> None:
+        self.size, self.stream = size, stream
+        self.blocks: list[Block] = []
+
+
+class Block(NamedTuple):
+    """Memory taken from the device, and the shelf that it returns to."""
+
+    pointer: int
+    shelf: Shelf
 
 
 class Pool:
@@ -56,30 +68,42 @@ class Pool:
 
     def __init__(self, driver: Driver, device: int) -> None:
         self.limit: int | None = None
-        self.returned: deque[Returned] = deque()  # what arrays freed; __del__ may only append here, it takes no lock
+        # What arrays have freed. A __del__ may only append here: it runs at any moment, so it can take no lock.
+        self.returned: deque[Block] = deque()
+        self.returned_shared: deque[tuple[Block, tuple[int, ...]]] = deque()  # with the other streams that used it
         self._driver, self._device = driver, device
         self._note = driver.note_use if driver.watches_memory else None
         self._lock = threading.Lock()
-        self._cached: dict[tuple[int, int], list[int]] = {}  # (stream, size) → pointers
-        self._waiting: deque[tuple[list[Any], int, int, int]] = deque()  # events, pointer, size, stream
+        self._shelves: dict[tuple[int, int], Shelf] = {}  # (stream, size class) → its free blocks
+        self._asked: dict[tuple[int, int], Shelf] = {}  # the same by (stream, bytes asked for), to skip size_class
+        self._waiting: deque[tuple[list[Any], Block]] = deque()  # events of other streams, block
         self._statistics = Statistics()
 
-    def allocate(self, num_bytes: int, stream: int) -> tuple[int, int]:
-        """(pointer, size class) of memory to use in the order of the stream. Raises: OutOfMemoryError."""
-        size = size_class(num_bytes)
+    def allocate(self, num_bytes: int, stream: int) -> Block:
+        """Memory to use in the order of the stream. Raises: OutOfMemoryError."""
+        shelf = self._asked.get((stream, num_bytes)) or self._shelf(num_bytes, stream)
         statistics = self._statistics
         with self._lock:
-            if self.returned or self._waiting:
-                self._collect()
-            blocks = self._cached.get((stream, size))
-            pointer = blocks.pop() if blocks else self._obtain(num_bytes, size, stream)
+            if self.returned:
+                self._collect_returned()
+            if self.returned_shared or self._waiting:
+                self._collect_shared()
+            block = shelf.blocks.pop() if shelf.blocks else self._obtain(num_bytes, shelf)
             statistics.num_allocations += 1
-            statistics.allocated += size
+            statistics.allocated += shelf.size
             if statistics.allocated > statistics.peak_allocated:
                 statistics.peak_allocated = statistics.allocated
         if self._note is not None:
-            self._note(pointer, num_bytes)
-        return pointer, size
+            self._note(block.pointer, num_bytes)
+        return block
+
+    def _shelf(self, num_bytes: int, stream: int) -> Shelf:
+        size = size_class(num_bytes)
+        with self._lock:
+            if len(self._asked) > 65536:
+                self._asked.clear()
+            shelf = self._asked[stream, num_bytes] = self._shelves.setdefault((stream, size), Shelf(size, stream))
+        return shelf
 
     def statistics(self) -> Statistics:
         """A copy of the figures as they are now."""
@@ -101,42 +125,55 @@ class Pool:
 
     def _collect(self) -> None:
         """Take in what arrays have freed."""
-        while self.returned:
-            pointer, size, stream, others = self.returned.popleft()
-            self._statistics.allocated -= size
+        self._collect_returned()
+        self._collect_shared()
+
+    def _collect_returned(self) -> None:
+        returned, statistics, note = self.returned, self._statistics, self._note
+        while returned:
+            block = returned.popleft()
+            shelf = block.shelf
+            statistics.allocated -= shelf.size
+            if note is not None:
+                note(block.pointer, 0)
+            shelf.blocks.append(block)
+
+    def _collect_shared(self) -> None:
+        """Blocks that other streams used go to their shelves when those streams are past that use."""
+        while self.returned_shared:
+            block, others = self.returned_shared.popleft()
+            self._statistics.allocated -= block.shelf.size
             if self._note is not None:
-                self._note(pointer, 0)
-            if others:
-                events = []
-                for other in others:
-                    event = self._driver.create_event(self._device, False)
-                    self._driver.record_event(self._device, event, other)
-                    events.append(event)
-                self._waiting.append((events, pointer, size, stream))
-            else:
-                self._cached.setdefault((stream, size), []).append(pointer)
+                self._note(block.pointer, 0)
+            events = []
+            for other in others:
+                event = self._driver.create_event(self._device, False)
+                self._driver.record_event(self._device, event, other)
+                events.append(event)
+            self._waiting.append((events, block))
         for _ in range(len(self._waiting)):
-            events, pointer, size, stream = self._waiting.popleft()
+            events, block = self._waiting.popleft()
             if all(self._driver.event_done(self._device, event) for event in events):
                 for event in events:
                     self._driver.destroy_event(event)
-                self._cached.setdefault((stream, size), []).append(pointer)
+                block.shelf.blocks.append(block)
             else:
-                self._waiting.append((events, pointer, size, stream))
+                self._waiting.append((events, block))
 
-    def _obtain(self, num_bytes: int, size: int, stream: int) -> int:
+    def _obtain(self, num_bytes: int, shelf: Shelf) -> Block:
         """Memory from the device; if it has none, once more after giving back what is cached."""
+        size = shelf.size
         for attempt in range(2):
             if attempt:
                 self._give_back()
             if self.limit is not None and self._statistics.reserved + size > self.limit:
                 continue
-            pointer = self._driver.allocate(self._device, size, stream)
+            pointer = self._driver.allocate(self._device, size, shelf.stream)
             if pointer:
                 self._statistics.num_driver_allocations += 1
                 self._statistics.reserved += size
                 self._statistics.peak_reserved = max(self._statistics.peak_reserved, self._statistics.reserved)
-                return pointer
+                return Block(pointer, shelf)
         free, total = self._driver.memory_info(self._device)
         limit = "" if self.limit is None else f"; the limit is {_readable(self.limit)}"
         raise OutOfMemoryError(
@@ -147,11 +184,11 @@ class Pool:
     def _give_back(self) -> None:
         self._driver.synchronize(self._device)
         self._collect()
-        for (stream, size), pointers in self._cached.items():
-            for pointer in pointers:
-                self._driver.release(self._device, pointer, stream)
-                self._statistics.reserved -= size
-        self._cached.clear()
+        for shelf in self._shelves.values():
+            for block in shelf.blocks:
+                self._driver.release(self._device, block.pointer, shelf.stream)
+                self._statistics.reserved -= shelf.size
+            shelf.blocks.clear()
         self._driver.trim(self._device)
 
 
@@ -186,28 +223,35 @@ def pool(device: int = 0) -> Pool:
 class Storage:
     """One block of device memory; it lives as long as any array that shows a part of it."""
 
-    __slots__ = ("_others", "_owner", "_pool", "_size", "device_index", "nbytes", "pointer", "stream")
+    __slots__ = ("_block", "_others", "_owner", "_pool", "device_index", "nbytes", "pointer", "stream")
     _owner: object
 
     def __init__(self, nbytes: int, device_index: int, stream: int) -> None:
         self.nbytes, self.device_index, self.stream = nbytes, device_index, stream
         self._others: tuple[int, ...] = ()
-        self._pool = pool(device_index)
-        self.pointer, self._size = self._pool.allocate(nbytes, stream)
+        self._block: Block | None = None
+        self._pool = found = _active.get(device_index) or pool(device_index)
+        self._block = block = found.allocate(nbytes, stream)
+        self.pointer = block.pointer
 
     @classmethod
     def foreign(cls, pointer: int, nbytes: int, device_index: int, stream: int, owner: object) -> Storage:
         """Memory that someone else allocated and that owner keeps alive."""
         storage = cls.__new__(cls)
         storage.nbytes, storage.device_index, storage.stream, storage.pointer = nbytes, device_index, stream, pointer
-        storage._others, storage._owner, storage._size = (), owner, 0
+        storage._others, storage._owner, storage._block = (), owner, None
         if driver.get().watches_memory:
             driver.get().note_use(pointer, nbytes, fresh=False)
         return storage
 
     def __del__(self) -> None:
-        if getattr(self, "_size", 0):
-            self._pool.returned.append((self.pointer, self._size, self.stream, self._others))
+        block = self._block
+        if block is None:  # not ours, or there was no memory
+            return
+        if self._others:
+            self._pool.returned_shared.append((block, self._others))
+        else:
+            self._pool.returned.append(block)
 
     def record_stream(self, stream: int) -> None:
         """This stream uses the memory too: it is reused only after what the stream has been given by then."""

@@ -6,9 +6,10 @@ call looks it up, allocates and launches.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, launch, streams
@@ -24,17 +25,17 @@ Operand = DeviceArray | Number | None
 _BLOCK = 1024
 
 
-class Plan(NamedTuple):
-    """All that calls with equal shapes, strides, dtypes and alignments share."""
+@dataclasses.dataclass(slots=True)
+class Plan:
+    """All that calls with equal layouts share."""
 
-    kernel: LoadedKernel | None  # None: the result is empty
-    grid: tuple[int, int, int]
-    shape: Shape
+    device: int
+    shape: Shape  # of the result
     strides: Shape
     dtype: DType
     num_bytes: int
-    number: type  # what Python numbers are converted to
-    tail: tuple[Any, ...]  # the kernel's values after the operands
+    number: type | None  # what Python numbers are converted to; None: all operands are arrays
+    run: Callable[..., None] | None = None  # (stream, address of the result, operands); None: the result is empty
 
 
 _plans: dict[tuple[Any, ...], Plan] = {}
@@ -50,53 +51,45 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
         dtype: of the result; by default that of the operands, promoted.
         floats_only: op has no meaning on integers; NotImplementedError says so.
     """
-    return _run(op, operands, None, dtype, floats_only)
+    key: list[Any] = [op, dtype]
+    values: list[Any] = []
+    for operand in operands:
+        if type(operand) is DeviceArray:
+            key.append(operand._layout or operand.layout)
+            values.append(operand.data_pointer)
+        else:
+            key.append(type(operand))
+            values.append(operand)
+    plan = _plans.get(tuple(key))
+    if plan is None:
+        plan = _plans[tuple(key)] = _plan(op, operands, None, dtype, floats_only)
+    stream = streams.current_handle(plan.device)
+    out = DeviceArray(Storage(plan.num_bytes, plan.device, stream), plan.shape, plan.strides, 0, plan.dtype)
+    if plan.number is not None:
+        values = _converted(operands, values, plan.number)
+    if plan.run is not None:
+        plan.run(stream, out.data_pointer, *values)
+    return out
 
 
 def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | None = None) -> None:
     """target = op's results, cast; the operands broadcast to target's shape. dtype: to compute in."""
-    _run(op, operands, target, dtype, False)
+    kinds = [operand.layout if isinstance(operand, DeviceArray) else type(operand) for operand in operands]
+    key = (op, dtype, *kinds, "into", target.layout)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = _plan(op, operands, target, dtype, False)
+    values = [operand.data_pointer if isinstance(operand, DeviceArray) else operand for operand in operands]
+    if plan.number is not None:
+        values = _converted(operands, values, plan.number)
+    if plan.run is not None:
+        plan.run(streams.current_handle(plan.device), target.data_pointer, *values)
 
 
-def _run(
-    op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dtype: DType | None, floats: bool
-) -> DeviceArray:
-    key: list[Any] = [op, dtype]
-    values: list[Any] = []
-    first: DeviceArray | None = target
-    for operand in operands if target is None else (*operands, target):
-        if type(operand) is DeviceArray:
-            key.append(operand.shape)
-            key.append(operand.strides)
-            key.append(operand.dtype)
-            key.append(operand.data_pointer & 15 == 0)
-            values.append(operand.data_pointer)
-            if first is None:
-                first = operand
-        else:
-            key.append(type(operand))
-            values.append(operand)
-    assert first is not None, f"{op.__name__}: no operand is an array"
-    device = first.storage.device_index
-    key.append(device)
-    cached = _plans.get(tuple(key))
-    if cached is None:
-        cached = _plans[tuple(key)] = _plan(op, operands, target, dtype, floats, device)
-    plan: Plan = cached
-    stream = streams.current_handle(device)
-    if target is None:
-        out = DeviceArray(Storage(plan.num_bytes, device, stream), plan.shape, plan.strides, 0, plan.dtype)
-    else:
-        out = target
-        values.pop()
-    if plan.kernel is not None:
-        number = plan.number
-        for i, operand in enumerate(operands):
-            if type(operand) is not DeviceArray and operand is not None:
-                values[i] = number(operand)
-        values.extend((None,) * (4 - len(operands)))
-        plan.kernel.launch(plan.grid, stream, (out.data_pointer, *values, *plan.tail))
-    return out
+def _converted(operands: Sequence[Operand], values: Sequence[Any], number: type) -> list[Any]:
+    """The values without Nones, and with the numbers among the operands in the type that the kernel takes."""
+    pairs = zip(operands, values, strict=True)
+    return [v if isinstance(operand, DeviceArray) else number(v) for operand, v in pairs if operand is not None]
 
 
 def _plan(
@@ -105,10 +98,10 @@ def _plan(
     target: DeviceArray | None,
     dtype: DType | None,
     floats_only: bool,
-    device: int,
 ) -> Plan:
     name = op.__name__.removeprefix("_").removesuffix("_kernel")
     arrays = [operand for operand in operands if isinstance(operand, DeviceArray)]
+    device = (arrays[0] if target is None else target).device_index
     operand_dtype = dtypes.result_type(
         (operand.dtype, 2) if isinstance(operand, DeviceArray) else (dtypes.of_scalar(operand), 0)
         for operand in operands
@@ -128,9 +121,9 @@ def _plan(
     compute_type = COMPUTE[compute]
     number = float if compute.is_floating_point else int
     num_bytes = numel(shape) * result_dtype.itemsize
-    result = (shape, strides, result_dtype, num_bytes, number)
+    plan = Plan(device, shape, strides, result_dtype, num_bytes, None if len(arrays) == len(operands) else number)
     if num_bytes == 0:
-        return Plan(None, (0, 1, 1), *result, ())
+        return plan
 
     walks = [strides] + [broadcast_strides(name, x.shape, x.strides, shape) for x in arrays]
     sizes, merged = collapse(shape, walks)
@@ -147,7 +140,7 @@ def _plan(
         constants["ARRAYS"] = sum(1 << i for i, operand in enumerate(operands) if isinstance(operand, DeviceArray))
         kinds.append(launch.number_kind(sizes[0]))
         kernel = launch.load(pointwise_kernel, device, tuple(kinds), {**constants, "BLOCK": _BLOCK})
-        return Plan(kernel, (-(-sizes[0] // _BLOCK), 1, 1), *result, (sizes[0],))
+        return _with_run(plan, kernel, -(-sizes[0] // _BLOCK), operands, sizes)
 
     if len(sizes) == 1:  # the kernel has rows
         sizes, merged = (1, *sizes), [(0, *walk) for walk in merged]
@@ -168,7 +161,14 @@ def _plan(
     blocks = {"RANK": len(others), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns}
     kernel = launch.load(pointwise_strided_kernel, device, tuple(kinds), {**constants, **blocks})
     grid = -(-num_rows // block_rows) * -(-num_columns // block_columns)
-    return Plan(kernel, (grid, 1, 1), *result, tuple(tail))
+    return _with_run(plan, kernel, grid, operands, tail)
+
+
+def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Operand], rest: Sequence[Any]) -> Plan:
+    """rest: the kernel's values after its four operands."""
+    given = sum(operand is not None for operand in operands)
+    plan.run = kernel.prepare((grid, 1, 1), 1 + given, (*[None] * (4 - given), *rest))
+    return plan
 
 
 def is_dense(x: DeviceArray) -> bool:

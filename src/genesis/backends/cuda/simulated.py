@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
 from genesis.backends.cuda.driver.interface import Properties, Signature, kernel_name
 from genesis.errors import DeviceError
 
@@ -31,6 +32,7 @@ class SimulatedDriver:
         self._foreign: dict[int, int] = {}
         self._used = [0] * num_devices
         self._streams = itertools.count(0x100)
+        show_device(0, self.properties(0))
 
     def device_count(self) -> int:
         return self._num_devices
@@ -116,6 +118,7 @@ class SimulatedDriver:
         return (end[0] - start[0]) * 1e3
 
     def load_kernel(self, device: int, kernel: Any, signature: Signature) -> SimulatedKernel:
+        show_code(kernel_name(kernel, signature), f"{kernel.src}\n{signature}")
         return SimulatedKernel(self, kernel, signature)
 
 
@@ -127,6 +130,10 @@ class SimulatedKernel:
         self._driver, self._kernel, self._signature = driver, kernel, signature
 
     def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+        show_launch(self.name, grid, stream, values)
         from genesis.backends.cuda import interpreter  # patches Triton, so only when something runs
 
         interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver.regions()))
+
+    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
+        return lambda stream, *leading: self.launch(grid, stream, (*leading, *rest))

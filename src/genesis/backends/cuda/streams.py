@@ -67,26 +67,24 @@ class Stream:
     Handles are never destroyed, only handed on: a block of memory that waits for reuse on a stream stays in its order.
     """
 
-    __slots__ = ("_key", "device_index", "handle")
+    __slots__ = ("_home", "device_index", "handle")
 
     def __init__(self, device_index: int = 0, priority: int = 0, handle: int | None = None) -> None:
         """handle: a stream made elsewhere (its owner keeps it alive)."""
         self.device_index = device_index
-        self._key: tuple[int, int] | None = None
+        self._home: list[int] | None = None
         if handle is None:
-            key = (device_index, priority)
-            idle = _idle.setdefault(key, [])
+            idle = _idle.setdefault((device_index, priority), [])
             try:
                 handle = idle.pop()
             except IndexError:
                 handle = driver.get().create_stream(device_index, priority)
-            self._key = key
+            self._home = idle
         self.handle = handle
 
-    def __del__(self) -> None:
-        key = getattr(self, "_key", None)
-        if key is not None:
-            _idle[key].append(self.handle)
+    def __del__(self) -> None:  # also while the interpreter ends, when this module's names are gone
+        if self._home is not None:
+            self._home.append(self.handle)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.device_index, self.handle) == (other.device_index, other.handle)
@@ -123,11 +121,12 @@ class Event:
 
     def __init__(self, device_index: int = 0, enable_timing: bool = False) -> None:
         self.device_index = device_index
+        self.handle: Any = None
         self._driver = driver.get()
-        self.handle: Any = self._driver.create_event(device_index, enable_timing)
+        self.handle = self._driver.create_event(device_index, enable_timing)
 
     def __del__(self) -> None:
-        if getattr(self, "handle", None) is not None:
+        if self.handle is not None:
             self._driver.destroy_event(self.handle)
 
     def record(self, stream: Stream | None = None) -> None:

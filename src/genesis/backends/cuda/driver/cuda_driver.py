@@ -5,6 +5,7 @@ Each device is used in its primary context, which is PyTorch's too, so addresses
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import operator
 import struct
@@ -16,6 +17,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda.driver import triton_driver
+from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
 from genesis.backends.cuda.driver.interface import KernelError, Properties, Signature, kernel_name
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
@@ -47,11 +49,17 @@ class CudaDriver:
         self._devices = [_Device(index) for index in range(count)]
         self._streams = _Streams()
         self._thread = _Thread()
-        self.after_launch: Callable[[int], None] | None = None
+        self._ending = False
+        atexit.register(self._end)
+        self.watch_launches = False
         on_change(self._follow_settings)
 
     def _follow_settings(self) -> None:
-        self.after_launch = self.synchronize if settings.debug >= 2 else None
+        self.watch_launches = settings.debug >= 2
+
+    def _end(self) -> None:
+        """From now on nothing is given back one by one: the process does so, and modules may be gone already."""
+        self._ending = True
 
     # --- devices ----------------------------------------------------------------------------------------------------
     def device_count(self) -> int:
@@ -143,7 +151,8 @@ class CudaDriver:
         return self.check(device, cu.cuEventCreate(0 if timing else _NO_TIMING), "create an event")
 
     def destroy_event(self, event: Any) -> None:
-        cu.cuEventDestroy(event)  # also runs while the process ends: nobody is there to hear of an error
+        if not self._ending:
+            cu.cuEventDestroy(event)
 
     def record_event(self, device: int, event: Any, stream: int) -> None:
         self.activate(device)
@@ -174,6 +183,7 @@ class CudaDriver:
         compiled = triton_driver.compile_kernel(kernel, signature, self.properties(device).compute_capability)
         metadata = compiled.metadata
         function = self.load_binary(metadata.name, compiled.asm["cubin"], metadata.shared, device)[1]
+        show_code(metadata.name, compiled.asm["ptx"])
         types = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
         return CudaKernel(self, device, kernel_name(kernel, signature), function, types, metadata)
 
@@ -216,6 +226,11 @@ class CudaDriver:
                 leave(info)
 
         return launch
+
+    def launched(self, device: int, name: str, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+        """Called after each launch while watch_launches is true: with GENESIS_DEBUG, a fault shows at its kernel."""
+        show_launch(name, grid, stream, values)
+        self.synchronize(device)
 
     def recorder(self, device: int) -> Callable[[str], None]:
         """What a kernel tells its name at each launch, for the messages about faults."""
@@ -285,6 +300,7 @@ class _Device:
                 max_shared_memory=self._ask(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
                 total_memory=int(_check(cu.cuDeviceTotalMem(self.handle), "cuDeviceTotalMem")),
             )
+            show_device(self._index, self._properties)
         return self._properties
 
     def _ask(self, which: Any) -> int:
@@ -309,14 +325,15 @@ class CudaKernel:
             self._select = lambda values: (values[used[0]],)
         elif len(used) < len(kinds):
             self._select = operator.itemgetter(*used) if used else lambda values: ()
-        self._packer = struct.Struct("<" + "".join(_FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used))
+        self._formats = [_FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
+        self._packer = struct.Struct("<" + "".join(self._formats))
         self._num_slots = len(used) + 2  # Triton adds two scratch pointers
         self._blocks: list[_Arguments] = []  # those that no thread is launching with
         asked = _option(metadata, "launch_pdl") or _option(metadata, "launch_cooperative_grid")
         self._extended = asked or metadata.num_ctas > 1 or metadata.global_scratch_size > 0
 
     def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
-        driver, metadata = self._driver, self._metadata
+        driver = self._driver
         driver.activate(self._device)
         if self._select is not None:
             values = self._select(values)
@@ -324,23 +341,51 @@ class CudaKernel:
             block = self._blocks.pop()
         except IndexError:
             block = _Arguments(self._num_slots)
-        try:
-            self._packer.pack_into(block.memory, 0, *values)
-        except OverflowError:  # a float beyond float32
-            self._packer.pack_into(block.memory, 0, *map(_within_float32, values))
+        _pack(self._packer, block.memory, values)
         x, y, z = grid
         if self._extended:
             self._launch_extended(x, y, z, stream, block)
         else:
-            result = cu.cuLaunchKernel(
-                self._function, x, y, z, self._threads, 1, 1, metadata.shared, driver._streams[stream], block.address, 0
-            )
+            shared = self._metadata.shared
+            result = cu.cuLaunchKernel(self._function, x, y, z, self._threads, 1, 1, shared, stream, block.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(self._device, result, f"launch {self.name}")
         self._blocks.append(block)
         self._note(self.name)
-        if driver.after_launch is not None:
-            driver.after_launch(self._device)
+        if driver.watch_launches:
+            driver.launched(self._device, self.name, grid, stream, values)
+
+    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
+        if self._extended:
+            return lambda stream, *leading: self.launch(grid, stream, (*leading, *rest))
+        driver, device, name, note, function = self._driver, self._device, self.name, self._note, self._function
+        x, y, z = grid
+        threads, shared, num_slots = self._threads, self._metadata.shared, self._num_slots
+        packer = struct.Struct("<" + "".join(self._formats[:num_leading]))
+        everything = (*[0] * num_leading, *rest)
+        selected = everything if self._select is None else self._select(everything)
+        blocks: list[_Arguments] = []  # each with the rest in its place
+
+        def run(stream: int, *leading: Any) -> None:
+            driver.activate(device)
+            try:
+                block = blocks.pop()
+            except IndexError:
+                block = _Arguments(num_slots)
+                _pack(self._packer, block.memory, selected)
+            try:
+                packer.pack_into(block.memory, 0, *leading)
+            except OverflowError:
+                _pack(packer, block.memory, leading)
+            result = cu.cuLaunchKernel(function, x, y, z, threads, 1, 1, shared, stream, block.address, 0)
+            if result[0] is not _SUCCESS:
+                driver.check(device, result, f"launch {name}")
+            blocks.append(block)
+            note(name)
+            if driver.watch_launches:
+                driver.launched(device, name, grid, stream, (*leading, *rest))
+
+        return run
 
     def _launch_extended(self, x: int, y: int, z: int, stream: int, block: _Arguments) -> None:
         """With clusters, programmatic dependent launch, a cooperative grid, or scratch memory for descriptors."""
@@ -397,6 +442,13 @@ _FORMATS = {
     "fp32": "f4x",
     "fp64": "d",
 }
+
+
+def _pack(packer: struct.Struct, memory: Any, values: Sequence[Any]) -> None:
+    try:
+        packer.pack_into(memory, 0, *values)
+    except OverflowError:  # a float beyond float32
+        packer.pack_into(memory, 0, *map(_within_float32, values))
 
 
 def _within_float32(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from genesis.errors import GenesisError
@@ -54,6 +54,12 @@ class LoadedKernel(Protocol):
 
     def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
         """values: one per parameter that is no tl.constexpr, tuples flattened; constants among them are skipped."""
+
+    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
+        """run(stream, *leading): launch with the first num_leading values, none of them a constant, before the rest.
+
+        For launches that are repeated: what does not change is packed once.
+        """
 
 
 class Driver(Protocol):

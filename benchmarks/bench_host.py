@@ -1,0 +1,122 @@
+"""What a call costs on the host, in microseconds: Genesis beside torch in one run, on tensors too small to matter.
+
+python benchmarks/bench_host.py             on the CPU, and on the GPU where there is one
+python benchmarks/bench_host.py --stubbed   the CUDA backend with launches that do nothing: needs no GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import genesis
+from genesis import backends, dtypes, nn
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.simulated import SimulatedDriver
+
+CALLS, ROUNDS = 100, 30
+Sides = dict[str, Callable[[], object]]
+
+
+def compare(case: str, sides: Sides, wait: Callable[[], object]) -> None:
+    """Print the median and the least time of a call of each side; sides take turns, and wait() is not timed."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for round_number in range(ROUNDS):
+        for name, side in sides.items():
+            wait()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                side()
+            if round_number >= 3:
+                times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+    wait()
+    shown = "   ".join(f"{name} {statistics.median(t):7.2f} (least {min(t):.2f})" for name, t in times.items())
+    print(f"  {case:<28} {shown}")
+
+
+def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch: bool = True) -> None:
+    """All cases on one device."""
+    print(f"{title}: µs per call")
+    backend, index = backends.get(device.partition(":")[0]), 0
+    x, tx = genesis.ones(16, device=device), torch.ones(16, device=device if beside_torch else "cpu")
+    handle, float32 = x.array.handle, dtypes.float32
+    sides: dict[str, Sides] = {
+        "add, backend alone": {"genesis": lambda: backend.add(handle, handle)},
+        "allocate and free": {
+            "genesis": lambda: backend.empty((16,), (1,), float32, index),
+            "torch": lambda: torch.empty(16, device=tx.device),
+        },
+        "add": {"genesis": lambda: x + x, "torch": lambda: tx + tx},
+        "add a number": {"genesis": lambda: x + 1.0, "torch": lambda: tx + 1.0},
+        "add, broadcast": {"genesis": lambda: x[:, None] + x, "torch": lambda: tx[:, None] + tx},
+        "MLP 784-512-256-10, batch 1": mlp(device, tx.device),
+    }
+    with genesis.no_grad(), torch.no_grad():
+        for case, pair in sides.items():
+            if not beside_torch:
+                pair.pop("torch", None)
+            try:
+                compare(case, pair, wait)
+            except NotImplementedError as missing:
+                print(f"  {case:<28} {missing}")
+
+
+def mlp(device: str, torch_device: torch.device) -> Sides:
+    sizes = (784, 512, 256, 10)
+
+    def layers(kind: Any) -> list[Any]:
+        return [kind.Linear(*sizes[:2]), kind.ReLU(), kind.Linear(*sizes[1:3]), kind.ReLU(), kind.Linear(*sizes[2:])]
+
+    ours = nn.Sequential(*layers(nn)).to(device)
+    theirs = torch.nn.Sequential(*layers(torch.nn)).to(torch_device)
+    x, tx = genesis.ones(1, 784, device=device), torch.ones(1, 784, device=torch_device)
+    return {"genesis": lambda: ours(x), "torch": lambda: theirs(tx)}
+
+
+class StubbedDriver(SimulatedDriver):
+    """The simulated device, but kernels are packed as for a GPU, and launching them does nothing."""
+
+    watches_memory = False
+    watch_launches = False
+
+    def load_kernel(self, device: int, kernel: Any, signature: Any) -> Any:
+        from genesis.backends.cuda.driver import cuda_driver
+
+        cuda_driver.cu.cuLaunchKernel = lambda *args: done  # type: ignore[attr-defined]
+        done = (cuda_driver.cu.CUresult.CUDA_SUCCESS,)
+        types_ = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
+        metadata = types.SimpleNamespace(num_warps=4, num_ctas=1, shared=0, global_scratch_size=0)
+        function = cuda_driver.cu.CUfunction(0)
+        return cuda_driver.CudaKernel(self, device, kernel.__name__, function, types_, metadata)  # type: ignore[arg-type]
+
+    def activate(self, device: int) -> None:
+        pass
+
+    def recorder(self, device: int) -> Callable[[str], None]:
+        return lambda name: None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stubbed", action="store_true", help="the CUDA backend with launches that do nothing")
+    if parser.parse_args().stubbed:
+        driver._drivers["simulated"] = StubbedDriver()
+        genesis.settings.settings.cuda = "simulated"
+        compare_on("cuda", "stubbed launches", lambda: None, beside_torch=False)
+        return 0
+    torch.set_num_threads(1)
+    compare_on("cpu", "cpu", lambda: None)
+    if torch.cuda.is_available() and driver.is_available():
+        compare_on("cuda", torch.cuda.get_device_name(), torch.cuda.synchronize)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

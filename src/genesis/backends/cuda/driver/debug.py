@@ -1,0 +1,36 @@
+"""What GENESIS_DEBUG shows of the device, on stderr: 1 its name, 3 each launch, 4 what each kernel was compiled to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from genesis.backends.cuda.driver.interface import Properties
+from genesis.settings import settings
+
+
+def show_device(device: int, properties: Properties) -> None:
+    if settings.debug >= 1:
+        gib = properties.total_memory / (1 << 30)
+        _show(
+            f"cuda:{device}: {properties.name}, sm_{properties.compute_capability}, "
+            f"{properties.multiprocessor_count} multiprocessors, {gib:.1f} GiB"
+        )
+
+
+def show_launch(name: str, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+    """values: the kernel's arguments as they are packed: addresses, numbers."""
+    if settings.debug >= 3:
+        shown = ", ".join(f"{v:#x}" if isinstance(v, int) and v >= 1 << 32 else repr(v) for v in values)
+        _show(f"launch {name}{grid} on stream {stream:#x}: {shown}")
+
+
+def show_code(name: str, code: str) -> None:
+    """code: PTX, or the source of a kernel that is interpreted."""
+    if settings.debug >= 4:
+        _show(f"kernel {name}:\n{code.rstrip()}")
+
+
+def _show(text: str) -> None:
+    print(f"genesis: {text}", file=sys.stderr)

@@ -31,6 +31,11 @@ def mean(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
     return _reduce("sum", x, dims, keepdim, x.dtype, divide=True)
 
 
+def mean_in(x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType) -> DeviceArray:
+    """The mean in a dtype of its own."""
+    return _reduce("sum", x, dims, keepdim, dtype, divide=True)
+
+
 def prod(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
     return _reduce("prod", x, dims, keepdim, _total(x.dtype))
 

@@ -417,8 +417,8 @@ def _cumsum_kernel(
 
 _ROWS = {"KEPT_RANK": 1, "OUTER_RANK": 1, "INNER_RANK": 1, "WIDE": False, "BLOCK_KEPT": 2, "BLOCK_INNER": 1024}
 _COLUMNS = {"KEPT_RANK": 2, "OUTER_RANK": 2, "INNER_RANK": 3, "WIDE": True, "BLOCK_KEPT": 128, "BLOCK_INNER": 16}
-_ROW_ARGS = ((4096, 7, 7, 7, 7000), (4096, 7000), (1, 0), (7000, 1))
-_COLUMN_ARGS = ((640, 70, 7, 7, 105), (64, 10, 1, 7000), (5, 2, 100000, 700000), (3, 5, 7, 128, 500, 3000))
+_ROW_ARGS = ((4096, 7, 7, 7, 7168), (4096, 7168), (1, 0), (7168, 1))
+_COLUMN_ARGS = ((640, 70, 7, 7, 105), (64, 10, 1, 7168), (5, 2, 100000, 716800), (3, 5, 7, 128, 500, 3000))
 
 
 def _op(op, dtype, accumulate, identity, out, test=False, divisor=None, walk=(_ROW_ARGS, _ROWS)):
@@ -483,7 +483,7 @@ SPECIMENS = [
     *(
         Specimen(
             _cumsum_kernel,
-            (out, dtype, sums, (640, 70, 7, 70, 70000), (64, 10, 1, 7000), (64, 10, 1, 64), (70000, 64), 64),
+            (out, dtype, sums, (640, 70, 7, 70, 71680), (64, 10, 1, 7168), (64, 10, 1, 64), (71680, 64), 64),
             {
                 "ACCUMULATE": accumulate,
                 "KEPT_RANK": 2,

@@ -307,10 +307,10 @@ def _launch_rows(kernel: Any, arrays: tuple[DeviceArray | None, ...], rows: _Row
 
 
 def _least_waste(num_columns: int) -> int:
-    """The block that leaves the fewest lanes idle at the end of a row; of equals the largest.
+    """The largest block that leaves at most a twentieth of the lanes idle at the end of a row.
 
     >>> _least_waste(64), _least_waste(3136), _least_waste(100_000)
-    (64, 64, 512)
+    (64, 128, 2048)
     """
     if num_columns <= 64:
         return power_of_2(num_columns)

@@ -107,9 +107,10 @@ def _table(addresses: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], devic
     which = np.repeat(np.arange(len(sizes)), num_chunks)
     blocks = np.arange(firsts[-1]) - firsts[which]
     uploads = (np.array([*addresses, sizes], np.int64), np.stack([which, blocks], 1), firsts)
-    return _Table(
-        *(storage.from_host(part.astype(np.int64), dtypes.int64, device) for part in uploads), int(firsts[-1])
+    addresses_and_sizes, chunks, first_chunks = (
+        storage.from_host(part.astype(np.int64), dtypes.int64, device) for part in uploads
     )
+    return _Table(addresses_and_sizes, chunks, first_chunks, int(firsts[-1]))
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from genesis import dtypes
 from genesis.backends.cuda import array
 from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.kernels import moments as moments_kernels
 from genesis.backends.cuda.kernels import reduction as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch
@@ -133,18 +134,18 @@ def _logsumexp(x: DeviceArray, plan: Walk, out: DeviceArray, total: DeviceArray 
 class Moments(NamedTuple):
     """Per split and kept element: the count of x, their mean, Σ (x − mean)². Kernels merge the splits as they read."""
 
-    count: DeviceArray
-    mean: DeviceArray
+    counts: DeviceArray
+    means: DeviceArray
     squares: DeviceArray
 
     @property
     def num_kept(self) -> int:
-        return self.count.shape[1]
+        return self.counts.shape[1]
 
     @property
     def merging(self) -> tuple[int, dict[str, Any]]:
         """Of a kernel that merges them: its number of programs, its constants."""
-        block_splits = power_of_2(self.count.shape[0])
+        block_splits = power_of_2(self.counts.shape[0])
         block_kept = min(max(2048 // block_splits, 1), power_of_2(self.num_kept))
         constants = {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
         return -(-self.num_kept // block_kept), constants
@@ -154,7 +155,7 @@ def moments(x: DeviceArray, plan: Walk) -> Moments:
     """The moments of x along a walk; kept elements in the walk's order."""
     accumulate = accumulator(x.dtype)
     result = Moments(*(_partial(x, plan, accumulate) for _ in range(3)))
-    _launch(kernels._moments_kernel, plan, (*result, x), {"ACCUMULATE": COMPUTE[accumulate]})
+    _launch(moments_kernels._moments_kernel, plan, (*result, x), {"ACCUMULATE": COMPUTE[accumulate]})
     return result
 
 
@@ -165,7 +166,7 @@ def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool) -> Device
     parts = moments(x, plan)
     num_programs, constants = parts.merging
     args = (out, *parts, parts.num_kept, plan.num_splits, float(correction))
-    launch(kernels._variance_kernel, (num_programs,), *args, **constants)
+    launch(moments_kernels._variance_kernel, (num_programs,), *args, **constants)
     return out
 
 

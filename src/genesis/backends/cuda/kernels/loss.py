@@ -124,8 +124,8 @@ def _specimens(dtype, wide):
         yield Specimen(_nll_loss_backward_kernel, args, compute)
     for count in (None, dtypes.int32):
         constants = {"COMPUTE": COMPUTE[dtype], "BLOCK_ROWS": 4, "BLOCK_COLUMNS": 256}
-        args = (wide, dtype, dtypes.int64, count, 4096, 768, 50000, -1)
-        yield Specimen(_embedding_backward_kernel, args, constants)
+        table = (wide, dtype, dtypes.int64, count, 4096, 768, 50000, -1)
+        yield Specimen(_embedding_backward_kernel, table, constants)
 
 
 SPECIMENS = [

@@ -9,8 +9,9 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.kernels.moments import _all_moments
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.kernels.reduction import _all_moments, _columns, _kept_rows, _offset, _split, _stored_at
+from genesis.backends.cuda.kernels.reduction import _columns, _kept_rows, _offset, _split, _stored_at
 from genesis.backends.cuda.launch import Specimen
 
 
@@ -83,7 +84,7 @@ def _layer_norm_backward_kernel(
     bias_sums = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), COMPUTE)
     for block in range(tl.program_id(0), num_blocks, tl.num_programs(0)):
         if WIDE:
-            rows = block.to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+            rows = tl.cast(block, tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
         else:
             rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
         row_mask = rows < num_rows
@@ -396,8 +397,8 @@ def _specimens(dtype, wide):
         tile = {**rows, "STATISTIC_BY_COLUMN": by_column, "CHANNEL_BY_COLUMN": by_column}
         numbers = (4096, 1008, 1, 64, 64)
         yield Specimen(_normalize_kernel, (dtype, dtype, wide, wide, dtype, dtype, *numbers), tile)
-        grads = (dtype, dtype, dtype, wide, wide, dtype, wide, wide)
-        yield Specimen(_normalize_backward_kernel, (*grads, *numbers), tile)
+        arrays = (dtype, dtype, dtype, wide, wide, dtype, wide, wide)
+        yield Specimen(_normalize_backward_kernel, (*arrays, *numbers), tile)
     ranks = {**compute, "KEPT_RANK": 1, "OUTER_RANK": 1, "INNER_RANK": 1, "WIDE": False}
     planes = ((64, 224, 28, 7, 3136), (64, 3136), (32, 200704), (3136, 1))
     pixels = ((64, 784, 28, 784, 50176), (64, 1), (1, 0), (50176, 64))

@@ -5,6 +5,7 @@ A dtype is a value compared by identity; backends translate it to their own by i
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable
 
 from genesis.errors import DTypeError
@@ -61,11 +62,17 @@ def set_default_dtype(dtype: DType) -> None:
     _default = dtype
 
 
-def of_scalar(value: bool | int | float) -> DType:
-    """The dtype a Python number stands for when a tensor is made of it."""
+def of_scalar(value: object) -> DType:
+    """The dtype a Python (or numpy) number stands for when a tensor is made of it."""
     if isinstance(value, bool):
         return bool_
-    return int64 if isinstance(value, int) else _default
+    if isinstance(value, numbers.Integral):
+        return int64
+    if isinstance(value, numbers.Real):
+        return _default
+    if type(value).__name__ in ("bool", "bool_"):  # numpy's bool is no number
+        return bool_
+    raise DTypeError(f"expected a tensor or a number, got {type(value).__name__}")
 
 
 def promote(a: DType, b: DType) -> DType:

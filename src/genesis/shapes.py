@@ -44,13 +44,7 @@ def strides_in_order(shape: Sequence[int], order: Sequence[int]) -> Shape:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1:
-            if stride != step:
-                return numel(shape) == 0
-            step *= size
-    return True
+    return equivalent(shape, strides, contiguous_strides(shape))
 
 
 def normalize_dim(op: str, dim: int, ndim: int, argument: str = "dim") -> int:
@@ -68,10 +62,10 @@ def normalize_dims(op: str, dims: int | Iterable[int] | None, ndim: int, argumen
     """Sorted dimensions without repeats; None and () mean all of them."""
     if dims is None:
         return tuple(range(ndim))
-    chosen = [dims] if hasattr(dims, "__index__") else list(dims)  # type: ignore[arg-type]
+    chosen = list(dims) if isinstance(dims, Iterable) else [dims]
     if not chosen:
         return tuple(range(ndim))
-    normal = [normalize_dim(op, dim, ndim, argument) for dim in chosen]  # type: ignore[arg-type]
+    normal = [normalize_dim(op, dim, ndim, argument) for dim in chosen]
     if len(set(normal)) != len(normal):
         raise ShapeError(f"{op}: argument '{argument}': expected distinct dimensions, got {tuple(chosen)}")
     return tuple(sorted(normal)) if ndim else ()
@@ -170,3 +164,10 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[
         left //= target[i]
         step *= target[i]
     return tuple(result)
+
+
+def equivalent(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether two strides place the elements of this shape alike (dimensions of size 1 don't matter)."""
+    if numel(shape) == 0:
+        return True
+    return all(size == 1 or a == b for size, a, b in zip(shape, strides, others, strict=True))

@@ -19,7 +19,9 @@ def get(device_type: str) -> Backend:
     backend = active.get(device_type)
     if backend is None:
         if device_type not in _MODULES:
-            raise DeviceError(f"backends.get: argument 'device_type': expected one of {sorted(_MODULES)}, got {device_type!r}")
+            raise DeviceError(
+                f"backends.get: argument 'device_type': expected one of {sorted(_MODULES)}, got {device_type!r}"
+            )
         backend = active[device_type] = importlib.import_module(_MODULES[device_type]).load()
     return backend
 

@@ -13,7 +13,9 @@ from genesis.backends import contract
 
 Op = Callable[..., Any]
 OPS: tuple[str, ...] = tuple(
-    name for name, value in vars(contract).items() if callable(value) and getattr(value, "__module__", "") == contract.__name__
+    name
+    for name, value in vars(contract).items()
+    if callable(value) and getattr(value, "__module__", "") == contract.__name__
 )
 
 
@@ -39,12 +41,12 @@ class Backend:
 
     @classmethod
     def from_modules(cls, name: str, modules: Iterable[ModuleType]) -> Backend:
-        """Collect the functions named in the contract; what no module defines raises NotImplementedError when called."""
+        """Collect the contract's functions; what no module defines raises NotImplementedError when called."""
         ops: dict[str, Op] = {}
         for module in modules:
             for op in OPS:
                 function = vars(module).get(op)
-                if getattr(function, "__module__", None) == module.__name__:
+                if function is not None and function.__module__ == module.__name__:
                     assert op not in ops, f"backend '{name}' defines '{op}' twice"
                     ops[op] = function
         for op in OPS:

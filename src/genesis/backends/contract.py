@@ -23,7 +23,7 @@ from genesis.dtypes import DType
 
 Handle = Any
 Number = bool | int | float
-Operand = Handle | Number
+Operand = Any  # a handle or a Python number
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
@@ -43,6 +43,7 @@ def add_into(target: Handle, source: Handle) -> None: """In place: target += sou
 def cast(x: Handle, dtype: DType) -> Handle: """Float to integer truncates toward zero."""; ...
 def from_host(array: Any, dtype: DType, device_index: int = 0) -> Handle: """From a numpy array (bfloat16 as uint16 bits); may share its memory on the CPU."""; ...
 def to_host(x: Handle) -> Any: """A numpy array (bfloat16 as uint16 bits); shares memory on the CPU."""; ...
+def from_dlpack(source: Any) -> Handle: """Share the memory of anything with __dlpack__; handles have __dlpack__ and __dlpack_device__ themselves."""; ...
 def synchronize(device_index: int = 0) -> None: """Wait until all that was launched is done."""; ...
 
 # --- element-wise, one operand ------------------------------------------------------------------------------------------

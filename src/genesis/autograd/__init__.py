@@ -1,0 +1,19 @@
+"""Reverse-mode autograd.
+
+A Function's forward runs at once and leaves a Node. A node knows its inputs (its edges: another node or a leaf) and
+how to turn the gradients of its outputs into those of its inputs. Nodes are numbered as they are made, and an input is
+always older than what is made of it: so the backward walk is "all nodes that the result depends on, youngest first".
+"""
+
+from genesis.autograd.function import ArrayFunction as ArrayFunction
+from genesis.autograd.function import Context as Context
+from genesis.autograd.function import Function as Function
+from genesis.autograd.gradcheck import gradcheck as gradcheck
+from genesis.autograd.modes import enable_grad as enable_grad
+from genesis.autograd.modes import is_grad_enabled as is_grad_enabled
+from genesis.autograd.modes import no_grad as no_grad
+from genesis.autograd.modes import set_grad_enabled as set_grad_enabled
+from genesis.autograd.variable import HookHandle as HookHandle
+from genesis.autograd.variable import Variable as Variable
+from genesis.autograd.walk import backward as backward
+from genesis.autograd.walk import grad as grad

@@ -1,0 +1,233 @@
+"""Function: an op with its gradient; Node: one call of it in the graph."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from genesis import callsite
+from genesis.autograd.modes import no_grad, state
+from genesis.autograd.variable import Variable
+from genesis.dtypes import DType
+from genesis.errors import DTypeError, GraphError
+from genesis.ndarray import Device, NDArray
+from genesis.settings import settings
+
+
+class Context:
+    """What a Function's forward leaves for its backward: saved values, and any attribute it sets."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self._saved: tuple[Any, ...] = ()
+        self._counts: tuple[int, ...] = ()
+        self.non_differentiable: tuple[Any, ...] = ()
+
+    def save(self, *values: Any) -> None:
+        """Keep arrays or tensors (or numbers, or None) for backward; it is an error to change them in place before."""
+        self._saved = values
+        self._counts = tuple([_change_count(value) for value in values])
+
+    @property
+    def saved(self) -> tuple[Any, ...]:
+        for value, count in zip(self._saved, self._counts, strict=True):
+            if _change_count(value) != count:
+                raise GraphError(
+                    f"backward: a value of shape {as_array(value).shape} that was saved for the gradient has been "
+                    f"changed in place {_change_count(value) - count} time(s) since; change a copy (.clone()) instead"
+                )
+        return self._saved
+
+    save_for_backward = save  # PyTorch's names, for users' functions
+    saved_tensors = saved
+
+    def mark_non_differentiable(self, *outputs: Any) -> None:
+        self.non_differentiable = outputs
+
+
+class Function:
+    """An op with its gradient. Subclass it with two static methods:
+
+        forward(ctx, *args, **kwargs) -> a tensor or a tuple of tensors
+        backward(ctx, *grad_outputs) -> the gradient of each positional argument, by position; None for the others
+
+    and call it by `apply`. Tensors are handed in without graph, and nothing inside is recorded.
+
+    Example:
+        >>> class Cube(genesis.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x * x
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         (x,) = ctx.saved_tensors
+        ...         return grad * 3 * x * x  # d/dx x³ = 3x²
+        >>> x = genesis.tensor(2.0, requires_grad=True)
+        >>> Cube.apply(x).backward()
+        >>> x.grad.item()
+        12.0
+    """
+
+    on_arrays: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+    autocast: ClassVar[str | None] = (
+        None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
+    )
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("a Function needs a static method forward(ctx, ...)")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError("a Function needs a static method backward(ctx, ...) to be differentiated")
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Run forward and, if an input requires grad, record a node."""
+        if state.autocast is not None:
+            args = state.autocast(cls, args)
+        first = next((arg for arg in args if isinstance(arg, Variable)), None)
+        if first is None:
+            kinds = ", ".join(type(arg).__name__ for arg in args)
+            raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
+        if state.recording:
+            for arg in args:
+                if isinstance(arg, Variable) and arg._viewed_at is not None:
+                    _refuse_stale_view(cls.__name__, arg)
+        needs = tuple([isinstance(arg, Variable) and arg.requires_grad for arg in args])
+        recorded = state.recording and cls.differentiable and True in needs
+        ctx = Context(needs if recorded else (False,) * len(needs))
+        if cls.on_arrays:
+            result = cls.forward(ctx, *[arg.array if isinstance(arg, Variable) else arg for arg in args], **kwargs)
+        else:
+            with no_grad():
+                result = cls.forward(ctx, *[a.detach() if isinstance(a, Variable) else a for a in args], **kwargs)
+        outputs = result if isinstance(result, tuple) else (result,)
+        variables = [first._like(as_array(output)) for output in outputs]
+        for variable in variables:
+            if variable.array.changes is first.array.changes:
+                variable._viewed_at = variable.array.changes.count
+        if recorded:
+            node = Node(cls, ctx, args, variables)
+            for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
+                if variable.array.dtype.is_floating_point and not any(output is x for x in ctx.non_differentiable):
+                    variable.requires_grad, variable._node, variable._output_index = True, node, index
+        return tuple(variables) if isinstance(result, tuple) else variables[0]
+
+
+class ArrayFunction(Function):
+    """A Function whose forward and backward work on NDArrays: what the functional layer is written in.
+
+    Its backward may return a gradient that is still broadcast or in another dtype: the walk sums and casts it to fit.
+    """
+
+    on_arrays = True
+
+
+class Node:
+    """One call of a Function in the graph."""
+
+    _numbers = itertools.count()
+
+    def __init__(
+        self, function: type[Function], ctx: Context, args: Iterable[Any], outputs: Sequence[Variable]
+    ) -> None:
+        self.number = next(self._numbers)
+        self.function = function
+        self.ctx: Context | None = ctx
+        self.result_class = outputs[0]._result_class
+        self.outputs = tuple([_meta(output.array) for output in outputs])
+        self.edges = tuple(
+            [_edge(arg) if needed else None for arg, needed in zip(args, ctx.needs_input_grad, strict=True)]
+        )
+        self.hooks: dict[int, list[Callable[[Any], Any]]] = {}
+        self.retained: dict[int, weakref.ref[Variable]] = {}
+        self.line = callsite.user_line() if settings.check or settings.debug >= 2 else None
+
+    def __repr__(self) -> str:
+        return f"<{self.function.__name__}Backward>"
+
+    def input_grads(self, grads: Sequence[NDArray | None], retain_graph: bool) -> list[NDArray | None]:
+        """The gradient of each input, from those of the outputs."""
+        ctx = self.ctx
+        if ctx is None:
+            raise GraphError(
+                f"backward: the graph was freed when it ran the first time (at {self.function.__name__}); "
+                "pass retain_graph=True there to run it again"
+            )
+        if len(grads) > 1:
+            grads = [
+                NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
+                for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
+            ]
+        if self.function.on_arrays:
+            results = self.function.backward(ctx, *grads)
+        else:
+            with no_grad():
+                results = self.function.backward(
+                    ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
+                )
+        results = results if isinstance(results, tuple) else (results,)
+        if len(results) != len(self.edges):
+            raise GraphError(
+                f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of "
+                f"apply (None where there is none), got {len(results)}"
+            )
+        # An array that also lives elsewhere must not become somebody's grad, which may be changed in place.
+        elsewhere = [
+            id(as_array(value).changes) for value in (*grads, *ctx._saved) if isinstance(value, NDArray | Variable)
+        ]
+        if ctx._saved and not retain_graph:
+            self.ctx = None
+        own: list[NDArray | None] = []
+        for result, edge in zip(results, self.edges, strict=True):
+            if result is None or edge is None:
+                own.append(None)
+                continue
+            array = as_array(result)
+            if isinstance(edge[0], Variable) and id(array.changes) in elsewhere:
+                array = array.clone()
+            elsewhere.append(id(array.changes))
+            own.append(self._fit(array, edge))
+        return own
+
+    def _fit(self, grad: NDArray, edge: Edge) -> NDArray:
+        target, index = edge
+        shape, dtype, _ = _meta(target.array) if isinstance(target, Variable) else target.outputs[index]
+        if grad.shape != shape:
+            if grad.ndim < len(shape):
+                raise GraphError(f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}")
+            grad = grad.sum_to(shape)
+        return grad.to(dtype)
+
+
+Edge = tuple[Node | Variable, int]
+
+
+def _meta(array: NDArray) -> tuple[tuple[int, ...], DType, Device]:
+    return array.shape, array.dtype, array.device
+
+
+def _edge(variable: Variable) -> Edge:
+    return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
+
+
+def _change_count(value: Any) -> int:
+    array = as_array(value)
+    return array.changes.count if isinstance(array, NDArray) else 0
+
+
+def as_array(value: Any) -> NDArray:
+    return value.array if isinstance(value, Variable) else value
+
+
+def _refuse_stale_view(op: str, view: Variable) -> None:
+    assert view._viewed_at is not None
+    if view.array.changes.last_recorded > view._viewed_at:
+        raise GraphError(
+            f"{op}: the base of this view was changed in place after the view was taken; take the view again"
+        )

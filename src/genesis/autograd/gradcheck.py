@@ -1,0 +1,96 @@
+"""gradcheck: analytic gradients against central differences, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.autograd.modes import no_grad
+from genesis.autograd.variable import Variable
+from genesis.autograd.walk import grad
+from genesis.errors import DTypeError, GraphError, describe
+from genesis.ndarray import NDArray
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+) -> bool:
+    """Whether the gradients of func(*inputs) agree with (f(x + eps) − f(x − eps)) / (2·eps), element by element.
+
+    Args:
+        func: takes the inputs, gives a tensor or a tuple of tensors.
+        inputs: a tensor or a sequence; those that require grad are checked and must be float64.
+    Raises: GraphError: the first element that disagrees (unless raise_exception=False: then False is returned).
+
+    Example:
+        >>> x = genesis.randn(3, dtype=genesis.float64, requires_grad=True)
+        >>> genesis.autograd.gradcheck(lambda x: x.exp().sum(), x)
+        True
+    """
+    given = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    checked = [i for i, value in enumerate(given) if isinstance(value, Variable) and value.requires_grad]
+    for i in checked:
+        if given[i].array.dtype is not dtypes.float64:
+            raise DTypeError(describe("gradcheck", f"inputs[{i}]", "genesis.float64", given[i].array.dtype))
+    outputs = _differentiable(func(*given))
+    for number, output in enumerate(outputs):
+        numeric = [_numeric(func, given, i, number, eps) for i in checked]
+        analytic = _analytic(output, [given[i] for i in checked])
+        for i, expected, actual in zip(checked, numeric, analytic, strict=True):
+            if not np.allclose(actual, expected, rtol=rtol, atol=atol):
+                if not raise_exception:
+                    return False
+                worst = np.unravel_index(np.argmax(np.abs(actual - expected)), expected.shape)
+                raise GraphError(
+                    f"gradcheck: d output[{number}] element {worst[0]} / d inputs[{i}] element {worst[1]}: "
+                    f"expected {expected[worst]:.6g} (numeric), got {actual[worst]:.6g}"
+                )
+    return True
+
+
+def _differentiable(result: Any) -> list[Any]:
+    results = [result] if isinstance(result, Variable) else list(result)
+    return [output for output in results if isinstance(output, Variable) and output.requires_grad]
+
+
+def _analytic(output: Any, wanted: Sequence[Any]) -> list[np.ndarray]:
+    """One Jacobian (output elements × input elements) per wanted input, row by row."""
+    size = output.array.numel
+    jacobians = [np.zeros((size, variable.array.numel)) for variable in wanted]
+    for row in range(size):
+        seed = np.zeros(size)
+        seed[row] = 1
+        gradient = output._like(NDArray.from_numpy(seed, dtypes.float64).reshape(output.array.shape))
+        gradient.array = gradient.array.to(output.array.dtype).to_device(output.array.device)
+        for jacobian, found in zip(
+            jacobians, grad(output, wanted, gradient, retain_graph=True, allow_unused=True), strict=True
+        ):
+            if found is not None:
+                jacobian[row] = found.array.numpy().reshape(-1)
+    return jacobians
+
+
+def _numeric(func: Callable[..., Any], given: list[Any], index: int, number: int, eps: float) -> np.ndarray:
+    values = given[index].array.numpy().astype(np.float64).copy()
+    columns = []
+    for position in np.ndindex(values.shape):
+        ends = []
+        for step in (eps, -eps):
+            shifted = values.copy()
+            shifted[position] += step
+            moved = given[index]._like(NDArray.from_numpy(shifted, dtypes.float64).to_device(given[index].array.device))
+            arguments = [*given[:index], moved.requires_grad_(), *given[index + 1 :]]
+            output = _differentiable(func(*arguments))[number]
+            with no_grad():
+                ends.append(output.array.to(dtypes.float64).numpy().reshape(-1).copy())
+        columns.append((ends[0] - ends[1]) / (2 * eps))
+    return np.stack(columns, axis=1) if columns else np.zeros((0, 0))

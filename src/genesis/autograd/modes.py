@@ -1,0 +1,76 @@
+"""Per thread: whether ops are recorded, and what amp.autocast does to their inputs."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+
+class _State(threading.local):
+    recording: bool = True
+    autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None  # set by genesis.amp
+
+
+state = _State()
+
+
+class set_grad_enabled:  # noqa: N801  (PyTorch's name)
+    """Record ops or not: as a with block, as a decorator, or for good when just called."""
+
+    def __init__(self, mode: bool) -> None:
+        self._before = [state.recording]
+        self._mode = mode
+        state.recording = mode
+
+    def __enter__(self) -> None:
+        state.recording = self._mode
+
+    def __exit__(self, *exception: object) -> None:
+        state.recording = self._before[-1]
+
+
+class _GradMode:
+    mode: ClassVar[bool]
+
+    def __init__(self) -> None:
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(state.recording)
+        state.recording = self.mode
+
+    def __exit__(self, *exception: object) -> None:
+        state.recording = self._before.pop()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_mode(*args: Any, **kwargs: Any) -> Any:
+            with type(self)():
+                return function(*args, **kwargs)
+
+        return with_mode
+
+
+class no_grad(_GradMode):  # noqa: N801  (PyTorch's name)
+    """Nothing inside is recorded: a with block or a decorator.
+
+    Example:
+        >>> x = genesis.ones(2, requires_grad=True)
+        >>> with genesis.no_grad():
+        ...     (x * 2).requires_grad
+        False
+    """
+
+    mode = False
+
+
+class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
+    """Record again, inside a no_grad block."""
+
+    mode = True
+
+
+def is_grad_enabled() -> bool:
+    return state.recording

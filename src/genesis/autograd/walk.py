@@ -1,0 +1,215 @@
+"""The walk backwards: from the gradient of a result to those of all it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from genesis import callsite
+from genesis.autograd.function import Edge, Node, as_array
+from genesis.autograd.modes import no_grad
+from genesis.autograd.variable import Variable
+from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.ndarray import NDArray
+
+
+def backward(
+    self: Variable,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Variable] | None = None,
+) -> None:
+    """Add the gradient of self to `grad` of every leaf that self depends on (or only to those in inputs).
+
+    Args:
+        gradient: the gradient of self, in its shape; not needed for one element.
+        retain_graph: keep the saved values, so that backward can run again.
+        create_graph: not supported; NotImplementedError.
+    Raises: GraphError: self doesn't require grad, backward ran before, or a saved value was changed in place.
+    """
+    _refuse_create_graph("backward", create_graph)
+    seeds = [(self, _seed("backward", self, gradient))]
+    if inputs is None:
+        _walk(seeds, bool(retain_graph))
+        return
+    wanted = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    for variable, found in zip(wanted, _walk(seeds, bool(retain_graph), wanted), strict=True):
+        if found is not None:
+            _accumulate(variable, found.clone())
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of the sum of outputs with respect to inputs; no `.grad` changes.
+
+    Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
+
+    Example:
+        >>> x = genesis.tensor(3.0, requires_grad=True)
+        >>> genesis.autograd.grad(x * x, x)[0].item()
+        6.0
+    """
+    _refuse_create_graph("grad", create_graph)
+    if is_grads_batched:
+        raise NotImplementedError("grad: is_grads_batched=True is not supported")
+    results = [outputs] if isinstance(outputs, Variable) else list(outputs)
+    wanted = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    given = [grad_outputs] if isinstance(grad_outputs, Variable) else list(grad_outputs or [None] * len(results))
+    if len(given) != len(results):
+        raise ShapeError(describe("grad", "grad_outputs", f"{len(results)} gradients, one for each output", len(given)))
+    for variable in wanted:
+        if not variable.requires_grad:
+            raise GraphError("grad: one of the inputs does not require grad")
+    seeds = [(output, _seed("grad", output, gradient)) for output, gradient in zip(results, given, strict=True)]
+    found = _walk(seeds, bool(retain_graph), wanted)
+    gradients = []
+    for variable, array in zip(wanted, found, strict=True):
+        if array is None and materialize_grads:
+            array = variable.array.full_like(0)
+        if array is None and not allow_unused:
+            raise GraphError(
+                "grad: one of the inputs was not used in the graph of the outputs; allow_unused=True gives None"
+            )
+        gradients.append(None if array is None else variable._like(array))
+    return tuple(gradients)
+
+
+def _walk(
+    seeds: Sequence[tuple[Variable, NDArray]], retain_graph: bool, wanted: Sequence[Variable] | None = None
+) -> list[NDArray | None]:
+    """Run the graph backwards from seeds (variable, its gradient).
+
+    Without wanted, leaves accumulate; with it, nothing does, only what lies on the way is run, and the gradients of the
+    wanted variables are returned.
+    """
+    nodes = _reachable(variable._node for variable, _ in seeds)
+    targets = None if wanted is None else [_target(variable) for variable in wanted]
+    if targets is not None:
+        nodes = _leading_to(nodes, targets)
+    asked = {id(target) for target, _ in targets or ()}
+    pending: dict[int, int] = {}  # per leaf: edges that have yet to deliver
+    for target in [_target(variable)[0] for variable, _ in seeds] + [
+        edge[0] for node in nodes for edge in node.edges if edge
+    ]:
+        pending[id(target)] = pending.get(id(target), 0) + 1
+    sums: dict[tuple[int, int], NDArray] = {}  # (node or leaf, output) → gradient so far
+    found: dict[tuple[int, int], NDArray] = {}
+
+    def deliver(target: Node | Variable, index: int, grad: NDArray | None) -> None:
+        key = (id(target), index)
+        if grad is not None:
+            sums[key] = grad if key not in sums else sums[key].add(grad)
+        pending[id(target)] -= 1
+        if isinstance(target, Variable) and pending[id(target)] == 0 and key in sums:
+            total = _run_hooks(target._hooks, target._result_class, sums.pop(key))
+            if targets is None:
+                _accumulate(target, total)
+            else:
+                found[key] = total
+
+    def collect(node: Node, index: int) -> NDArray | None:
+        """The whole gradient of an output, after its hooks."""
+        key = (id(node), index)
+        if key not in sums:
+            return None
+        total = _run_hooks(node.hooks.get(index, ()), node.result_class, sums.pop(key))
+        if id(node) in asked:
+            found[key] = total
+        kept = node.retained[index]() if index in node.retained else None
+        if kept is not None:
+            _accumulate(kept, total.clone())
+        return total
+
+    for variable, seed in seeds:
+        deliver(*_target(variable), seed)
+    for node in sorted(nodes, key=lambda node: node.number, reverse=True):
+        grads = [collect(node, index) for index in range(len(node.outputs))]
+        edges = [
+            edge if edge and (targets is None or id(edge[0]) in asked or edge[0] in nodes) else None
+            for edge in node.edges
+        ]
+        results: Sequence[NDArray | None] = [None] * len(edges)
+        if any(grad is not None for grad in grads) and any(edges):
+            with callsite.backward_of(node.line) if node.line else nullcontext():
+                results = node.input_grads(grads, retain_graph)
+        for edge, result in zip(edges, results, strict=True):
+            if edge:
+                deliver(*edge, result)
+    return [] if targets is None else [found.get((id(target), index)) for target, index in targets]
+
+
+def _reachable(roots: Iterable[Node | None]) -> dict[Node, None]:
+    nodes: dict[Node, None] = {}
+    stack = [root for root in roots if root is not None]
+    while stack:
+        node = stack.pop()
+        if node not in nodes:
+            nodes[node] = None
+            stack.extend([edge[0] for edge in node.edges if edge is not None and isinstance(edge[0], Node)])
+    return nodes
+
+
+def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, None]:
+    """The nodes whose gradients are asked for or lead to such a one."""
+    wanted = {id(target) for target, _ in targets}
+    kept: dict[Node, None] = {}
+    for node in sorted(nodes, key=lambda node: node.number):
+        ahead = [edge[0] for edge in node.edges if edge is not None]
+        if id(node) in wanted or any(id(target) in wanted or target in kept for target in ahead):
+            kept[node] = None
+    return kept
+
+
+def _target(variable: Variable) -> Edge:
+    return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
+
+
+def _run_hooks(hooks: Iterable[Callable[[Any], Any]], result_class: type[Variable], grad: NDArray) -> NDArray:
+    for hook in tuple(hooks):
+        with no_grad():
+            replaced = hook(result_class(grad))
+        grad = grad if replaced is None else as_array(replaced)
+    return grad
+
+
+def _accumulate(variable: Variable, grad: NDArray) -> None:
+    if variable.grad is None:
+        variable.grad = variable._like(grad)
+    else:
+        variable.grad.array.add_into(grad)
+    for hook in tuple(variable._post_accumulate_hooks):
+        with no_grad():
+            hook(variable)
+
+
+def _seed(op: str, output: Variable, gradient: Any) -> NDArray:
+    """The gradient that a walk starts with, checked."""
+    if not output.requires_grad:
+        raise GraphError(f"{op}: the tensor does not require grad and has no graph")
+    array = output.array
+    if gradient is None:
+        if array.numel != 1:
+            raise GraphError(
+                f"{op}: argument 'gradient' can be left out only for one element, here the shape is {array.shape}"
+            )
+        return NDArray.full(array.shape, 1, array.dtype, array.device)
+    if not isinstance(gradient, Variable):
+        raise DTypeError(describe(op, "gradient", "a Tensor", type(gradient).__name__))
+    if gradient.array.shape != array.shape:
+        raise ShapeError(describe(op, "gradient", f"shape {array.shape}", gradient.array.shape))
+    return gradient.array.to(array.dtype).clone()
+
+
+def _refuse_create_graph(op: str, create_graph: bool) -> None:
+    if create_graph:
+        raise NotImplementedError(f"{op}: create_graph=True (a gradient of a gradient) is not supported")

@@ -1,0 +1,27 @@
+"""The CPU backend: the contract on torch's CPU tensors. A handle is a torch.Tensor."""
+
+from genesis.backends.backend import Backend
+from genesis.backends.cpu import (
+    activation,
+    attention,
+    conv,
+    elementwise,
+    indexing,
+    linalg,
+    loss,
+    norm,
+    optimizer,
+    pooling,
+    random,
+    reduction,
+    storage,
+)
+
+MODULES = (
+    storage, elementwise, activation, reduction, linalg, indexing, random,
+    conv, pooling, norm, attention, loss, optimizer,
+)  # fmt: skip
+
+
+def load() -> Backend:
+    return Backend.from_modules("cpu", MODULES)

@@ -1,0 +1,128 @@
+"""Convolution on oneDNN: channels-last in memory, so that consecutive layers need no reordering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Pair, Shape
+
+aten = torch.ops.aten
+mkldnn = torch.ops.mkldnn
+
+
+def conv_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Tensor:
+    return torch.conv2d(_channels_last(input), weight, bias, stride, padding, dilation, groups)
+
+
+def conv_input_grad(
+    grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Tensor:
+    # Only the shape and the dtype of the input count here.
+    input = grad.new_empty(1).expand(input_shape)
+    return _backward(_channels_last(grad), input, weight, stride, padding, dilation, groups, 0)
+
+
+def conv_weight_grad(
+    grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Tensor:
+    weight = grad.new_empty(1).expand(weight_shape)
+    return _backward(_channels_last(grad), _channels_last(input), weight, stride, padding, dilation, groups, 1)
+
+
+def _backward(
+    grad: Tensor, input: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int, which: int
+) -> Tensor:
+    mask = (which == 0, which == 1, False)
+    return aten.convolution_backward(grad, input, weight, None, stride, padding, dilation, False, (0, 0), groups, mask)[
+        which
+    ]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def conv_bn_relu(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
+    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
+    y, mean, inverse_std = aten.native_batch_norm(
+        conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
+    )
+    if not training:
+        assert running_mean is not None and running_var is not None
+        mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
+    if residual is not None:
+        y.add_(residual)
+    if activation == "relu":
+        y.relu_()
+    return y, conv_output, mean, inverse_std
+
+
+def conv_bn_relu_backward(
+    grad: Tensor, input: Tensor, weight: Tensor, gamma: Tensor | None, conv_output: Tensor, mean: Tensor,
+    inverse_std: Tensor, y: Tensor, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    activation: str | None, needs: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
+    if activation == "relu":
+        grad = aten.threshold_backward(grad, y, 0)
+    grad_residual = grad if needs_residual else None
+    # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
+    running = (None, None) if training else (mean, inverse_std.reciprocal().square())
+    needs_conv = needs_input or needs_weight or needs_bias
+    grad_conv, grad_gamma, grad_beta = aten.native_batch_norm_backward(
+        grad, conv_output, gamma, *running, mean, inverse_std, training, 0.0, (needs_conv, needs_gamma, needs_beta)
+    )
+    grad_input = grad_weight = grad_bias = None
+    if needs_conv:
+        bias_sizes = (weight.shape[0],) if needs_bias else None
+        grad_input, grad_weight, grad_bias = aten.convolution_backward(
+            grad_conv, _channels_last(input), weight, bias_sizes, stride, padding, dilation, False, (0, 0), groups,
+            (needs_input, needs_weight, needs_bias),
+        )  # fmt: skip
+    return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight in oneDNN's own blocked layout, and what a convolution with it needs to know."""
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+
+def conv_prepack(
+    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> PackedWeight:
+    if weight.dtype is torch.float32:
+        weight = mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, input_shape)
+    return PackedWeight(weight, bias, stride, padding, dilation, groups)
+
+
+def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
+    p = packed
+    input = _channels_last(input)
+    if not p.weight.is_mkldnn:
+        y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
+        y = y if residual is None else y.add_(residual)
+        return y.relu_() if activation == "relu" else y
+    geometry = (p.padding, p.stride, p.dilation, p.groups)
+    if residual is None:
+        attribute = "relu" if activation == "relu" else "none"
+        return mkldnn._convolution_pointwise(input, p.weight, p.bias, *geometry, attribute, [], "")
+    unary = "relu" if activation == "relu" else None
+    return mkldnn._convolution_pointwise.binary(
+        input, _channels_last(residual), p.weight, p.bias, *geometry, "add", 1.0, unary, [], ""
+    )

@@ -1,0 +1,108 @@
+"""Selection and arrangement: gather and scatter, indexing, sorting, joining, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genesis.backends.contract import Number, Operand, Pair, Shape
+
+
+def cat(arrays: Sequence[Tensor], dim: int) -> Tensor:
+    return torch.cat(tuple(arrays), dim)
+
+
+def flip(x: Tensor, dims: Shape) -> Tensor:
+    return torch.flip(x, dims)
+
+
+def tril(x: Tensor, diagonal: int) -> Tensor:
+    return torch.tril(x, diagonal)
+
+
+def triu(x: Tensor, diagonal: int) -> Tensor:
+    return torch.triu(x, diagonal)
+
+
+def pad(x: Tensor, pads: tuple[Pair, ...], mode: str, value: Number) -> Tensor:
+    if mode == "constant":
+        return F.pad(x, _from_last(pads), "constant", value)
+    for dim, (before, after) in enumerate(pads):
+        if before or after:
+            x = x.index_select(dim, _source_index(x.shape[dim], before, after, mode))
+    return x
+
+
+def pad_backward(grad: Tensor, shape: Shape, pads: tuple[Pair, ...], mode: str) -> Tensor:
+    if mode == "constant":
+        return F.pad(grad, _from_last(tuple((-before, -after) for before, after in pads)))
+    for dim, (before, after) in reversed(tuple(enumerate(pads))):
+        if before or after:
+            index = _source_index(shape[dim], before, after, mode)
+            smaller = (*grad.shape[:dim], shape[dim], *grad.shape[dim + 1 :])
+            grad = grad.new_zeros(smaller).index_add_(dim, index, grad)
+    return grad
+
+
+def _from_last(pads: tuple[Pair, ...]) -> list[int]:
+    """torch's order: the last dimension first."""
+    return [size for pair in reversed(pads) for size in pair]
+
+
+def _source_index(size: int, before: int, after: int, mode: str) -> Tensor:
+    """For each position of the padded dimension, the position it repeats."""
+    index = torch.arange(-before, size + after)
+    if mode == "replicate":
+        return index.clamp(0, size - 1)
+    if mode == "circular":
+        return index % size
+    index = index.abs()  # reflect, without the edge itself
+    return torch.where(index >= size, 2 * (size - 1) - index, index)
+
+
+def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    return x.index_select(dim, index)
+
+
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return x.index_add(dim, index, source)
+
+
+def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    return torch.gather(x, dim, index)
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, source: Operand) -> Tensor:
+    return torch.scatter(x, dim, index, source)
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return torch.scatter_add(x, dim, index, source)
+
+
+def take(x: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
+    return torch.ops.aten.index(x, indices)
+
+
+def put(x: Tensor, indices: tuple[Tensor | None, ...], values: Operand, accumulate: bool) -> None:
+    source = values if isinstance(values, Tensor) else torch.tensor(values, dtype=x.dtype)
+    torch.ops.aten.index_put_(x, indices, source.to(x.dtype), accumulate)
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
+    return torch.masked_fill(x, mask, value)
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return torch.nonzero(x)
+
+
+def sort(x: Tensor, dim: int, descending: bool, stable: bool) -> tuple[Tensor, Tensor]:
+    return tuple(torch.sort(x, dim=dim, descending=descending, stable=stable))
+
+
+def topk(x: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
+    return tuple(torch.topk(x, k, dim, largest, True))

@@ -1,0 +1,93 @@
+"""Normalisation layers, forward and backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Shape
+
+aten = torch.ops.aten
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    y, mean, inverse_std = aten.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if not training:
+        assert running_mean is not None and running_var is not None
+        mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
+    return y, mean, inverse_std
+
+
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
+    training: bool, needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
+    running = (None, None) if training else (mean, inverse_std.reciprocal().square())
+    return aten.native_batch_norm_backward(grad, x, weight, *running, mean, inverse_std, training, 0.0, needs)
+
+
+def layer_norm(
+    x: Tensor, normalized_ndim: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return aten.native_layer_norm(x, x.shape[x.ndim - normalized_ndim :], weight, bias, eps)
+
+
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, normalized_ndim: int, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    shape = x.shape[x.ndim - normalized_ndim :]
+    bias = weight  # only asked whether there is one
+    return aten.native_layer_norm_backward(grad, x, shape, mean, inverse_std, weight, bias, needs)
+
+
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, c, plane = _planes(x.shape)
+    return aten.native_group_norm(x.contiguous(), weight, bias, n, c, plane, num_groups, eps)
+
+
+def group_norm_backward(
+    grad: Tensor, x: Tensor, num_groups: int, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    n, c, plane = _planes(x.shape)
+    return aten.native_group_norm_backward(
+        grad.contiguous(), x.contiguous(), mean, inverse_std, weight, n, c, plane, num_groups, needs
+    )
+
+
+def _planes(shape: Shape) -> tuple[int, int, int]:
+    n, c, *rest = shape
+    return n, c, torch.Size(rest).numel()
+
+
+def rms_norm(x: Tensor, normalized_ndim: int, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    wide = x if x.dtype is torch.float64 else x.float()
+    dims = tuple(range(x.ndim - normalized_ndim, x.ndim))
+    inverse_rms = torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)
+    y = wide * inverse_rms
+    return (y if weight is None else y * weight).to(x.dtype), inverse_rms
+
+
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, normalized_ndim: int, weight: Tensor | None, inverse_rms: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, ...]:
+    # y = x·r·w with r = (mean x² + eps)^(−1/2); with g = grad·w: grad_x = r·(g − x·r²·mean(g·x))
+    wide_grad, wide_x = (t if t.dtype is torch.float64 else t.float() for t in (grad, x))
+    dims = tuple(range(x.ndim - normalized_ndim, x.ndim))
+    grad_x = grad_weight = None
+    if needs[0]:
+        g = wide_grad if weight is None else wide_grad * weight
+        grad_x = inverse_rms * (g - wide_x * inverse_rms.square() * (g * wide_x).mean(dims, keepdim=True))
+        grad_x = grad_x.to(x.dtype)
+    if needs[1] and weight is not None:
+        rows = tuple(range(x.ndim - normalized_ndim))
+        product = wide_grad * wide_x * inverse_rms
+        grad_weight = (product.sum(rows) if rows else product).to(weight.dtype)
+    return grad_x, grad_weight

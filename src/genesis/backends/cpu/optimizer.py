@@ -1,0 +1,47 @@
+"""Optimizer steps over all parameters at once: torch's fused and foreach kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Operand
+
+
+def sgd_step(
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, lr: float, momentum: float,
+    dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
+) -> None:  # fmt: skip
+    torch._fused_sgd_(
+        list(params), list(grads), list(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
+        dampening=dampening, nesterov=nesterov, maximize=maximize, is_first_step=first,
+    )  # fmt: skip
+
+
+def adam_step(
+    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
+    max_exp_avg_sqs: Sequence[Tensor] | None, step: int, lr: float, beta1: float, beta2: float, eps: float,
+    weight_decay: float, decoupled: bool, maximize: bool,
+) -> None:  # fmt: skip
+    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    steps = [torch.tensor(float(step)) for _ in params]
+    fused(
+        list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), list(max_exp_avg_sqs or ()), steps,
+        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps,
+        amsgrad=max_exp_avg_sqs is not None, maximize=maximize,
+    )  # fmt: skip
+
+
+def scale_into(arrays: Sequence[Tensor], factor: Operand) -> None:
+    torch._foreach_mul_(list(arrays), factor)
+
+
+def norms(arrays: Sequence[Tensor], ord: float) -> Tensor:
+    return torch.stack(torch._foreach_norm(list(arrays), ord))
+
+
+def unscale_into(arrays: Sequence[Tensor], factor: float) -> Tensor:
+    torch._foreach_mul_(list(arrays), factor)
+    return torch.stack([array.isfinite().all() for array in arrays]).all().logical_not()

@@ -1,0 +1,78 @@
+"""Pooling and interpolation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Pair, Shape
+
+aten = torch.ops.aten
+
+
+def max_pool2d(
+    x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
+) -> tuple[Tensor, Tensor]:
+    return aten.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d_backward(
+    grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair,
+    ceil_mode: bool,
+) -> Tensor:  # fmt: skip
+    return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
+
+
+def avg_pool2d(
+    x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair,
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Tensor:  # fmt: skip
+    return aten.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool2d_backward(
+    grad: Tensor, x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair,
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Tensor:  # fmt: skip
+    return aten.avg_pool2d_backward(
+        grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Pair) -> Tensor:
+    return aten._adaptive_avg_pool2d(x, output_size)
+
+
+def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return aten._adaptive_avg_pool2d_backward(grad, x)
+
+
+def adaptive_max_pool2d(x: Tensor, output_size: Pair) -> tuple[Tensor, Tensor]:
+    return aten.adaptive_max_pool2d(x, output_size)
+
+
+def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    return aten.adaptive_max_pool2d_backward(grad, x, indices)
+
+
+def interpolate(x: Tensor, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]) -> Tensor:
+    return _upsample(mode, len(size))(x, size, *_corners(mode, align_corners), *scales)
+
+
+def interpolate_backward(
+    grad: Tensor, input_shape: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
+) -> Tensor:
+    backward = _upsample(mode, len(input_shape) - 2, "_backward")
+    return backward(grad, grad.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
+
+
+def _upsample(mode: str, spatial_dims: int, suffix: str = "") -> Any:
+    name = {"nearest": "nearest", "nearest-exact": "_nearest_exact"}.get(mode, mode)
+    family = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
+    return getattr(aten, f"{family}{spatial_dims}d{suffix}")
+
+
+def _corners(mode: str, align_corners: bool) -> tuple[bool, ...]:
+    return () if mode.startswith("nearest") else (align_corners,)

@@ -1,0 +1,43 @@
+"""Random numbers from torch's default CPU generator: the same draws as PyTorch's under the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Shape
+from genesis.backends.cpu.storage import TORCH_DTYPES
+from genesis.dtypes import DType
+
+
+def manual_seed(seed: int, device_index: int = 0) -> None:
+    torch.default_generator.manual_seed(seed)
+
+
+def get_rng_state(device_index: int = 0) -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
+
+
+def set_rng_state(state: bytes, device_index: int = 0) -> None:
+    torch.set_rng_state(torch.from_numpy(np.frombuffer(state, dtype=np.uint8).copy()))
+
+
+def rand(shape: Shape, dtype: DType, device_index: int = 0) -> Tensor:
+    return torch.rand(shape, dtype=TORCH_DTYPES[dtype])
+
+
+def randn(shape: Shape, dtype: DType, device_index: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=TORCH_DTYPES[dtype])
+
+
+def randint(low: int, high: int, shape: Shape, dtype: DType, device_index: int = 0) -> Tensor:
+    return torch.randint(low, high, shape, dtype=TORCH_DTYPES[dtype])
+
+
+def randperm(n: int, dtype: DType, device_index: int = 0) -> Tensor:
+    return torch.randperm(n, dtype=TORCH_DTYPES[dtype])
+
+
+def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    return tuple(torch.native_dropout(x, p, True))

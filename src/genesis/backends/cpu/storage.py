@@ -1,0 +1,87 @@
+"""Arrays as torch tensors: creation, views, copies, the way to numpy and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genesis import dtypes
+from genesis.backends.contract import Number, Operand, Shape
+from genesis.dtypes import DType
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
+_GENESIS_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+
+
+def dtype(x: Tensor) -> DType:
+    return _GENESIS_DTYPES[x.dtype]
+
+
+def strides(x: Tensor) -> Shape:
+    return x.stride()
+
+
+def offset(x: Tensor) -> int:
+    return x.storage_offset()
+
+
+def data_pointer(x: Tensor) -> int:
+    return x.data_ptr()
+
+
+def empty(shape: Shape, strides: Shape, dtype: DType, device_index: int = 0) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[dtype])
+
+
+def full(shape: Shape, value: Number, dtype: DType, device_index: int = 0) -> Tensor:
+    return torch.full(shape, value, dtype=TORCH_DTYPES[dtype])
+
+
+def arange(start: Number, step: Number, length: int, dtype: DType, device_index: int = 0) -> Tensor:
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    return torch.arange(length, dtype=wide).mul_(step).add_(start).to(TORCH_DTYPES[dtype])
+
+
+def view(x: Tensor, shape: Shape, strides: Shape, offset: int) -> Tensor:
+    return x.as_strided(shape, strides, offset)
+
+
+def copy(x: Tensor, strides: Shape) -> Tensor:
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype).copy_(x)
+
+
+def copy_into(target: Tensor, source: Operand) -> None:
+    if isinstance(source, Tensor):
+        target.copy_(source)
+    else:
+        target.fill_(source)
+
+
+def add_into(target: Tensor, source: Tensor) -> None:
+    target.add_(source)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    return x.to(TORCH_DTYPES[dtype])
+
+
+def from_host(array: np.ndarray, dtype: DType, device_index: int = 0) -> Tensor:
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if dtype is dtypes.bfloat16 else tensor
+
+
+def to_host(x: Tensor) -> np.ndarray:
+    return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).numpy()
+
+
+def from_dlpack(source: Any) -> Tensor:
+    return torch.from_dlpack(source)
+
+
+def synchronize(device_index: int = 0) -> None:
+    """The CPU is always done."""

@@ -1,0 +1,314 @@
+"""Functions that make tensors: from values, from other libraries, filled, counted and random ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.dtypes import DType
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.ndarray import CPU, Device, NDArray
+from genesis.shapes import Shape, channels_last_strides
+from genesis.tensor import Tensor
+
+DeviceLike = Device | str | None
+Number = bool | int | float
+
+_FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is not dtypes.bfloat16}
+
+
+# --- from values ----------------------------------------------------------------------------------------------------------
+
+
+def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A new tensor with a copy of data.
+
+    Args:
+        data: a number, nested sequences of numbers, a numpy array or a tensor.
+        dtype: by default that of an array or tensor; for Python numbers bool, int64 or the default float dtype.
+        device: "cpu" by default.
+
+    Example:
+        >>> genesis.tensor([[1, 2], [3, 4]]).shape
+        (2, 2)
+    """
+    if isinstance(data, Tensor):
+        array = data.array.to(dtype or data.dtype)
+        array = array.clone() if array is data.array else array
+        return Tensor(array.to_device(_device(device) if device is not None else data.device), requires_grad)
+    values, kind = _host_values("tensor", data)
+    return Tensor(NDArray.from_numpy(values, kind).to(dtype or kind).to_device(_device(device)), requires_grad)
+
+
+def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
+    """data as a tensor; memory is shared with a tensor or numpy array of that dtype and device."""
+    if isinstance(data, Tensor):
+        return data.to(device=device or data.device, dtype=dtype or data.dtype)
+    if isinstance(data, np.ndarray) and data.dtype in _FROM_NUMPY:
+        return from_numpy(data).to(device=_device(device), dtype=dtype or _FROM_NUMPY[data.dtype])
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(ndarray: np.ndarray) -> Tensor:
+    """A tensor on the memory of a numpy array (on a copy of it, where that memory is read-only)."""
+    if not isinstance(ndarray, np.ndarray):
+        raise DTypeError(describe("from_numpy", "ndarray", "a numpy.ndarray", type(ndarray).__name__))
+    dtype = _FROM_NUMPY.get(ndarray.dtype)
+    if dtype is None:
+        raise DTypeError(describe("from_numpy", "ndarray", f"one of {sorted(map(str, _FROM_NUMPY))}", ndarray.dtype))
+    return Tensor(NDArray.from_numpy(ndarray, dtype))
+
+
+def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:
+    """A fresh numpy array with data's values, in the dtype that a tensor of them has."""
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        data = _without_tensors(data)
+    try:
+        values = np.array(data)
+    except ValueError as error:
+        raise ShapeError(describe(op, "data", "sequences of equal lengths", str(error))) from None
+    if not isinstance(data, np.ndarray | np.generic):
+        if values.size == 0 or values.dtype == np.float64:
+            kind = dtypes.get_default_dtype()
+            kind_on_host = dtypes.float32 if kind is dtypes.bfloat16 else kind
+            return values.astype(kind_on_host.name), kind_on_host
+        if values.dtype.kind == "u":  # Python integers beyond int64
+            raise OverflowError(describe(op, "data", "integers that fit int64", int(values.max())))
+    if values.dtype not in _FROM_NUMPY:
+        raise DTypeError(describe(op, "data", "numbers, or sequences of them", f"values of dtype {values.dtype}"))
+    return values, _FROM_NUMPY[values.dtype]
+
+
+def _without_tensors(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.tolist()
+    return [_without_tensors(item) for item in data] if isinstance(data, list | tuple) else data
+
+
+# --- filled ---------------------------------------------------------------------------------------------------------------
+
+
+def empty(
+    *size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    memory_format: str = "contiguous",
+) -> Tensor:  # fmt: skip
+    """A tensor whose values are whatever the memory held."""
+    shape = _size("empty", size)
+    strides = channels_last_strides(shape) if memory_format == "channels_last" else None
+    return Tensor(NDArray.empty(shape, _dtype(dtype), _device(device), strides), requires_grad)
+
+
+def zeros(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros.
+
+    Example:
+        >>> genesis.zeros(2, 3).sum().item()
+        0.0
+    """
+    return Tensor(NDArray.full(_size("zeros", size), 0, _dtype(dtype), _device(device)), requires_grad)
+
+
+def ones(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones."""
+    return Tensor(NDArray.full(_size("ones", size), 1, _dtype(dtype), _device(device)), requires_grad)
+
+
+def full(
+    size: Sequence[int], fill_value: Number, *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """A tensor of fill_value, in its dtype by default."""
+    fill_value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    dtype = dtype or dtypes.of_scalar(fill_value)
+    return Tensor(NDArray.full(_size("full", (size,)), fill_value, dtype, _device(device)), requires_grad)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """The n × m matrix (n × n by default) with ones on its diagonal."""
+    shape = _size("eye", (n, n if m is None else m))
+    array = NDArray.full(shape, 0, _dtype(dtype), _device(device))
+    array.diagonal(0, 1).copy_into(1)
+    return Tensor(array, requires_grad)
+
+
+def empty_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of input's shape whose values are whatever the memory held."""
+    return empty(input.shape, **_like(input, dtype, device, requires_grad))
+
+
+def zeros_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of zeros with input's shape, and its dtype and device unless told otherwise."""
+    return zeros(input.shape, **_like(input, dtype, device, requires_grad))
+
+
+def ones_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of ones with input's shape, and its dtype and device unless told otherwise."""
+    return ones(input.shape, **_like(input, dtype, device, requires_grad))
+
+
+def full_like(
+    input: Tensor,
+    fill_value: Number,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of fill_value with input's shape, and its dtype and device unless told otherwise."""
+    return full(input.shape, fill_value, **_like(input, dtype, device, requires_grad))
+
+
+def _like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> dict[str, Any]:
+    return {"dtype": dtype or input.dtype, "device": device or input.device, "requires_grad": requires_grad}
+
+
+# --- counted ----------------------------------------------------------------------------------------------------------------
+
+
+def arange(
+    start: Number, end: Number | None = None, step: Number = 1, *, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """start, start + step, … as long as end is not reached; arange(n) counts from 0 to n − 1.
+
+    Example:
+        >>> genesis.arange(1, 2, 0.5).tolist()
+        [1.0, 1.5]
+    """
+    if end is None:
+        start, end = 0, start
+    if step == 0 or (end - start) / step < 0:
+        raise ValueError(describe("arange", "step", f"a step from {start} towards {end}", step))
+    if not all(map(math.isfinite, (start, end, step))):
+        raise ValueError(describe("arange", "end", "finite numbers", (start, end, step)))
+    if dtype is None:
+        dtype = dtypes.get_default_dtype() if any(isinstance(n, float) for n in (start, end, step)) else dtypes.int64
+    length = math.ceil((end - start) / step)
+    return Tensor(NDArray.arange(start, step, length, dtype, _device(device)), requires_grad)
+
+
+def linspace(
+    start: Number,
+    end: Number,
+    steps: int,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """steps evenly spaced values from start to end, both included."""
+    if steps < 0:
+        raise ValueError(describe("linspace", "steps", "at least 0", steps))
+    values = np.linspace(start, end, steps)
+    return Tensor(
+        NDArray.from_numpy(values, dtypes.float64).to(_dtype(dtype)).to_device(_device(device)), requires_grad
+    )
+
+
+# --- random -----------------------------------------------------------------------------------------------------------------
+
+
+def manual_seed(seed: int) -> None:
+    """Start the generators of all devices from seed; the CPU then draws the same numbers as PyTorch."""
+    from genesis import backends
+
+    for backend in tuple(backends.active.values()):
+        backend.manual_seed(int(seed))
+
+
+def rand(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Uniform in [0, 1)."""
+    return _random("rand", size, dtype, device, requires_grad)
+
+
+def randn(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Normal with mean 0 and variance 1."""
+    return _random("randn", size, dtype, device, requires_grad)
+
+
+def _random(op: str, size: Any, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> Tensor:
+    dtype = _dtype(dtype)
+    if not dtype.is_floating_point:
+        raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
+    return Tensor(NDArray.random(op, _device(device), _size(op, size), dtype), requires_grad)
+
+
+def randint(
+    low: int, high: Any = None, size: Any = None, *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform integers in [low, high), or [0, high) as randint(high, size)."""
+    if size is None:
+        low, high, size = 0, low, high
+    if size is None or isinstance(size, int):
+        raise ShapeError(describe("randint", "size", "a sequence of sizes", size))
+    if low >= high:
+        raise ValueError(describe("randint", "high", f"more than low ({low})", high))
+    array = NDArray.random("randint", _device(device), low, high, _size("randint", (size,)), dtype or dtypes.int64)
+    return Tensor(array, requires_grad)
+
+
+def randperm(n: int, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """The integers 0 … n − 1 in random order."""
+    if n < 0:
+        raise ValueError(describe("randperm", "n", "at least 0", n))
+    return Tensor(NDArray.random("randperm", _device(device), n, dtype or dtypes.int64), requires_grad)
+
+
+def rand_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Uniform in [0, 1), with input's shape, dtype and device unless told otherwise."""
+    return rand(input.shape, **_like(input, dtype, device, requires_grad))
+
+
+def randn_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Normal with mean 0 and variance 1, with input's shape, dtype and device unless told otherwise."""
+    return randn(input.shape, **_like(input, dtype, device, requires_grad))
+
+
+def randint_like(
+    input: Tensor, low: int, high: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform integers in [low, high), or [0, low) as randint_like(input, high), with input's shape."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, input.shape, **_like(input, dtype, device, requires_grad))
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------------------
+
+
+def _device(device: DeviceLike) -> Device:
+    return CPU if device is None else Device(device)
+
+
+def _dtype(dtype: DType | None) -> DType:
+    return dtypes.get_default_dtype() if dtype is None else dtype
+
+
+def _size(op: str, size: Any) -> Shape:
+    """Sizes given one by one or as one sequence."""
+    if len(size) == 1 and not hasattr(size[0], "__index__"):
+        size = size[0]
+    try:
+        shape = tuple(length.__index__() for length in size)
+    except (AttributeError, TypeError):
+        raise DTypeError(describe(op, "size", "ints", tuple(size) if isinstance(size, Sequence) else size)) from None
+    if any(length < 0 for length in shape):
+        raise ShapeError(describe(op, "size", "sizes of at least 0", shape))
+    return shape

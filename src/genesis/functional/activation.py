@@ -1,0 +1,292 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis import dtypes, shapes
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.dtypes import DType
+from genesis.errors import describe
+from genesis.ndarray import NDArray
+
+
+def relu(input: Tensor, inplace: bool = False) -> Any:
+    """max(0, input).
+
+    Args:
+        input: any shape and floating dtype (integers too, without gradient).
+        inplace: write the result into input.
+    Grad: input. Saves the output.
+
+    Example:
+        >>> F.relu(genesis.tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
+    return input._change(relu) if inplace else ReLU.apply(input)
+
+
+class ReLU(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        y = x.relu()
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (y,) = ctx.saved
+        return grad.relu_backward(y)  # 1 where y > 0
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Any:
+    """min(max(0, input), 6)."""
+    return input._change(relu6) if inplace else hardtanh(input, 0.0, 6.0)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
+    return input._change(hardtanh, min_val, max_val) if inplace else Hardtanh.apply(input, low=min_val, high=max_val)
+
+
+class Hardtanh(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, low: float, high: float) -> NDArray:
+        ctx.save(x)
+        ctx.low, ctx.high = low, high
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return x.gt(ctx.low).logical_and(x.lt(ctx.high)).where(grad, 0.0)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+    """input where it is positive, else negative_slope · input."""
+    return (
+        input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
+    )
+
+
+class LeakyReLU(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, negative_slope: float) -> NDArray:
+        ctx.save(x)
+        ctx.negative_slope = negative_slope
+        return x.leaky_relu(negative_slope)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.leaky_relu_backward(x, ctx.negative_slope)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """input where it is positive, else alpha · (eˣ − 1)."""
+    return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
+
+
+class ELU(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, alpha: float) -> NDArray:
+        ctx.save(x)
+        ctx.alpha = alpha
+        return x.elu(alpha)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.elu_backward(x, ctx.alpha)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Any:
+    """x · Φ(x), Φ the normal distribution; approximate="tanh" for its approximation by tanh.
+
+    Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(describe("gelu", "approximate", '"none" or "tanh"', repr(approximate)))
+    return GELU.apply(input, approximate=approximate)
+
+
+class GELU(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, approximate: str) -> NDArray:
+        ctx.save(x)
+        ctx.approximate = approximate
+        return x.gelu(approximate)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.gelu_backward(x, ctx.approximate)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Any:
+    """x · sigmoid(x), also called swish."""
+    return input._change(silu) if inplace else SiLU.apply(input)
+
+
+class SiLU(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        ctx.save(x)
+        return x.silu()
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.silu_backward(x)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """ln(1 + exp(beta · x)) / beta; x itself where beta · x > threshold."""
+    return Softplus.apply(input, beta=beta, threshold=threshold)
+
+
+class Softplus(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, beta: float, threshold: float) -> NDArray:
+        ctx.save(x)
+        ctx.beta = beta
+        ctx.threshold = threshold
+        return x.softplus(beta, threshold)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.softplus_backward(x, ctx.beta, ctx.threshold)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Any:
+    """x · relu6(x + 3) / 6."""
+    return input._change(hardswish) if inplace else Hardswish.apply(input)
+
+
+class Hardswish(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        ctx.save(x)
+        return x.hardswish()
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.hardswish_backward(x)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
+    """relu6(x + 3) / 6."""
+    return input._change(hardsigmoid) if inplace else Hardsigmoid.apply(input)
+
+
+class Hardsigmoid(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        ctx.save(x)
+        return x.hardsigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return grad.hardsigmoid_backward(x)
+
+
+def sigmoid(input: Tensor) -> Any:
+    """1 / (1 + e⁻ˣ)."""
+    return Sigmoid.apply(input)
+
+
+class Sigmoid(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        y = x.sigmoid()
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (y,) = ctx.saved
+        return grad.sigmoid_backward(y)
+
+
+def tanh(input: Tensor) -> Any:
+    """The hyperbolic tangent."""
+    return Tanh.apply(input)
+
+
+class Tanh(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        y = x.tanh()
+        ctx.save(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (y,) = ctx.saved
+        return grad.tanh_backward(y)
+
+
+def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
+    """exp(x) / Σ exp(x) along dim; never overflows.
+
+    Args:
+        input: any shape.
+        dim: the dimension that sums to one.
+        dtype: compute in and return this dtype.
+    """
+    if dim is None:
+        raise ValueError(describe("softmax", "dim", "a dimension", None))
+    dim = shapes.normalize_dim("softmax", dim, input.array.ndim)
+    return Softmax.apply(input, dim=dim, dtype=dtype)
+
+
+class Softmax(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+        x = x if dtype is None else x.to(dtype)
+        y = (x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())).softmax(dim)
+        ctx.save(y)
+        ctx.dim = dim
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (y,) = ctx.saved
+        return grad.softmax_backward(y, ctx.dim)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
+    """x − ln Σ exp(x) along dim.
+
+    Args:
+        input: any shape.
+        dim: the dimension that sums to one after exp.
+        dtype: compute in and return this dtype.
+    """
+    if dim is None:
+        raise ValueError(describe("log_softmax", "dim", "a dimension", None))
+    dim = shapes.normalize_dim("log_softmax", dim, input.array.ndim)
+    return LogSoftmax.apply(input, dim=dim, dtype=dtype)
+
+
+class LogSoftmax(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+        x = x if dtype is None else x.to(dtype)
+        y = (x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())).log_softmax(dim)
+        ctx.save(y)
+        ctx.dim = dim
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (y,) = ctx.saved
+        return grad.log_softmax_backward(y, ctx.dim)

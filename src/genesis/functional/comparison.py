@@ -1,0 +1,123 @@
+"""Questions with bool answers, and logic: functions without a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, describe
+from genesis.ndarray import NDArray, binary
+
+Number = bool | int | float
+
+
+class Compare(ArrayFunction):
+    """A binary op of the contract that answers in bool."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, *, op: str) -> NDArray:
+        return binary(op, x, y)
+
+
+class Ask(ArrayFunction):
+    """A unary op of the contract that answers in bool (bitwise_not: in the dtype of its input)."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, op: str) -> NDArray:
+        return getattr(x, op)()
+
+
+def eq(input: Tensor, other: Tensor | Number) -> Any:
+    """input = other."""
+    return Compare.apply(input, other, op="eq")
+
+
+def ne(input: Tensor, other: Tensor | Number) -> Any:
+    """input ≠ other."""
+    return Compare.apply(input, other, op="ne")
+
+
+def lt(input: Tensor, other: Tensor | Number) -> Any:
+    """input < other."""
+    return Compare.apply(input, other, op="lt")
+
+
+def le(input: Tensor, other: Tensor | Number) -> Any:
+    """input ≤ other."""
+    return Compare.apply(input, other, op="le")
+
+
+def gt(input: Tensor, other: Tensor | Number) -> Any:
+    """input > other."""
+    return Compare.apply(input, other, op="gt")
+
+
+def ge(input: Tensor, other: Tensor | Number) -> Any:
+    """input ≥ other."""
+    return Compare.apply(input, other, op="ge")
+
+
+def logical_and(input: Tensor, other: Tensor | Number) -> Any:
+    """input and other, nonzero being true."""
+    return Compare.apply(input, other, op="logical_and")
+
+
+def logical_or(input: Tensor, other: Tensor | Number) -> Any:
+    """input or other, nonzero being true."""
+    return Compare.apply(input, other, op="logical_or")
+
+
+def isnan(input: Tensor) -> Any:
+    """Where input is not a number."""
+    return Ask.apply(input, op="isnan")
+
+
+def isinf(input: Tensor) -> Any:
+    """Where input is ±∞."""
+    return Ask.apply(input, op="isinf")
+
+
+def isfinite(input: Tensor) -> Any:
+    """Where input is neither NaN nor ±∞."""
+    return Ask.apply(input, op="isfinite")
+
+
+def logical_not(input: Tensor) -> Any:
+    """Where input is zero or False."""
+    return Ask.apply(input, op="logical_not")
+
+
+def bitwise_and(input: Tensor | Number, other: Tensor | Number) -> Any:
+    """input & other, bit by bit."""
+    _require_bits("bitwise_and", input, other)
+    return Compare.apply(input, other, op="bitwise_and")
+
+
+def bitwise_or(input: Tensor | Number, other: Tensor | Number) -> Any:
+    """input | other, bit by bit."""
+    _require_bits("bitwise_or", input, other)
+    return Compare.apply(input, other, op="bitwise_or")
+
+
+def bitwise_xor(input: Tensor | Number, other: Tensor | Number) -> Any:
+    """input ^ other, bit by bit."""
+    _require_bits("bitwise_xor", input, other)
+    return Compare.apply(input, other, op="bitwise_xor")
+
+
+def bitwise_not(input: Tensor) -> Any:
+    """~input, bit by bit; for bool the logical not."""
+    _require_bits("bitwise_not", input)
+    return Ask.apply(input, op="bitwise_not")
+
+
+def _require_bits(op: str, *values: Any) -> None:
+    for name, value in zip(("input", "other"), values, strict=False):
+        floating = value.array.dtype.is_floating_point if isinstance(value, Tensor) else isinstance(value, float)
+        if floating:
+            raise DTypeError(describe(op, name, "integers or bool", getattr(value, "dtype", type(value).__name__)))

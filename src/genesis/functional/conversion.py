@@ -1,0 +1,76 @@
+"""The same values elsewhere: another dtype, another device, a copy, another order in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.dtypes import DType
+from genesis.errors import ShapeError, describe
+from genesis.ndarray import Device, NDArray
+
+
+def cast(input: Tensor, dtype: DType) -> Any:
+    """input in dtype; the gradient comes back in input's dtype. The same tensor if nothing changes."""
+    return input if input.array.dtype is dtype else Cast.apply(input, dtype=dtype)
+
+
+class Cast(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dtype: DType) -> NDArray:
+        return x.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad  # the walk casts it to the input's dtype
+
+
+def to_device(input: Tensor, device: Device) -> Any:
+    """input on device; the gradient comes back on input's device. The same tensor if it is there already."""
+    return input if input.array.device is device else ToDevice.apply(input, device=device)
+
+
+class ToDevice(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, device: Device) -> NDArray:
+        ctx.device = x.device
+        return x.to_device(device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad.to_device(ctx.device)
+
+
+def clone(input: Tensor) -> Any:
+    """A copy with its own memory."""
+    return Clone.apply(input)
+
+
+class Clone(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad
+
+
+def contiguous(input: Tensor, memory_format: str = "contiguous") -> Any:
+    """input with its elements in row-major order in memory, or in NHWC order for genesis.channels_last."""
+    channels_last = memory_format == "channels_last"
+    if channels_last and input.array.ndim != 4:
+        raise ShapeError(describe("contiguous", "self", "4 dimensions for channels_last", input.array.ndim))
+    array = input.array.contiguous(channels_last)
+    return input if array is input.array else Contiguous.apply(input, channels_last=channels_last)
+
+
+class Contiguous(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, channels_last: bool) -> NDArray:
+        return x.contiguous(channels_last)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad

@@ -1,0 +1,305 @@
+"""Element-wise functions of two and three operands.
+
+Inputs broadcast; the dtype of the result follows PyTorch's promotion rule. A gradient may be returned still broadcast
+and in the wider dtype: the backward walk sums and casts it to the input's shape and dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, describe
+from genesis.ndarray import NDArray, binary
+
+Number = bool | int | float
+
+
+def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+    """input + alpha · other.
+
+    Example:
+        >>> F.add(genesis.tensor([1.0, 2.0]), 1).tolist()
+        [2.0, 3.0]
+    """
+    return Add.apply(input, other if alpha == 1 else _scaled("add", other, alpha, input))
+
+
+class Add(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        return binary("add", x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad, grad
+
+
+def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+    """input − alpha · other."""
+    for value in (input, other):
+        if isinstance(value, Tensor) and value.array.dtype.name == "bool":
+            raise DTypeError(describe("sub", "other", "numbers; for bool tensors use ^ or logical_not", "bool"))
+    return Sub.apply(input, other if alpha == 1 else _scaled("sub", other, alpha, input))
+
+
+class Sub(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        return binary("sub", x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad, grad.neg() if ctx.needs_input_grad[1] else None
+
+
+def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
+    dtypes = [value.array.dtype for value in (input, other) if isinstance(value, Tensor)]
+    if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in dtypes):
+        raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
+    if isinstance(alpha, bool) and not all(dtype.name == "bool" for dtype in dtypes):
+        raise DTypeError(describe(op, "alpha", "a number, as the inputs are not bool", alpha))
+    return mul(other, alpha)
+
+
+def mul(input: Tensor | Number, other: Tensor | Number) -> Any:
+    """input · other."""
+    return Mul.apply(input, other)
+
+
+class Mul(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        needs_x, needs_y = ctx.needs_input_grad
+        ctx.save(x if needs_y else None, y if needs_x else None)
+        return binary("mul", x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y = ctx.saved
+        return None if y is None else grad.mul(y), None if x is None else grad.mul(x)
+
+
+def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Any:
+    """input / other; rounding_mode "floor" or "trunc" rounds the quotient (and has gradient zero)."""
+    if rounding_mode is None:
+        return Div.apply(input, other)
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode != "trunc":
+        raise ValueError(describe("div", "rounding_mode", 'None, "floor" or "trunc"', repr(rounding_mode)))
+    return TruncDivide.apply(input, other)
+
+
+class Div(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        needs_y = ctx.needs_input_grad[1]
+        ctx.save(x if needs_y else None, y)
+        return binary("div", x, y, floating=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y = ctx.saved
+        grad_x = grad.div(y)  # d/dx x/y = 1/y
+        grad_y = grad_x.mul(x).div(y).neg() if ctx.needs_input_grad[1] else None  # d/dy x/y = −x/y²
+        return grad_x, grad_y
+
+
+def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Any:
+    """⌊input / other⌋; its gradient is zero."""
+    return FloorDivide.apply(input, other)
+
+
+class Stepwise(ArrayFunction):
+    """A function that is constant between steps: its gradient is zero everywhere."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        zero = grad.full_like(0)
+        return zero if len(ctx.needs_input_grad) == 1 else tuple(zero for _ in ctx.needs_input_grad)
+
+
+class FloorDivide(Stepwise):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        return binary("floor_divide", x, y)
+
+
+class TruncDivide(Stepwise):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        quotient = binary("div", x, y, floating=True)
+        if not (exact := binary("floor_divide", x, y)).dtype.is_floating_point:
+            # ⌊q⌋ is one too low where it is inexact and negative.
+            inexact = binary("remainder", x, y).ne(0).logical_and(quotient.lt(0))
+            return exact.add(inexact.to(exact.dtype))
+        return quotient.lt(0).where(quotient.ceil(), quotient.floor())
+
+
+def remainder(input: Tensor | Number, other: Tensor | Number) -> Any:
+    """input − other · ⌊input / other⌋: the sign of other, as Python's %."""
+    return Remainder.apply(input, other)
+
+
+class Remainder(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        ctx.save(*((x, y) if ctx.needs_input_grad[1] else (None, None)))
+        return binary("remainder", x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y = ctx.saved
+        return grad, binary("floor_divide", x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
+
+
+def pow(input: Tensor | Number, exponent: Tensor | Number) -> Any:
+    """input to the power of exponent."""
+    return Pow.apply(input, exponent)
+
+
+class Pow(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        result = binary("pow", x, y)
+        ctx.save(x, y, result if ctx.needs_input_grad[1] else None)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y, result = ctx.saved
+        needs_x, needs_y = ctx.needs_input_grad
+        grad_x = grad_y = None
+        if needs_x:  # d/dx xʸ = y·xʸ⁻¹, and 0 where y = 0
+            if isinstance(y, NDArray):
+                slope = x.pow(y.sub(1)).mul(y)
+                grad_x = grad.mul(y.eq(0).where(0.0, slope))
+            else:
+                grad_x = grad.full_like(0) if y == 0 else grad.mul(x if y == 2 else x.pow(y - 1)).mul(y)
+        if needs_y:  # d/dy xʸ = xʸ·ln x, and 0 where x = 0 and y ≥ 0
+            if isinstance(x, NDArray):
+                slope = result.mul(x.log())
+                grad_y = grad.mul(x.eq(0).logical_and(y.ge(0)).where(0.0, slope))
+            elif x == 0:
+                grad_y = grad.mul(y.ge(0).where(0.0, result.mul(-math.inf)))
+            else:
+                grad_y = grad.mul(result).mul(math.log(x) if x > 0 else math.nan)
+        return grad_x, grad_y
+
+
+def maximum(input: Tensor, other: Tensor) -> Any:
+    """The larger of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    return Maximum.apply(input, other)
+
+
+class Maximum(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        ctx.save(x, y)
+        return binary("maximum", x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y = ctx.saved
+        return _share(grad, x, y, x.gt(y), x.lt(y))
+
+
+def minimum(input: Tensor, other: Tensor) -> Any:
+    """The smaller of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    return Minimum.apply(input, other)
+
+
+class Minimum(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+        ctx.save(x, y)
+        return binary("minimum", x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y = ctx.saved
+        return _share(grad, x, y, x.lt(y), x.gt(y))
+
+
+def _share(grad: NDArray, x: NDArray, y: NDArray, first_wins: NDArray, second_wins: NDArray) -> tuple[NDArray, NDArray]:
+    """grad to the winner; half to each in a tie."""
+    half = x.eq(y).where(grad.mul(0.5), grad)
+    return second_wins.where(0.0, half), first_wins.where(0.0, half)
+
+
+def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Any:
+    """input, but at least min and at most max; max where min > max."""
+    if min is None and max is None:
+        raise ValueError(describe("clamp", "min", "at least one of min and max", None))
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        for name, bound in (("min", min), ("max", max)):
+            if bound is not None and not isinstance(bound, Tensor):
+                raise DTypeError(describe("clamp", name, "a Tensor, as the other bound is one", type(bound).__name__))
+        return ClampBetween.apply(input, min, max)
+    return Clamp.apply(input, min=min, max=max)
+
+
+class Clamp(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
+        ctx.save(x)
+        ctx.min, ctx.max = min, max
+        bounds = [bound for bound in (min, max) if bound is not None]
+        dtype = binary("add", x.full_like(0, ()), bounds[0]).dtype if bounds else x.dtype
+        return x.to(dtype if x.ndim == 0 or dtype.category > x.dtype.category else x.dtype).clamp(min, max)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        return _inside(x, ctx.min, ctx.max).where(grad, 0.0)
+
+
+class ClampBetween(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
+        ctx.save(x, low, high)
+        y = x if low is None else x.maximum(low)
+        return y if high is None else y.minimum(high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, low, high = ctx.saved
+        grad_x = _inside(x, low, high).where(grad, 0.0)
+        grad_low = grad_high = None
+        if low is not None:
+            below = x.lt(low) if high is None else x.lt(low).logical_and(low.lt(high))
+            grad_low = below.where(grad, 0.0)
+        if high is not None:
+            above = x.gt(high) if low is None else x.gt(high).logical_or(low.ge(high))
+            grad_high = above.where(grad, 0.0)
+        return grad_x, grad_low, grad_high
+
+
+def _inside(x: NDArray, low: Any, high: Any) -> NDArray:
+    if low is None:
+        return x.le(high)
+    return x.ge(low) if high is None else x.ge(low).logical_and(x.le(high))
+
+
+def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Any:
+    """input where condition is true, else other."""
+    if condition.array.dtype.name not in ("bool", "uint8"):
+        raise DTypeError(describe("where", "condition", "genesis.bool", condition.array.dtype))
+    return Where.apply(condition, input, other)
+
+
+class Where(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, condition: NDArray, x: Any, y: Any) -> NDArray:
+        condition = condition.ne(0) if condition.dtype.name == "uint8" else condition
+        ctx.save(condition)
+        return condition.where(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (condition,) = ctx.saved
+        _, needs_x, needs_y = ctx.needs_input_grad
+        return None, condition.where(grad, 0.0) if needs_x else None, condition.where(0.0, grad) if needs_y else None

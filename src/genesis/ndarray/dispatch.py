@@ -1,0 +1,88 @@
+"""From an array to its backend: unwrap the arguments, call the op, wrap the results."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from genesis import backends
+from genesis.backends import Backend
+from genesis.dtypes import DType
+from genesis.errors import DeviceError
+from genesis.ndarray.device import Device
+from genesis.shapes import Shape
+
+
+class Array:
+    """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
+
+    __slots__ = ("changes", "device", "handle")
+
+    def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
+        self.handle = handle
+        self.device = device
+        self.changes = Changes() if changes is None else changes
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.handle.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return backend_of(self.device).dtype(self.handle)
+
+    @classmethod
+    def full(cls, shape: Shape, value: bool | int | float, dtype: DType, device: Device) -> Self:
+        return cls(backend_of(device).full(shape, value, dtype, device.index), device)
+
+    def full_like(self, value: bool | int | float, shape: Shape | None = None, dtype: DType | None = None) -> Self:
+        """A filled array on this device, with this shape and dtype unless told otherwise."""
+        return self.full(self.shape if shape is None else shape, value, dtype or self.dtype, self.device)
+
+    def to(self, dtype: DType) -> Self:
+        """This array, or a copy in dtype if it has another."""
+        return self if self.dtype is dtype else call("cast", self, dtype)
+
+
+class Changes:
+    """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same."""
+
+    __slots__ = ("count", "last_recorded")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_recorded = 0  # the count after the last change that a graph recorded
+
+
+def backend_of(device: Device) -> Backend:
+    backend = backends.active.get(device.type)
+    return backends.get(device.type) if backend is None else backend
+
+
+def call_raw(op: str, first: Any, *args: Any) -> Any:
+    """backend.op(first, *args) with arrays replaced by their handles; the result as the backend gave it."""
+    device = first.device
+    handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
+    return getattr(backend_of(device), op)(first.handle, *handles)
+
+
+def call(op: str, first: Any, *args: Any) -> Any:
+    """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
+    result = call_raw(op, first, *args)
+    array, device = type(first), first.device
+    if isinstance(result, tuple):
+        return tuple([None if handle is None else array(handle, device) for handle in result])
+    return array(result, device)
+
+
+def handles(op: str, arrays: Any) -> list[Any]:
+    """The handles of a list of arrays, which must live on one device."""
+    device = arrays[0].device
+    return [_handle(op, device, array) for array in arrays]
+
+
+def _handle(op: str, device: Device, array: Array) -> Any:
+    if array.device is not device:
+        raise DeviceError(
+            f"{op}: expected all tensors on one device, got {device} and {array.device}; move one with .to()"
+        )
+    return array.handle

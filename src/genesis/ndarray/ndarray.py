@@ -1,0 +1,227 @@
+"""NDArray: the device-neutral array. Shapes, views and copies are worked out here; the computing is the backend's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis import dtypes, shapes
+from genesis.dtypes import DType
+from genesis.ndarray.device import CPU, Device
+from genesis.ndarray.dispatch import backend_of, call, call_raw
+from genesis.ndarray.math import MathOps
+from genesis.ndarray.neural import NeuralOps
+from genesis.shapes import Shape
+
+
+class NDArray(MathOps, NeuralOps):
+    """An n-dimensional array on one device, without a graph.
+
+    Views (permute, slices, expand, most reshapes) share memory; everything else is new.
+    """
+
+    __slots__ = ()
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        return len(self.handle.shape)
+
+    @property
+    def strides(self) -> Shape:
+        return backend_of(self.device).strides(self.handle)
+
+    @property
+    def offset(self) -> int:
+        return backend_of(self.device).offset(self.handle)
+
+    @property
+    def data_pointer(self) -> int:
+        return backend_of(self.device).data_pointer(self.handle)
+
+    @property
+    def numel(self) -> int:
+        return shapes.numel(self.handle.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return shapes.is_contiguous(self.shape, self.strides)
+
+    def __len__(self) -> int:
+        if not self.handle.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.handle.shape[0]
+
+    def __repr__(self) -> str:
+        return f"NDArray({self.numpy_values()!r}, dtype={self.dtype}, device={self.device})"
+
+    # --- creation ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def empty(cls, shape: Shape, dtype: DType, device: Device, strides: Shape | None = None) -> NDArray:
+        strides = shapes.contiguous_strides(shape) if strides is None else strides
+        return cls(backend_of(device).empty(shape, strides, dtype, device.index), device)
+
+    @classmethod
+    def arange(cls, start: int | float, step: int | float, length: int, dtype: DType, device: Device) -> NDArray:
+        return cls(backend_of(device).arange(start, step, length, dtype, device.index), device)
+
+    @classmethod
+    def from_numpy(cls, array: np.ndarray, dtype: DType, device: Device = CPU) -> NDArray:
+        """dtype must be the array's own (bfloat16: its bits as uint16). On the CPU the memory is shared."""
+        return cls(backend_of(device).from_host(array, dtype, device.index), device)
+
+    @classmethod
+    def from_dlpack(cls, source: Any, device: Device) -> NDArray:
+        """Share the memory of anything with __dlpack__ that lives on device."""
+        return cls(backend_of(device).from_dlpack(source), device)
+
+    @classmethod
+    def random(cls, op: str, device: Device, *args: Any) -> NDArray:
+        """One of the contract's random ops: rand, randn, randint, randperm."""
+        return cls(getattr(backend_of(device), op)(*args, device.index), device)
+
+    # --- to Python and to other places ------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray:
+        """The values as a numpy array; shares memory on the CPU."""
+        if self.dtype is dtypes.bfloat16:
+            raise TypeError(
+                "numpy: argument 'self': expected a dtype that numpy has, got bfloat16; convert with .float()"
+            )
+        return call_raw("to_host", self)
+
+    def numpy_values(self) -> np.ndarray:
+        """The values for printing and Python lists; bfloat16 as float32."""
+        return (self.to(dtypes.float32) if self.dtype is dtypes.bfloat16 else self).numpy()
+
+    def bits(self) -> np.ndarray:
+        """The values as numpy holds them in a file; bfloat16 as uint16."""
+        return np.ascontiguousarray(call_raw("to_host", self))
+
+    def item(self) -> bool | int | float:
+        if self.numel != 1:
+            raise ValueError(f"item: argument 'self': expected one element, got {self.numel} (shape {self.shape})")
+        return self.numpy_values().reshape(()).item()
+
+    def tolist(self) -> Any:
+        return self.numpy_values().tolist()
+
+    def to_device(self, device: Device) -> NDArray:
+        if device is self.device:
+            return self
+        host = call_raw("to_host", self)
+        return NDArray.from_numpy(host, self.dtype, device)
+
+    # --- copies and changes in place --------------------------------------------------------------------------------
+
+    def clone(self) -> NDArray:
+        """A copy that keeps the memory order of a dense array."""
+        return call("copy", self, self._dense_strides())
+
+    def contiguous(self, channels_last: bool = False) -> NDArray:
+        """This array if its memory is in that order already, else a copy that is."""
+        strides = (shapes.channels_last_strides if channels_last else shapes.contiguous_strides)(self.shape)
+        if self.is_contiguous if not channels_last else shapes.equivalent(self.shape, self.strides, strides):
+            return self
+        return call("copy", self, strides)
+
+    def copy_into(self, source: NDArray | bool | int | float) -> None:
+        """In place: self takes source's values, broadcast and cast."""
+        if isinstance(source, NDArray):
+            shapes.broadcast_strides("copy", source.shape, (0,) * source.ndim, self.shape)
+        call_raw("copy_into", self, source)
+        self.changes.count += 1
+
+    def add_into(self, source: NDArray) -> None:
+        """In place: self += source, equal shapes and dtypes."""
+        call_raw("add_into", self, source)
+        self.changes.count += 1
+
+    def _dense_strides(self) -> Shape:
+        """This array's own strides if they are dense, else row-major ones in the order of its dimensions in memory."""
+        order = sorted(range(self.ndim), key=lambda dim: -self.strides[dim])
+        return shapes.strides_in_order(self.shape, order)
+
+    # --- views ------------------------------------------------------------------------------------------------------
+
+    def view(self, shape: Shape, strides: Shape, offset: int | None = None) -> NDArray:
+        """The storage seen through another shape, other strides and another offset (counted from its start)."""
+        offset = self.offset if offset is None else offset
+        handle = backend_of(self.device).view(self.handle, shape, strides, offset)
+        return NDArray(handle, self.device, self.changes)
+
+    def reshape(self, shape: Iterable[int]) -> NDArray:
+        """A view where the strides allow one, else a copy."""
+        target = shapes.infer_reshape("reshape", self.shape, tuple(shape))
+        if target == self.shape:
+            return self.view(target, self.strides)
+        strides = shapes.view_strides(self.shape, self.strides, target)
+        if strides is None:
+            return self.contiguous().view(target, shapes.contiguous_strides(target))
+        return self.view(target, strides)
+
+    def permute(self, dims: Sequence[int]) -> NDArray:
+        strides = self.strides
+        return self.view(tuple(self.shape[dim] for dim in dims), tuple(strides[dim] for dim in dims))
+
+    def transpose(self, dim0: int, dim1: int) -> NDArray:
+        dims = list(range(self.ndim))
+        dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+        return self.permute(dims)
+
+    def expand(self, shape: Shape) -> NDArray:
+        if shape == self.shape:
+            return self
+        return self.view(shape, shapes.broadcast_strides("expand", self.shape, self.strides, shape))
+
+    def unsqueeze(self, dim: int) -> NDArray:
+        """A new dimension of size 1 before dim (0 ≤ dim ≤ ndim)."""
+        shape, strides = self.shape, self.strides
+        step = shape[dim] * strides[dim] if dim < len(shape) else 1
+        return self.view((*shape[:dim], 1, *shape[dim:]), (*strides[:dim], step, *strides[dim:]))
+
+    def squeeze(self, dims: Sequence[int]) -> NDArray:
+        """Without those of dims that have size 1."""
+        keep = [i for i in range(self.ndim) if i not in dims or self.shape[i] != 1]
+        return self.permute(keep)
+
+    def narrow(self, dim: int, start: int, length: int) -> NDArray:
+        return self.slice(dim, start, 1, length)
+
+    def slice(self, dim: int, start: int, step: int, length: int) -> NDArray:
+        """Elements start, start + step, … of dim."""
+        strides = list(self.strides)
+        shape = list(self.shape)
+        offset = self.offset + (start * strides[dim] if length else 0)
+        shape[dim], strides[dim] = length, strides[dim] * step
+        return self.view(tuple(shape), tuple(strides), offset)
+
+    def select(self, dim: int, index: int) -> NDArray:
+        """One element of dim, which goes away."""
+        shape, strides = self.shape, self.strides
+        offset = self.offset + index * strides[dim]
+        return self.view(shape[:dim] + shape[dim + 1 :], strides[:dim] + strides[dim + 1 :], offset)
+
+    def diagonal(self, dim0: int, dim1: int, offset: int = 0) -> NDArray:
+        """The diagonal of the plane (dim0, dim1) as a last dimension."""
+        shape, strides = self.shape, self.strides
+        rows, columns = (shape[dim0], shape[dim1] - offset) if offset >= 0 else (shape[dim0] + offset, shape[dim1])
+        length = max(0, min(rows, columns))
+        start = self.offset + (offset * strides[dim1] if offset >= 0 else -offset * strides[dim0]) * (length > 0)
+        rest = [i for i in range(len(shape)) if i not in (dim0, dim1)]
+        view_shape = (*(shape[i] for i in rest), length)
+        return self.view(view_shape, (*(strides[i] for i in rest), strides[dim0] + strides[dim1]), start)
+
+    # --- the shape of another ---------------------------------------------------------------------------------------
+
+    def sum_to(self, shape: Shape) -> NDArray:
+        """Undo a broadcast from shape: sum what was repeated. This is broadcasting's gradient."""
+        if self.shape == shape:
+            return self
+        lead = self.ndim - len(shape)
+        repeated = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 and self.shape[i] != 1)]
+        return self.sum(tuple(repeated), True).reshape(shape) if repeated else self.reshape(shape)

@@ -1,0 +1,3 @@
+"""Modules: layers with parameters."""
+
+from genesis.nn import functional as functional

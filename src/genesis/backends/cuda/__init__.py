@@ -17,8 +17,11 @@ def load() -> Backend:
     from genesis.backends.cuda import driver
 
     driver.get()
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg and module.name not in _PARTS)
+    names = sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg and module.name not in _PARTS
+    )
     return Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in names])
 
 
-_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams"}  # what the families stand on
+# What the families stand on.
+_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams", "tiles", "tuning"}

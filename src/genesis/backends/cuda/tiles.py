@@ -9,7 +9,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.dtypes import DType
 
-# Precisions of tl.dot. Float32 products keep float32's accuracy: three TF32 products of the operands' high and low parts.
+# Precisions of tl.dot. Float32 keeps float32's accuracy: three TF32 products of the operands' high and low parts.
 DOT_PRECISION = {dtype: "tf32x3" if dtype is dtypes.float32 else "ieee" for dtype in dtypes.ALL}
 
 
@@ -50,8 +50,8 @@ def power_of_2(n: int) -> int:
 def ranked(tiles: Sequence[Tile], m: int, n: int, k: int, batch: int, dtype: DType, device: int) -> list[Tile]:
     """The tiles that fit into shared memory, the most promising first.
 
-    tiles go from large to small. The best is the largest that gives every multiprocessor a program; where none does, the
-    smallest. Then come its neighbours.
+    tiles go from large to small. The best is the largest that gives every multiprocessor a program; where none does,
+    the smallest. Then come its neighbours.
     """
     properties = driver.get().properties(device)
     fitted = list(dict.fromkeys(tile.fitted(m, n, k) for tile in tiles))

@@ -1,4 +1,4 @@
-"""The faster of several ways to run one problem, by measurement on the device; remembered by the caller, in memory only."""
+"""The fastest of several ways to run one problem, by measurement on the device; the caller remembers which."""
 
 from __future__ import annotations
 

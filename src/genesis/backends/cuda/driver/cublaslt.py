@@ -1,6 +1,6 @@
 """Matrix products of NVIDIA's cuBLASLt, through ctypes; where the library is not installed, products() gives none.
 
-cuBLASLt thinks in columns: our row-major out = x @ y is its column-major outᵀ = yᵀ @ xᵀ, so its A is our y, its B our x.
+cuBLASLt thinks in columns: our row-major out = x @ y is its column-major outᵀ = yᵀ @ xᵀ; its A is our y, its B our x.
 Source: the cuBLAS documentation, "Using the cuBLASLt API" (names and numbers of the enumerations are cublasLt.h's).
 """
 
@@ -89,8 +89,8 @@ class Product:
 
 
 def products(
-    device: int, dtype: DType, rows: int, columns: int, terms: int, x_strides: tuple[int, ...], y_strides: tuple[int, ...],
-    num_matrices: int, x_batch_stride: int, y_batch_stride: int, has_bias: bool, alignment: int,
+    device: int, dtype: DType, rows: int, columns: int, terms: int, x_strides: tuple[int, ...],
+    y_strides: tuple[int, ...], num_matrices: int, x_batch_stride: int, y_batch_stride: int, has_bias: bool, alignment: int,
 ) -> list[Product]:  # fmt: skip
     """What cuBLASLt suggests for (num_matrices, rows, terms) @ (num_matrices, terms, columns), the best first."""
     library = _library()

@@ -11,7 +11,7 @@ from genesis.backends.cuda.tiles import DOT_PRECISION
 
 @triton.jit
 def _grouped(tile, num_rows, num_columns, GROUP: tl.constexpr):
-    """Row and column of a tile when tiles go down GROUP rows before the next column: neighbours share operands in L2."""
+    """Row and column of a tile, going down GROUP rows before the next column: neighbours share operands in L2."""
     per_group = GROUP * num_columns
     first = (tile // per_group) * GROUP
     height = min(num_rows - first, GROUP)

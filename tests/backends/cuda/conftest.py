@@ -1,4 +1,4 @@
-"""The fixture `cuda`: a test that asks for it runs on the simulated device, and on a GPU where there is one (-m gpu)."""
+"""The fixture `cuda`: a test that asks for it runs on the simulated device, and with -m gpu on a GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.array import DeviceArray
-from genesis.errors import DeviceError
 from genesis.settings import override
 
 torch.set_num_threads(1)
@@ -19,28 +19,25 @@ torch.set_num_threads(1)
 
 @pytest.fixture(params=["simulated", pytest.param("auto", marks=pytest.mark.gpu)])
 def cuda(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    with override(cuda=request.param):
-        try:
-            yield backends.get("cuda")
-        except DeviceError as error:
-            pytest.skip(str(error))
+    yield from _backend(request.param)
 
 
 @pytest.fixture
 def gpu() -> Iterator[Backend]:
     """A real device only."""
-    with override(cuda="auto"):
-        from genesis.backends.cuda import driver
-
-        if not driver.is_available():
-            pytest.skip("no GPU")
-        yield backends.get("cuda")
+    yield from _backend("auto")
 
 
 @pytest.fixture
 def simulated() -> Iterator[Backend]:
     """The simulated device only: what it does beyond a real one."""
-    with override(cuda="simulated"):
+    yield from _backend("simulated")
+
+
+def _backend(choice: str) -> Iterator[Backend]:
+    with override(cuda=choice):
+        if not driver.is_available():
+            pytest.skip("no GPU")
         yield backends.get("cuda")
 
 

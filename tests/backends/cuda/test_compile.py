@@ -12,7 +12,8 @@ from genesis.backends.cuda.driver.interface import kernel_name
 from genesis.backends.cuda.driver.triton_driver import compile_kernel
 from genesis.backends.cuda.launch import Specimen
 
-_MODULES = [importlib.import_module(f"{kernels.__name__}.{found.name}") for found in pkgutil.iter_modules(kernels.__path__)]
+_NAMES = [found.name for found in pkgutil.iter_modules(kernels.__path__)]
+_MODULES = [importlib.import_module(f"{kernels.__name__}.{name}") for name in _NAMES]
 _SPECIMENS = [specimen for module in _MODULES for specimen in getattr(module, "SPECIMENS", [])]
 
 

@@ -1,7 +1,7 @@
 """The CUDA backend: own memory, own launches, Triton kernels; also on a simulated device (GENESIS_CUDA=simulated).
 
-A launcher module <family>.py holds functions of the contract, kernels/<family>.py what they launch; launch.py says how to
-add one. load() collects whatever families there are.
+A launcher module <family>.py holds functions of the contract, kernels/<family>.py what they launch; launch.py says how
+to add one. load() collects whatever families there are.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ def load() -> Backend:
     from genesis.backends.cuda import driver
 
     driver.get()
-    names = sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg and module.name not in _PARTS
-    )
-    return Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in names])
+    families = sorted({module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg} - _PARTS)
+    return Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
 
 
 # What the families stand on.

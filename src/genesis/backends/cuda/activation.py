@@ -1,6 +1,6 @@
 """Activations and their backwards; softmax and log_softmax are in softmax.py."""
 
-# ruff: noqa: E704  (one line per op reads best)
+# ruff: noqa: E501, E704  (one line per op reads best)
 # fmt: off
 from __future__ import annotations
 

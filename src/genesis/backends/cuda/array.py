@@ -11,9 +11,7 @@ from genesis.shapes import Shape, contiguous_strides, numel
 class DeviceArray:
     """Elements of one dtype in device memory; strides and offset count elements.
 
-    >>> x = empty((2, 3), float32)
-    >>> x.shape, x.strides, x.data_pointer % 16
-    ((2, 3), (3, 1), 0)
+    data_pointer is the address of the first element.
     """
 
     __slots__ = ("data_pointer", "dtype", "offset", "shape", "storage", "strides")
@@ -29,6 +27,29 @@ class DeviceArray:
     @property
     def size(self) -> int:
         return numel(self.shape)
+
+    def data_ptr(self) -> int:
+        """What Triton's own launch asks for."""
+        return self.data_pointer
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from genesis.backends.cuda import interop
+
+        return interop.device_of(self)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        from genesis.backends.cuda import interop
+
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("__dlpack__: only this memory itself can be shown, not a copy elsewhere")
+        return interop.export(self, stream, max_version)
 
     def view(self, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
         """The same storage, read otherwise; offset counts from the storage's start."""

@@ -176,7 +176,7 @@ def forward_axis(size: int, taps: int, stride: int, padding: int, dilation: int)
 def input_grad_axes(size: int, taps: int, stride: int, padding: int, dilation: int) -> list[Axis]:
     """One axis per residue of the input's position modulo the stride.
 
-    Position h took part in result p at tap r where h = p · stride − padding + r · dilation. With h = residue + i · stride
+    Position h takes part in result p at tap r if h = p · stride − padding + r · dilation. For h = residue + i · stride
     and r = first + t · every, p = i + (residue + padding − first · dilation) / stride − t · every · dilation / stride.
 
     >>> [(axis.out_first, axis.tap_first, axis.taps) for axis in input_grad_axes(5, 3, 2, 1, 1)]

@@ -1,6 +1,6 @@
-"""Element-wise ops: each names what is done to an element; pointwise.apply does broadcasting, strides, dtypes and launch."""
+"""Element-wise ops: each names what is done to an element; pointwise.apply does all that they share."""
 
-# ruff: noqa: E704  (one line per op reads best)
+# ruff: noqa: E501, E704  (one line per op reads best)
 # fmt: off
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from genesis.backends.cuda.pointwise import Number, apply
 Operand = DeviceArray | Number
 
 
-# --- one operand --------------------------------------------------------------------------------------------------------
+# --- one operand ----------------------------------------------------------------------------------------------------
 def neg(x: DeviceArray) -> DeviceArray: return apply(kernels._neg_kernel, x)
 def abs(x: DeviceArray) -> DeviceArray: return apply(kernels._abs_kernel, x)
 def sign(x: DeviceArray) -> DeviceArray: return apply(kernels._sign_kernel, x)
@@ -49,7 +49,7 @@ def bitwise_not(x: DeviceArray) -> DeviceArray:
     return apply(_integers("bitwise_not", kernels._bitwise_not_kernel, x), x)
 
 
-# --- two operands: arithmetic ---------------------------------------------------------------------------------------------
+# --- two operands: arithmetic ---------------------------------------------------------------------------------------
 def add(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._add_kernel, x, y)
 def sub(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._sub_kernel, x, y)
 def mul(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._mul_kernel, x, y)
@@ -61,12 +61,18 @@ def minimum(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._minimu
 
 
 def pow(x: Operand, y: Operand) -> DeviceArray:
-    if isinstance(x, DeviceArray) and not isinstance(y, DeviceArray) and y == 2:  # exact, and by far the commonest
-        return mul(x, x)
+    if isinstance(x, DeviceArray) and x.dtype.is_floating_point and not isinstance(y, DeviceArray):
+        if y == 2:
+            return mul(x, x)
+        if y in _ROOTS:  # exact, and with the corner cases of the roots rather than of powers
+            return _ROOTS[y](x)
     return apply(kernels._pow_kernel, x, y)
 
 
-# --- two operands: comparison, logic, bits ----------------------------------------------------------------------------------
+_ROOTS = {0.5: sqrt, -0.5: rsqrt, -1.0: reciprocal}
+
+
+# --- two operands: comparison, logic, bits --------------------------------------------------------------------------
 def eq(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._eq_kernel, x, y, dtype=dtypes.bool_)
 def ne(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._ne_kernel, x, y, dtype=dtypes.bool_)
 def lt(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._lt_kernel, x, y, dtype=dtypes.bool_)
@@ -88,7 +94,7 @@ def _integers(op: str, kernel: object, *operands: Operand) -> object:
     return kernel
 
 
-# --- selection ------------------------------------------------------------------------------------------------------------
+# --- selection ------------------------------------------------------------------------------------------------------
 def where(condition: DeviceArray, x: Operand, y: Operand) -> DeviceArray: return apply(kernels._where_kernel, condition, x, y)
 
 

@@ -30,7 +30,9 @@ _lock = threading.RLock()  # the interpreter keeps the running program's index i
 _rewritten: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
-def run(kernel: JITFunction, signature: Signature, grid: Sequence[int], values: Sequence[Any], regions: Regions) -> None:
+def run(
+    kernel: JITFunction, signature: Signature, grid: Sequence[int], values: Sequence[Any], regions: Regions
+) -> None:
     """Run every program of the grid, one after the other."""
     with _lock, np.errstate(all="ignore"), _language:
         builder = interpreter.interpreter_builder
@@ -62,7 +64,8 @@ class Regions:
 
     def __init__(self, ranges: dict[int, int]) -> None:
         self._starts = np.array(sorted(ranges), np.uint64)
-        self._ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
+        ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
+        self._ends = np.maximum.accumulate(ends)  # ranges can lie in one another
 
     def contain(self, addresses: np.ndarray, num_bytes: int) -> bool:
         at = np.searchsorted(self._starts, addresses, side="right") - 1
@@ -87,7 +90,8 @@ def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Any])
         data = np.array([value], np.uint64 if kind.startswith("*") else interpreter._get_np_dtype(element))
         return tl.tensor(TensorHandle(data, element), element)
 
-    return {name: convert(kind, (i,)) for i, (name, kind) in enumerate(zip(kernel.arg_names, signature.types, strict=True))}
+    named = zip(kernel.arg_names, signature.types, strict=True)
+    return {name: convert(kind, (i,)) for i, (name, kind) in enumerate(named)}
 
 
 def _rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +114,7 @@ class _Language:
         for module in (libdevice, generic_libdevice):
             interpreter._patch_builtin(module, interpreter.interpreter_builder, scope)
         scope.set_attr(JITFunction, "__call__", _call_interpreted)
+        scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))  # NumPy 2.4, Triton 3.6
         originals: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         for owner, name, original in scope._changes:
             originals.setdefault((id(owner), name), (owner, name, original))
@@ -173,10 +178,8 @@ class _Builder(InterpreterBuilder):
 
     def _check(self, what: str, pointers: TensorHandle, mask: np.ndarray) -> None:
         num_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        addresses = np.broadcast_to(pointers.data, np.broadcast_shapes(pointers.data.shape, mask.shape))[
-            np.broadcast_to(mask, np.broadcast_shapes(pointers.data.shape, mask.shape))
-        ]
-        if not self.regions.contain(addresses, num_bytes):
+        addresses, used = np.broadcast_arrays(pointers.data, mask)
+        if not self.regions.contain(addresses[used], num_bytes):
             raise KernelError(f"{self.kernel_name}: {what} outside of every array, in program {self.grid_idx}")
 
     def create_masked_load(self, ptrs: TensorHandle, mask: TensorHandle, other: Any, *rest: Any) -> TensorHandle:
@@ -187,9 +190,9 @@ class _Builder(InterpreterBuilder):
         self._check("store", ptrs, mask.data)
         return super().create_masked_store(ptrs, value, mask, *rest)
 
-    def create_atomic_rmw(self, rmwOp: Any, ptr: TensorHandle, val: Any, mask: TensorHandle, *rest: Any) -> TensorHandle:
+    def create_atomic_rmw(self, op: Any, ptr: TensorHandle, val: Any, mask: TensorHandle, *rest: Any) -> TensorHandle:
         self._check("atomic", ptr, mask.data)
-        return super().create_atomic_rmw(rmwOp, ptr, val, mask, *rest)
+        return super().create_atomic_rmw(op, ptr, val, mask, *rest)
 
     def cast_impl(self, src: TensorHandle, dst_type: Any) -> TensorHandle:
         source, target = src.dtype.scalar, dst_type.scalar

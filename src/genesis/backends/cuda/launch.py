@@ -2,26 +2,27 @@
 
 A kernel is a @triton.jit function in kernels/<family>.py; its launcher is a function of the contract in <family>.py:
 
-1. Write the kernel: outputs first, pointers end in `_ptr`, constexprs in capitals, each 16-bit load followed at once by
-   `.to(tl.float32)`. Helpers are @triton.jit functions too. Mathematics beyond tl: `from triton.language.extra.cuda import
-   libdevice`. A Python float arrives as float32 (as float64 if any array of the call is float64), an int as int32 where it
-   fits, None as a constant None, a tuple of ints as a tuple. An int of value 1 becomes a constant, as in Triton, unless the
-   kernel says @triton.jit(do_not_specialize=["name"]); a parameter annotated `"fp64"` or `"i64"` is that; pointers and ints divisible by 16 are compiled as such.
+1. Write the kernel: outputs first, pointers end in `_ptr`, constexprs in capitals, each 16-bit load followed at once
+   by `.to(tl.float32)` (operands of tl.dot excepted). Helpers are @triton.jit functions too. Mathematics beyond tl:
+   `from triton.language.extra.cuda import libdevice`. What arrives: an array as the pointer to its first element; a
+   float as float32 (float64 if any array of the call is float64); an int as int32 where it fits, else int64; None as
+   a constant; a tuple of ints as a tuple; a parameter annotated tl.float64 or tl.int64 as that. Pointers and ints
+   divisible by 16 are compiled as such, and an int of value 1 becomes a constant, as in Triton, unless the kernel says
+   @triton.jit(do_not_specialize=["name"]).
 2. Launch it on the current stream, arrays standing for the address of their first element:
 
        out = array.empty(shape, x.dtype, x.device_index)
        launch(_name_kernel, (num_blocks,), out, x, n, BLOCK=1024, num_warps=4)
 
-   An empty grid launches nothing. What is passed once by position comes in the order of the parameters; constexprs
-   come by name.
+   An empty grid launches nothing. Constexprs come by name, all else by position.
 3. List in SPECIMENS, at the end of the kernel file, one Specimen per dtype or shape class worth compiling: the tests
    compile each to a cubin for sm_80 and sm_90, without a GPU.
-4. Test it in tests/backends/cuda/test_<family>.py with the fixture `cuda`: the same test runs on the simulated device here
-   and on a GPU under `make test-gpu`. The simulated device runs one program after the other, so keep grids small there;
-   it fails with the kernel's name when a load or store leaves the arrays, and its fresh memory reads as NaN.
+4. Test it in tests/backends/cuda/test_<family>.py with the fixture `cuda`: the same test runs on the simulated device,
+   and on a GPU with -m gpu. The simulated device runs one program after the other, so keep grids small there; it fails
+   with the kernel's name when a load or store leaves the arrays, and its fresh memory reads as NaN.
 
-Where one kernel is launched again and again with the same shapes, keep what load() gives: its launch(grid, stream, values)
-costs a dictionary look-up less per argument.
+Where one kernel is launched again and again with the same shapes, keep what load() gives (pointwise.py does): calling
+its launch(grid, stream, values) yourself saves looking at each argument.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     """
     if 0 in grid:
         return
+    x, y, z, *_ = (*grid, 1, 1)
     kinds: list[Any] = []
     values: list[Any] = []
     device = -1
@@ -92,15 +94,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             kinds.append(number_kind(arg))
             values.append(arg)
     loaded = load(kernel, device, tuple(kinds), constants)
-    loaded.launch((*grid, 1, 1)[:3], streams.current_handle(device), values)
+    loaded.launch((x, y, z), streams.current_handle(device), values)
 
 
 def number_kind(value: int | float | None) -> str | None:
     """How a number is compiled: its type, and what is known of its value."""
-    if type(value) is float:
-        return "f"
     if value is None:
         return None
+    if isinstance(value, float):
+        return "f"
     if value == 1:
         return "1"
     wide = "i32" if -0x80000000 <= value <= 0x7FFFFFFF else "i64"

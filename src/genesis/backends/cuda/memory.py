@@ -187,6 +187,7 @@ class Storage:
     """One block of device memory; it lives as long as any array that shows a part of it."""
 
     __slots__ = ("_others", "_owner", "_pool", "_size", "device_index", "nbytes", "pointer", "stream")
+    _owner: object
 
     def __init__(self, nbytes: int, device_index: int, stream: int) -> None:
         self.nbytes, self.device_index, self.stream = nbytes, device_index, stream
@@ -201,7 +202,7 @@ class Storage:
         storage.nbytes, storage.device_index, storage.stream, storage.pointer = nbytes, device_index, stream, pointer
         storage._others, storage._owner, storage._size = (), owner, 0
         if driver.get().watches_memory:
-            driver.get().note_use(pointer, nbytes)
+            driver.get().note_use(pointer, nbytes, fresh=False)
         return storage
 
     def __del__(self) -> None:
@@ -217,31 +218,31 @@ class Storage:
 class _PinnedBlock:
     """Page-locked host memory. A copy from it can be under way when it is freed, so it keeps the copies' events."""
 
-    __slots__ = ("events", "pointer", "size")
+    __slots__ = ("_home", "events", "pointer", "size")
 
     def __init__(self, num_bytes: int) -> None:
         self.size = 1 << max(num_bytes - 1, 4095).bit_length()
         self.events: list[Any] = []
         self.pointer = 0
-        candidates = _pinned.setdefault(self.size, deque())
-        for _ in range(len(candidates)):
-            pointer, events = candidates.popleft()
+        self._home = _pinned.setdefault((driver.get().name, self.size), deque())
+        for _ in range(len(self._home)):
+            pointer, events = self._home.popleft()
             if all(event.query() for event in events):
                 self.pointer = pointer
                 return
-            candidates.append((pointer, events))
+            self._home.append((pointer, events))
         self.pointer = driver.get().allocate_pinned(self.size)
 
     def __del__(self) -> None:
         if self.pointer:
-            _pinned[self.size].append((self.pointer, self.events))
+            self._home.append((self.pointer, self.events))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
 
-_pinned: dict[int, deque[tuple[int, list[Any]]]] = {}  # size → (pointer, events of its last copies)
+_pinned: dict[tuple[str, int], deque[tuple[int, list[Any]]]] = {}  # driver, size → (pointer, events of its last copies)
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

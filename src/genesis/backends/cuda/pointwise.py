@@ -1,7 +1,7 @@
 """apply(): one element-wise op on arrays and numbers, with broadcasting, any strides and any of the dtypes.
 
-What is decided once per combination of shapes, strides, dtypes and alignments is kept as a Plan, so that the second call
-looks it up, allocates and launches.
+What is decided once per combination of shapes, strides, dtypes and alignments is kept as a Plan, so that the second
+call looks it up, allocates and launches.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
 
 
 def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | None = None) -> None:
-    """target = op's results, cast; the operands broadcast to target's shape. dtype: compute in it, if not in the operands'."""
+    """target = op's results, cast; the operands broadcast to target's shape. dtype: to compute in."""
     _run(op, operands, target, dtype, False)
 
 
-def _run(op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dtype: DType | None, floats: bool) -> DeviceArray:
+def _run(
+    op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dtype: DType | None, floats: bool
+) -> DeviceArray:
     key: list[Any] = [op, dtype]
     values: list[Any] = []
     first: DeviceArray | None = target
@@ -98,7 +100,12 @@ def _run(op: Any, operands: tuple[Operand, ...], target: DeviceArray | None, dty
 
 
 def _plan(
-    op: Any, operands: Sequence[Operand], target: DeviceArray | None, dtype: DType | None, floats_only: bool, device: int
+    op: Any,
+    operands: Sequence[Operand],
+    target: DeviceArray | None,
+    dtype: DType | None,
+    floats_only: bool,
+    device: int,
 ) -> Plan:
     name = op.__name__.removeprefix("_").removesuffix("_kernel")
     arrays = [operand for operand in operands if isinstance(operand, DeviceArray)]
@@ -153,8 +160,7 @@ def _plan(
     tuples: list[tuple[int, ...] | None] = [others, next(next_walk)]
     tuples += [next(next_walk) if isinstance(operand, DeviceArray) else None for operand in operands]
     tuples += [None] * (6 - len(tuples))
-    for numbers in (num_rows, num_columns):
-        kinds.append(launch.number_kind(numbers))
+    kinds += [launch.number_kind(num_rows), launch.number_kind(num_columns)]
     tail: list[Any] = [num_rows, num_columns]
     for entry in tuples:
         kinds.append(None if entry is None else tuple(launch.number_kind(size) for size in entry))
@@ -181,8 +187,9 @@ def collapse(shape: Shape, walks: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
 
     Dimensions go in the order of the first walk's strides; neighbours that every walk steps through evenly become one.
 
-    >>> collapse((2, 3, 4), [(12, 4, 1), (0, 4, 1)])
-    ((2, 12), [(12, 1), (0, 1)])
+    Example:
+        >>> collapse((2, 3, 4), [(12, 4, 1), (0, 4, 1)])
+        ((2, 12), [(12, 1), (0, 1)])
     """
     order = sorted((i for i in range(len(shape)) if shape[i] != 1), key=lambda i: (-walks[0][i], i))
     sizes: list[int] = []

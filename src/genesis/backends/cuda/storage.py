@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from genesis import dtypes
@@ -141,7 +139,8 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
 def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
     """Between devices: to the target's dtype there, over, to the target's strides here."""
     staged = source
-    if source.dtype is not target.dtype or source.shape != target.shape or not is_contiguous(source.shape, source.strides):
+    alike = source.dtype is target.dtype and source.shape == target.shape
+    if not (alike and is_contiguous(source.shape, source.strides)):
         staged = array.empty(target.shape, target.dtype, source.device_index)
         copy_into(staged, source)
     whole = is_contiguous(target.shape, target.strides)

@@ -1,8 +1,8 @@
 """Streams and events.
 
-A stream is a queue of work that the device does in order. Work starts on the legacy default stream (0), as PyTorch's does:
-what both put there is in order. Streams made here do not wait for it; say wait_stream where one needs another's results.
-Each thread has its own current stream.
+A stream is a queue of work that the device does in order. Work starts on the legacy default stream (0), as PyTorch's
+does: what both put there is in order. Streams made here do not wait for it; say wait_stream where one needs another's
+results. Each thread has its own current stream.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ class Stream:
         self.handle = handle
 
     def __del__(self) -> None:
-        if getattr(self, "_key", None) is not None:
-            _idle[self._key].append(self.handle)
+        key = getattr(self, "_key", None)
+        if key is not None:
+            _idle[key].append(self.handle)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.device_index, self.handle) == (other.device_index, other.handle)
@@ -118,34 +119,35 @@ class Stream:
 class Event:
     """A point in a stream's order, which hosts and streams can wait for, and between two of which time can be taken."""
 
-    __slots__ = ("device_index", "handle")
+    __slots__ = ("_driver", "device_index", "handle")
 
     def __init__(self, device_index: int = 0, enable_timing: bool = False) -> None:
         self.device_index = device_index
-        self.handle: Any = driver.get().create_event(device_index, enable_timing)
+        self._driver = driver.get()
+        self.handle: Any = self._driver.create_event(device_index, enable_timing)
 
     def __del__(self) -> None:
         if getattr(self, "handle", None) is not None:
-            driver.get().destroy_event(self.handle)
+            self._driver.destroy_event(self.handle)
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark the present end of a stream, the current one by default."""
         handle = current_handle(self.device_index) if stream is None else stream.handle
-        driver.get().record_event(self.device_index, self.handle, handle)
+        self._driver.record_event(self.device_index, self.handle, handle)
 
     def wait(self, stream: Stream | None = None) -> None:
         """What comes later on a stream, the current one by default, starts after this event."""
         handle = current_handle(self.device_index) if stream is None else stream.handle
-        driver.get().wait_event(self.device_index, handle, self.handle)
+        self._driver.wait_event(self.device_index, handle, self.handle)
 
     def query(self) -> bool:
         """Has all work before it been done?"""
-        return driver.get().event_done(self.device_index, self.handle)
+        return self._driver.event_done(self.device_index, self.handle)
 
     def synchronize(self) -> None:
         """Wait until all work before it is done."""
-        driver.get().synchronize_event(self.device_index, self.handle)
+        self._driver.synchronize_event(self.device_index, self.handle)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to the other; both were made with enable_timing and are done."""
-        return driver.get().elapsed_ms(self.device_index, self.handle, end.handle)
+        return self._driver.elapsed_ms(self.device_index, self.handle, end.handle)

@@ -90,7 +90,8 @@ class Product:
 
 def products(
     device: int, dtype: DType, rows: int, columns: int, terms: int, x_strides: tuple[int, ...],
-    y_strides: tuple[int, ...], num_matrices: int, x_batch_stride: int, y_batch_stride: int, has_bias: bool, alignment: int,
+    y_strides: tuple[int, ...], num_matrices: int, x_batch_stride: int, y_batch_stride: int, has_bias: bool,
+    alignment: int,
 ) -> list[Product]:  # fmt: skip
     """What cuBLASLt suggests for (num_matrices, rows, terms) @ (num_matrices, terms, columns), the best first."""
     library = _library()

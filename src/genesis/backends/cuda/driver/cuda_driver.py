@@ -20,6 +20,7 @@ from genesis.backends.cuda.driver.interface import KernelError, Properties, Sign
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
 
+_NO_GPU = "cuda: no NVIDIA GPU to be found; GENESIS_CUDA=simulated needs none"
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _NON_BLOCKING = 1  # streams do not wait for the legacy default stream
 _PORTABLE = 1  # pinned memory for all contexts
@@ -32,15 +33,16 @@ class CudaDriver:
 
     name = "cuda"
     watches_memory = False
+    dlpack_device_type = 2
 
     def __init__(self) -> None:
         try:
             _check(cu.cuInit(0), "cuInit")
             count = _check(cu.cuDeviceGetCount(), "cuDeviceGetCount")
         except (RuntimeError, OSError) as error:  # no libcuda, no device, a driver too old
-            raise DeviceError(f"cuda: no NVIDIA GPU to be found ({error}); GENESIS_CUDA=simulated needs none") from error
+            raise DeviceError(f"{_NO_GPU} ({error})") from error
         if count == 0:
-            raise DeviceError("cuda: no NVIDIA GPU to be found; GENESIS_CUDA=simulated needs none")
+            raise DeviceError(_NO_GPU)
         self._count: int = count
         self._devices = [_Device(index) for index in range(count)]
         self._streams = _Streams()
@@ -51,7 +53,7 @@ class CudaDriver:
     def _follow_settings(self) -> None:
         self.after_launch = self.synchronize if settings.debug >= 2 else None
 
-    # --- devices -------------------------------------------------------------------------------------------------------
+    # --- devices ----------------------------------------------------------------------------------------------------
     def device_count(self) -> int:
         return self._count
 
@@ -86,7 +88,7 @@ class CudaDriver:
             doing += f" (kernels since the last synchronization, newest first: {', '.join(recent)})"
         return _check(result, doing)
 
-    # --- memory --------------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------------------------
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:
         self.activate(device)
         result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, self._streams[stream])
@@ -102,7 +104,7 @@ class CudaDriver:
         self.synchronize(device)  # frees take effect in stream order
         self.check(device, cu.cuMemPoolTrimTo(self._device(device).pool, 0), "trim the memory pool")
 
-    def note_use(self, pointer: int, num_bytes: int) -> None:
+    def note_use(self, pointer: int, num_bytes: int, fresh: bool = True) -> None:
         raise AssertionError("a real device does not watch its memory")
 
     def allocate_pinned(self, num_bytes: int) -> int:
@@ -122,7 +124,7 @@ class CudaDriver:
             self.activate(device)
             self.check(device, cu.cuMemsetD8Async(pointer, byte, num_bytes, self._streams[stream]), "fill memory")
 
-    # --- streams and events --------------------------------------------------------------------------------------------
+    # --- streams and events -----------------------------------------------------------------------------------------
     def create_stream(self, device: int, priority: int) -> int:
         self.activate(device)
         return int(self.check(device, cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority), "create a stream"))
@@ -167,7 +169,7 @@ class CudaDriver:
         self.activate(device)
         return float(self.check(device, cu.cuEventElapsedTime(start, end), "take the time between events"))
 
-    # --- kernels -------------------------------------------------------------------------------------------------------
+    # --- kernels ----------------------------------------------------------------------------------------------------
     def load_kernel(self, device: int, kernel: Any, signature: Signature) -> CudaKernel:
         compiled = triton_driver.compile_kernel(kernel, signature, self.properties(device).compute_capability)
         metadata = compiled.metadata
@@ -180,13 +182,14 @@ class CudaDriver:
         self.activate(device)
         limit = self.properties(device).max_shared_memory
         if shared > limit:
-            raise KernelError(f"{name}: expected at most {limit} bytes of shared memory, got {shared}; use smaller blocks")
+            raise KernelError(f"{name}: expected at most {limit} bytes of shared memory, got {shared}")
         module = self.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
         function = self.check(device, cu.cuModuleGetFunction(module, name.encode()), f"load {name}")
         attribute = cu.CUfunction_attribute
         if shared > _STATIC_SHARED:
             dynamic = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self.check(device, cu.cuFuncSetAttribute(function, dynamic, shared), f"{name}: {shared} bytes of shared memory")
+            result = cu.cuFuncSetAttribute(function, dynamic, shared)
+            self.check(device, result, f"{name}: {shared} bytes of shared memory")
 
         def ask(which: Any) -> int:
             return int(self.check(device, cu.cuFuncGetAttribute(which, function), f"query {name}"))
@@ -197,12 +200,11 @@ class CudaDriver:
 
     def triton_launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
         """What Triton's own kernel[grid](…) calls to launch."""
-        types = [kind for kind in source.signature.values()]
+        types = list(source.signature.values())
         kernels: dict[int, CudaKernel] = {}
 
-        def launch(
-            x: int, y: int, z: int, stream: int, function: Any, packed: Any, info: Any, enter: Any, leave: Any, *args: Any
-        ) -> None:
+        def launch(x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
+            _, info, enter, leave, *args = rest
             kernel = kernels.get(int(function))
             if kernel is None:
                 kernel = CudaKernel(self, self.current_device(), metadata.name, function, types, metadata)
@@ -215,8 +217,9 @@ class CudaDriver:
 
         return launch
 
-    def note_launch(self, device: int, name: str) -> None:
-        self._devices[device].recent.append(name)
+    def recorder(self, device: int) -> Callable[[str], None]:
+        """What a kernel tells its name at each launch, for the messages about faults."""
+        return self._devices[device].recent.append
 
 
 class _Thread(threading.local):
@@ -291,9 +294,12 @@ class _Device:
 class CudaKernel:
     """A function on the device and the memory that its arguments are packed into."""
 
-    def __init__(self, driver: CudaDriver, device: int, name: str, function: Any, types: Iterable[Any], metadata: Any) -> None:
+    def __init__(
+        self, driver: CudaDriver, device: int, name: str, function: Any, types: Iterable[Any], metadata: Any
+    ) -> None:
         self.name = name
         self._driver, self._device, self._metadata = driver, device, metadata
+        self._note = driver.recorder(device)
         self._function = function if isinstance(function, cu.CUfunction) else cu.CUfunction(function)
         self._threads = 32 * metadata.num_warps
         kinds = list(_flat(types))
@@ -321,7 +327,7 @@ class CudaKernel:
         try:
             self._packer.pack_into(block.memory, 0, *values)
         except OverflowError:  # a float beyond float32
-            self._packer.pack_into(block.memory, 0, *(ctypes.c_float(v).value if type(v) is float else v for v in values))
+            self._packer.pack_into(block.memory, 0, *map(_within_float32, values))
         x, y, z = grid
         if self._extended:
             self._launch_extended(x, y, z, stream, block)
@@ -332,7 +338,7 @@ class CudaKernel:
             if result[0] is not _SUCCESS:
                 driver.check(self._device, result, f"launch {self.name}")
         self._blocks.append(block)
-        driver.note_launch(self._device, self.name)
+        self._note(self.name)
         if driver.after_launch is not None:
             driver.after_launch(self._device)
 
@@ -391,6 +397,11 @@ _FORMATS = {
     "fp32": "f4x",
     "fp64": "d",
 }
+
+
+def _within_float32(value: Any) -> Any:
+    """A float that float32 can only hold as infinity, so; all else as it is."""
+    return ctypes.c_float(value).value if type(value) is float else value
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:

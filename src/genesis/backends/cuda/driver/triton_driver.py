@@ -1,7 +1,7 @@
 """Triton without torch: compiling for a named architecture, and the driver object that Triton asks about the device.
 
-Nothing here needs a GPU. Triton's global driver object is ours only while we compile, so that PyTorch's compiler, in the
-same process, finds its own; install() makes it ours for good, for kernels launched as kernel[grid](…).
+Nothing here needs a GPU. Triton's global driver object is ours only while we compile, so that PyTorch's compiler finds
+its own in the same process; installed() makes it ours for a while, for kernels launched as kernel[grid](…).
 """
 
 from __future__ import annotations
@@ -33,6 +33,17 @@ def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -
     )
     with _compiling, _active(TritonDriver(target)):
         return triton.compile(source, target=target, options=dict(signature.options))
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Triton's own kernel[grid](…) takes DeviceArrays, and runs on our current stream, inside the with block."""
+    from genesis.backends.cuda import driver
+
+    device = driver.get()
+    target = GPUTarget("cuda", device.properties(0).compute_capability, 32)
+    with _active(TritonDriver(target, device)):
+        yield
 
 
 @contextmanager

@@ -60,14 +60,15 @@ def _gelu_backward_kernel(grad, x):
 
 @triton.jit
 def _gelu_tanh_kernel(x):
-    return 0.5 * x * (1.0 + libdevice.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    # (1 + tanh u) / 2 is σ(2u), without the cancellation for negative u
+    return x * _logistic(1.5957691216057308 * (x + 0.044715 * x * x * x))
 
 
 @triton.jit
 def _gelu_tanh_backward_kernel(grad, x):
-    t = libdevice.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))
-    inner = 0.7978845608028654 * (1.0 + 0.134145 * x * x)
-    return grad * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner)
+    s = _logistic(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    inner = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    return grad * (s + x * s * (1.0 - s) * inner)  # d = σ(2u) + x·σ(2u)·(1 − σ(2u))·2u′
 
 
 @triton.jit
@@ -132,7 +133,8 @@ def _tanh_backward_kernel(grad, y):
 
 _FORWARDS = [_relu_kernel, _gelu_kernel, _gelu_tanh_kernel, _silu_kernel, _hardsigmoid_kernel, _hardswish_kernel]
 _BACKWARDS = [_relu_backward_kernel, _gelu_backward_kernel, _gelu_tanh_backward_kernel, _silu_backward_kernel]
-_BACKWARDS += [_hardsigmoid_backward_kernel, _hardswish_backward_kernel, _sigmoid_backward_kernel, _tanh_backward_kernel]
+_BACKWARDS += [_hardsigmoid_backward_kernel, _hardswish_backward_kernel]
+_BACKWARDS += [_sigmoid_backward_kernel, _tanh_backward_kernel]
 
 SPECIMENS = [
     *(specimen(op, dtype) for op in _FORWARDS for dtype in (bfloat16, float64)),

@@ -1,6 +1,6 @@
 """Convolution as an implicit matrix product, for any strides: results × channels, summed over taps and input channels.
 
-One kernel serves the forward and the gradient of the input. Along each axis the result at i takes, at tap t, the input at
+One kernel serves the forward and the input's gradient. Along each axis the result at i takes, at tap t, the input at
 
     i · step + start + t · spread
 
@@ -116,7 +116,7 @@ def _conv_kernel(
             accumulator = tl.dot(values, weights, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
     else:
         chunks = tl.cdiv(num_inputs, BLOCK_K)
-        for i in range(0, taps[0] * taps[1] * chunks):
+        for i in range(taps[0] * taps[1] * chunks):
             tap = i // chunks
             tap_row = tap // taps[1]
             tap_column = tap % taps[1]
@@ -171,7 +171,7 @@ def _depthwise_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Groups with one channel on the weight's input side: a channel takes one input (forward) or a few (input gradient).
+    """Groups with one channel on the weight's input side: a channel takes one input, or a few (input gradient).
 
     weight_strides: (channel, height, width). Of outputs_per_input and inputs_per_output one is 1.
     """
@@ -183,7 +183,7 @@ def _depthwise_kernel(
     top = row * step[0] + start[0]
     left = column * step[1] + start[1]
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
-    for i in range(0, taps[0] * taps[1] * inputs_per_output):
+    for i in range(taps[0] * taps[1] * inputs_per_output):
         tap = i // inputs_per_output
         tap_row = tap // taps[1]
         tap_column = tap % taps[1]
@@ -361,7 +361,7 @@ def _sum_splits_kernel(
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     total = tl.zeros((BLOCK,), COMPUTE)
-    for _ in range(0, num_splits):
+    for _ in range(num_splits):
         total += tl.load(partial_ptr + elements, mask=mask, other=0)
         partial_ptr += num_elements
     inputs = elements % num_inputs

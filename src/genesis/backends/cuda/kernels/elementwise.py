@@ -1,18 +1,18 @@
 """What each element-wise op does to one element; pointwise.py has the loops around it.
 
-Values arrive as float32 (float64 for float64), or in their integer type; bool as int8. The functions follow PyTorch in the
-corner cases: NaN, signed zeros, ties, division of negative numbers.
+Values arrive as float32 (float64 for float64), or in their integer type; bool as int8. The functions follow PyTorch in
+the corner cases: NaN, signed zeros, ties, division of negative numbers.
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
-from genesis.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8
 from genesis.backends.cuda.kernels.pointwise import specimen, strided_specimen
+from genesis.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8
 
 
-# --- one operand --------------------------------------------------------------------------------------------------------
+# --- one operand ----------------------------------------------------------------------------------------------------
 @triton.jit
 def _neg_kernel(x):
     if x.dtype.is_floating():
@@ -153,10 +153,10 @@ def _logical_not_kernel(x):
 
 @triton.jit
 def _bitwise_not_kernel(x):
-    return ~x
+    return 0 - x - 1  # ~x would need a constant that unsigned types do not hold
 
 
-# --- two operands: arithmetic ---------------------------------------------------------------------------------------------
+# --- two operands: arithmetic ---------------------------------------------------------------------------------------
 @triton.jit
 def _add_kernel(x, y):
     return x + y
@@ -232,7 +232,7 @@ def _minimum_kernel(x, y):
     return tl.where((x < y) | (x != x), x, y)
 
 
-# --- two operands: comparison, logic, bits ----------------------------------------------------------------------------------
+# --- two operands: comparison, logic, bits --------------------------------------------------------------------------
 @triton.jit
 def _eq_kernel(x, y):
     return x == y
@@ -288,7 +288,7 @@ def _bitwise_xor_kernel(x, y):
     return x ^ y
 
 
-# --- selection ------------------------------------------------------------------------------------------------------------
+# --- selection ------------------------------------------------------------------------------------------------------
 @triton.jit
 def _where_kernel(condition, x, y):
     return tl.where(condition != 0, x, y)
@@ -311,7 +311,8 @@ def _clamp_max_kernel(x, high):
 
 
 _FLOAT_OPS = [_exp_kernel, _expm1_kernel, _log_kernel, _log1p_kernel, _sqrt_kernel, _rsqrt_kernel, _reciprocal_kernel]
-_FLOAT_OPS += [_sin_kernel, _cos_kernel, _tanh_kernel, _sigmoid_kernel, _erf_kernel, _floor_kernel, _ceil_kernel, _round_kernel]
+_FLOAT_OPS += [_sin_kernel, _cos_kernel, _tanh_kernel, _sigmoid_kernel, _erf_kernel]
+_FLOAT_OPS += [_floor_kernel, _ceil_kernel, _round_kernel]
 _TESTS = [_isnan_kernel, _isinf_kernel, _isfinite_kernel, _logical_not_kernel]
 _ARITHMETIC = [_add_kernel, _sub_kernel, _mul_kernel, _floor_divide_kernel, _remainder_kernel, _pow_kernel]
 _ARITHMETIC += [_maximum_kernel, _minimum_kernel]

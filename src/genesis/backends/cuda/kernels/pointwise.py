@@ -1,7 +1,8 @@
 """The two loops around every element-wise op: one over memory that all operands walk alike, one over any strides.
 
-OP is the op's own @triton.jit function of up to four operands; the compiled kernel bears its name. An operand is an array
-(a pointer), a number, or None where the op takes fewer. Values are computed in COMPUTE, so 16-bit floats in float32.
+OP is the op's own @triton.jit function of up to four operands; the compiled kernel bears its name. An operand is an
+array (a pointer), a number, or None where the op takes fewer. Values are computed in COMPUTE, so 16-bit floats in
+float32.
 """
 
 import triton
@@ -119,7 +120,7 @@ def pointwise_strided_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ):
-    """Any strides. Dimension 0 of the strides is the innermost (columns); shape holds the RANK others, inner ones first."""
+    """Any strides. Their dimension 0 is the innermost (columns); shape holds the RANK others, inner ones first."""
     num_column_blocks = tl.cdiv(num_columns, BLOCK_COLUMNS)
     row_block = tl.program_id(0) // num_column_blocks
     column_block = tl.program_id(0) % num_column_blocks

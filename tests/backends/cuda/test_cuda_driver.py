@@ -1,0 +1,145 @@
+"""What the driver for GPUs hands to CUDA, seen without a GPU: packed arguments, launch attributes, errors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.bindings.driver")
+
+from cuda.bindings import driver as cu
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver.cuda_driver import CudaDriver, CudaKernel, _check, _Streams
+from genesis.errors import DeviceError
+from genesis.settings import override
+
+
+class Recorder:
+    """Stands in for CudaDriver and for the CUDA calls of a launch."""
+
+    after_launch = None
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._streams = _Streams()
+        self.launched: list[str] = []
+        self.calls: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(cu, "cuLaunchKernel", self._record)
+        monkeypatch.setattr(cu, "cuLaunchKernelEx", self._record_extended)
+
+    def _record(self, function: Any, *call: Any) -> tuple[Any, ...]:
+        self.calls.append(call)
+        return (cu.CUresult.CUDA_SUCCESS,)
+
+    def _record_extended(self, config: Any, function: Any, address: int, extra: int) -> tuple[Any, ...]:
+        self.calls.append((config, address))
+        return (cu.CUresult.CUDA_SUCCESS,)
+
+    def activate(self, device: int) -> None: ...
+    def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
+        return _check(result, doing)
+
+    def recorder(self, device: int) -> Any:
+        return self.launched.append
+
+
+def metadata(**changes: Any) -> SimpleNamespace:
+    given = {"num_warps": 4, "num_ctas": 1, "shared": 128, "global_scratch_size": 0}
+    return SimpleNamespace(**{**given, "launch_pdl": False, "launch_cooperative_grid": False, **changes})
+
+
+def arguments(address: int, formats: str) -> list[Any]:
+    """What a kernel would read through the table of addresses."""
+    table = (ctypes.c_void_p * len(formats)).from_address(address)
+    return [
+        struct.unpack("<" + f, ctypes.string_at(slot or 0, struct.calcsize(f)))[0]
+        for f, slot in zip(formats, table, strict=True)
+    ]
+
+
+def test_arguments_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    types = ["*fp32", "constexpr", "i32", ("i32", "constexpr", "i64"), "fp32", "fp64", "constexpr"]
+    kernel = CudaKernel(recorder, 0, "_some_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
+    kernel.launch((5, 6, 7), 9, [0x7F0000001000, None, -3, 4, 1, 2**40, 0.5, 0.1, 1])
+    x, y, z, threads, _, _, shared, stream, address, _ = recorder.calls[0]
+    assert (x, y, z, threads, shared, int(stream)) == (5, 6, 7, 128, 128, 9)
+    assert arguments(address, "QiiqfdQQ") == [0x7F0000001000, -3, 4, 2**40, 0.5, 0.1, 0, 0]
+    assert recorder.launched == ["_some_kernel"]
+
+
+def test_a_single_argument_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    for types, values, expected in [
+        (["constexpr", "*i64"], [1, 64], [64, 0, 0]),
+        (["constexpr"], [None], [0, 0]),
+        ([], [], [0, 0]),
+    ]:
+        kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
+        kernel.launch((1, 1, 1), 0, values)
+        assert arguments(recorder.calls[-1][8], "Q" * len(expected)) == expected
+
+
+def test_float_beyond_float32_becomes_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i64", "fp32"], metadata())  # type: ignore[arg-type]
+    kernel.launch((1, 1, 1), 0, [2**60, -1e300])
+    assert arguments(recorder.calls[0][8], "qf") == [2**60, -math.inf]
+
+
+def test_argument_memory_is_reused_after_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], metadata())  # type: ignore[arg-type]
+    for value in range(3):
+        kernel.launch((1, 1, 1), 0, [value])
+    assert len({call[8] for call in recorder.calls}) == 1
+
+
+def test_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    asked = metadata(num_ctas=2, launch_pdl=True, launch_cooperative_grid=True)
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], asked)  # type: ignore[arg-type]
+    kernel.launch((3, 4, 5), 0, [42])
+    config, address = recorder.calls[0]
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX) == (6, 4, 5, 128)
+    assert (config.sharedMemBytes, config.numAttrs) == (128, 3)
+    names = [attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for attribute in config.attrs]
+    assert names == ["PROGRAMMATIC_STREAM_SERIALIZATION", "COOPERATIVE", "CLUSTER_DIMENSION"]
+    assert (config.attrs[2].value.clusterDim.x, config.attrs[2].value.clusterDim.y) == (2, 1)
+    assert arguments(address, "i") == [42]
+
+
+def test_errors_name_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cu, "cuGetErrorString", lambda error: (cu.CUresult.CUDA_SUCCESS, b"an illegal memory access"))
+    with pytest.raises(KernelError, match="launch _kernel: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"):
+        _check((cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,), "launch _kernel")
+
+
+def test_errors_name_the_kernels_that_may_have_caused_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cu, "cuGetErrorString", lambda error: (cu.CUresult.CUDA_SUCCESS, b"an illegal memory access"))
+    faulty = CudaDriver.__new__(CudaDriver)
+    faulty._devices = [SimpleNamespace(recent=["_first_kernel", "_second_kernel"])]  # type: ignore[list-item]
+    with pytest.raises(KernelError, match=r"synchronize \(kernels since .* first: _second_kernel, _first_kernel\)"):
+        faulty.check(0, (cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,), "synchronize")
+
+
+def test_no_device_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_device(flags: int) -> tuple[Any, ...]:
+        raise RuntimeError("no libcuda")
+
+    monkeypatch.setattr(cu, "cuInit", no_device)
+    with pytest.raises(DeviceError, match=r"no NVIDIA GPU .*; GENESIS_CUDA=simulated needs none \(no libcuda\)"):
+        CudaDriver()
+
+
+def test_switched_off() -> None:
+    with override(cuda="off"):
+        assert not driver.is_available()
+        with pytest.raises(DeviceError, match="switched off by GENESIS_CUDA=off"):
+            driver.get()

@@ -1,0 +1,153 @@
+"""The pool's bookkeeping: reuse, streams, limits, running out, statistics."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from genesis import dtypes
+from genesis.backends.backend import Backend
+from genesis.backends.cuda import array, memory, streams
+from genesis.backends.cuda.memory import Pool, size_class
+from genesis.backends.cuda.simulated import SimulatedDriver
+from genesis.errors import DeviceError, OutOfMemoryError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool(SimulatedDriver(num_devices=1, total_memory=4 * MIB), 0)
+
+
+def free(pool: Pool, block: tuple[int, int], stream: int = 0, others: tuple[int, ...] = ()) -> None:
+    pool.returned.append((*block, stream, others))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 513, 4097, 100_000, MIB + 1, 3 * 10**9])
+def test_size_class_wastes_little(num_bytes: int) -> None:
+    size = size_class(num_bytes)
+    assert num_bytes <= size <= max(512 + num_bytes, num_bytes * 1.125)
+    assert size % 512 == 0
+    assert size_class(size) == size
+
+
+def test_freed_memory_is_reused_on_its_stream(pool: Pool) -> None:
+    block = pool.allocate(1000, 0)
+    free(pool, block)
+    assert pool.allocate(900, 7) != block, "another stream must not get it"
+    assert pool.allocate(900, 0) == block
+    assert pool.statistics().num_driver_allocations == 2
+
+
+def test_memory_used_on_another_stream_waits_for_it(pool: Pool) -> None:
+    done = False
+    driver = pool._driver
+    driver.event_done = lambda device, event: done  # type: ignore[method-assign]
+    block = pool.allocate(1000, 0)
+    free(pool, block, 0, others=(7,))
+    assert pool.allocate(1000, 0) != block
+    done = True
+    assert pool.allocate(1000, 0) == block
+
+
+def test_statistics(pool: Pool) -> None:
+    blocks = [pool.allocate(MIB, 0) for _ in range(3)]
+    free(pool, blocks[0])
+    now = pool.statistics()
+    assert (now.allocated, now.reserved, now.cached) == (2 * MIB, 3 * MIB, MIB)
+    assert (now.peak_allocated, now.peak_reserved, now.num_allocations) == (3 * MIB, 3 * MIB, 3)
+    pool.empty_cache()
+    pool.reset_peaks()
+    now = pool.statistics()
+    assert (now.reserved, now.peak_allocated, now.peak_reserved) == (2 * MIB, 2 * MIB, 2 * MIB)
+    assert pool._driver.memory_info(0) == (2 * MIB, 4 * MIB)
+
+
+def test_running_out_gives_back_the_cache_first(pool: Pool) -> None:
+    for _ in range(2):
+        free(pool, pool.allocate(3 * MIB, 0))
+    assert pool.statistics().cached == 3 * MIB
+    pool.allocate(2 * MIB, 0)
+    assert pool.statistics().cached == 0
+
+
+def test_out_of_memory_tells_the_figures_and_can_go_on(pool: Pool) -> None:
+    held = pool.allocate(3 * MIB, 0)
+    message = r"cuda:0: out of memory: asked for 2\.0 MiB, arrays hold 3\.0 MiB, 1\.0 MiB of 4\.0 MiB are free"
+    with pytest.raises(OutOfMemoryError, match=message):
+        pool.allocate(2 * MIB, 0)
+    pool.allocate(MIB, 0)
+    free(pool, held)
+    pool.allocate(2 * MIB, 0)
+    assert pool.statistics().allocated == 3 * MIB
+
+
+def test_limit(pool: Pool) -> None:
+    pool.limit = MIB
+    with pytest.raises(OutOfMemoryError, match=r"the limit is 1\.0 MiB"):
+        pool.allocate(MIB + 1, 0)
+    free(pool, pool.allocate(MIB // 2, 0))
+    pool.allocate(MIB, 0)
+    assert pool.statistics().reserved == MIB
+
+
+def test_arrays_free_their_memory(cuda: Backend) -> None:
+    pool = memory.pool(0)
+    gc.collect()
+    before = pool.statistics().allocated
+    x = array.empty((1000,), dtypes.float32)
+    view = x.view((10,), (1,), 5)
+    assert pool.statistics().allocated == before + 4096
+    del x
+    assert pool.statistics().allocated == before + 4096, "a view keeps its storage"
+    del view
+    assert pool.statistics().allocated == before
+
+
+def test_provoked_out_of_memory_on_the_device(cuda: Backend) -> None:
+    total = memory.driver.get().properties(0).total_memory
+    with pytest.raises(OutOfMemoryError):
+        array.empty((2 * total,), dtypes.uint8)
+    assert cuda.to_host(cuda.full((3,), 1, dtypes.int32)).tolist() == [1, 1, 1]
+
+
+def test_unknown_device(cuda: Backend) -> None:
+    with pytest.raises(DeviceError, match="expected a device below"):
+        array.empty((1,), dtypes.float32, 99)
+
+
+def test_record_stream_holds_memory_back(simulated: Backend) -> None:
+    other = streams.Stream()
+    x = array.empty((1000,), dtypes.float32)
+    x.storage.record_stream(other.handle)
+    x.storage.record_stream(other.handle)
+    assert x.storage._others == (other.handle,)
+    x.storage.record_stream(x.storage.stream)
+    assert x.storage._others == (other.handle,)
+
+
+def test_threads_share_the_pool(pool: Pool) -> None:
+    def work() -> None:
+        for _ in range(200):
+            free(pool, pool.allocate(1000, 0))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    now = pool.statistics()
+    assert (now.allocated, now.num_allocations) == (0, 1600)
+    assert now.reserved == now.num_driver_allocations * 1024 <= 8 * 1024
+
+
+def test_fresh_simulated_memory_reads_as_nan(simulated: Backend) -> None:
+    for _ in range(2):  # new, and reused
+        x = array.empty((100,), dtypes.float32)
+        assert np.isnan(simulated.to_host(x)).all()
+        simulated.copy_into(x, 1.0)
+        del x

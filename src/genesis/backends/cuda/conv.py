@@ -84,7 +84,7 @@ def conv_weight_grad(
         columns = num_inputs * math.prod(taps) if flat else num_inputs
         choice = _TILES[dtype.itemsize]
         tile = tiles.ranked(choice, num_outputs // groups, columns, num_pixels, groups, dtype, device)[0]
-        num_programs = groups * tile.count(num_outputs // groups, columns) * (1 if flat else math.prod(taps))
+        num_programs = groups * tile.num_tiles(num_outputs // groups, columns) * (1 if flat else math.prod(taps))
     pixels_per_block = tile.block_m if depthwise else tile.block_k
     out = array.empty(weight_shape, dtype, device)
     compute = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
@@ -243,7 +243,7 @@ def _gather(
     channel_strides = (c, k) if transposed else (k, c)
     group_stride = weight.shape[0] // groups * k
     launch(
-        kernels._conv_kernel, (groups * tile.count(num_pixels, num_outputs),), *arrays, num_pixels, num_outputs,
+        kernels._conv_kernel, (groups * tile.num_tiles(num_pixels, num_outputs),), *arrays, num_pixels, num_outputs,
         num_inputs, *geometry, place.strides, input.strides, (*channel_strides, *tap_strides), group_stride,
         residual_strides, **constants, PRECISION=tiles.DOT_PRECISION[dtype], FLAT=flat, GROUP=_GROUP, **tile.constants,
     )  # fmt: skip

@@ -16,9 +16,8 @@ from genesis.backends.cuda.storage import copy
 from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, equivalent
 
-_ELEMENTS = 1024  # per program of an element-wise pass
 _CHANNELS = 128  # per program of a per-channel kernel
-_TILE = 4096  # elements that a summing program holds
+_SUMMED, _PASSED = 4096, 2048  # elements that a program of a sum, of an element-wise pass holds
 
 
 def conv_bn_relu(
@@ -28,6 +27,7 @@ def conv_bn_relu(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
     x = conv_forward(input, weight, bias, stride, padding, dilation, groups)
+    gamma, beta = _dense(gamma), _dense(beta)
     num_channels, device = x.shape[1], x.device_index
     mean = array.empty((num_channels,), _wide(x.dtype), device)
     inverse_std = array.empty((num_channels,), _wide(x.dtype), device)
@@ -47,8 +47,8 @@ def conv_bn_relu(
         )  # fmt: skip
     y = array.empty(x.shape, x.dtype, device, x.strides)
     launch(
-        kernels._normalize_kernel, (-(-x.size // _ELEMENTS),), y, x, _channels_last(residual), mean, inverse_std,
-        gamma, beta, x.size, num_channels, RELU=activation == "relu", COMPUTE=COMPUTE[x.dtype], BLOCK=_ELEMENTS,
+        kernels._normalize_kernel, _pass_grid(x), y, x, _channels_last(residual), mean, inverse_std, gamma, beta,
+        x.size // max(num_channels, 1), num_channels, RELU=activation == "relu", **_pass_constants(x),
     )  # fmt: skip
     return y, x, mean, inverse_std
 
@@ -59,7 +59,7 @@ def conv_bn_relu_backward(
     dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
 ) -> tuple[DeviceArray | None, ...]:  # fmt: skip
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    x, grad = _channels_last(conv_output), _channels_last(grad)
+    x, grad, gamma = _channels_last(conv_output), _channels_last(grad), _dense(gamma)
     activated = _channels_last(y) if activation == "relu" else None
     num_channels, device = x.shape[1], x.device_index
     needs_x = needs_input or needs_weight
@@ -85,9 +85,8 @@ def conv_bn_relu_backward(
     grad_x, grad_residual = like(needs_x, x), like(needs_residual, x)
     if needs_x or needs_residual:
         launch(
-            kernels._backward_kernel, (-(-x.size // _ELEMENTS),), grad_x, grad_residual, grad, activated, x, mean,
-            inverse_std, gamma, sums, x.size // num_channels, x.size, num_channels,
-            TRAINING=training, COMPUTE=COMPUTE[x.dtype], BLOCK=_ELEMENTS,
+            kernels._backward_kernel, _pass_grid(x), grad_x, grad_residual, grad, activated, x, mean, inverse_std,
+            gamma, sums, x.size // max(num_channels, 1), num_channels, TRAINING=training, **_pass_constants(x),
         )  # fmt: skip
     geometry = (stride, padding, dilation, groups)
     grad_input = grad_weight = None
@@ -105,7 +104,7 @@ class _Chunks:
         num_channels = x.shape[1]
         num_rows = x.size // max(num_channels, 1)
         block_n = min(tiles.power_of_2(num_channels), 64)
-        block_m = min(tiles.power_of_2(num_rows), _TILE // block_n)
+        block_m = min(tiles.power_of_2(num_rows), _SUMMED // block_n)
         channel_blocks = -(-num_channels // block_n)
         wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
         blocks = -(-num_rows // block_m)
@@ -116,8 +115,26 @@ class _Chunks:
         self.constants: dict[str, Any] = {"COMPUTE": COMPUTE[x.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n}
 
 
+def _pass_constants(x: DeviceArray) -> dict[str, Any]:
+    """The blocks of an element-wise pass over x."""
+    block_n = min(tiles.power_of_2(x.shape[1]), 128)
+    block_m = min(tiles.power_of_2(x.size // max(x.shape[1], 1)), _PASSED // block_n)
+    return {"COMPUTE": COMPUTE[x.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n}
+
+
+def _pass_grid(x: DeviceArray) -> tuple[int, int]:
+    blocks = _pass_constants(x)
+    num_channels = x.shape[1]
+    return -(-x.size // max(num_channels, 1) // blocks["BLOCK_M"]), -(-num_channels // blocks["BLOCK_N"])
+
+
 def _wide(dtype: DType) -> DType:
     return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+
+
+def _dense(x: Any) -> Any:
+    """A vector, or a copy of it without gaps; None stays None."""
+    return x if x is None or x.strides == (1,) else copy(x, (1,))
 
 
 def _channels_last(x: Any) -> Any:

@@ -135,7 +135,7 @@ def _triton_run(problem: Problem, tile: Tile) -> Run:
     numbers = (
         p.rows, p.columns, p.terms, p.x_strides, p.y_strides, p.batch_shape, p.x_batch_strides, p.y_batch_strides,
     )  # fmt: skip
-    grid = (p.num_matrices * tile.count(p.rows, p.columns),)
+    grid = (p.num_matrices * tile.num_tiles(p.rows, p.columns),)
 
     def run(out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
         launch(_matmul_kernel, grid, out, x, y, bias, *numbers, **constants)

@@ -29,7 +29,7 @@ class Tile(NamedTuple):
         num_warps = min(self.num_warps, 4) if block_m * block_n <= 64 * 128 else self.num_warps
         return Tile(block_m, block_n, block_k, num_warps, self.num_stages)
 
-    def count(self, m: int, n: int) -> int:
+    def num_tiles(self, m: int, n: int) -> int:
         return -(-m // self.block_m) * -(-n // self.block_n)
 
     @property
@@ -56,7 +56,7 @@ def ranked(tiles: Sequence[Tile], m: int, n: int, k: int, batch: int, dtype: DTy
     properties = driver.get().properties(device)
     fitted = list(dict.fromkeys(tile.fitted(m, n, k) for tile in tiles))
     fitted = [tile for tile in fitted if _shared_memory(tile, dtype) <= properties.max_shared_memory] or fitted[-1:]
-    enough = [i for i, tile in enumerate(fitted) if batch * tile.count(m, n) >= properties.multiprocessor_count]
+    enough = [i for i, tile in enumerate(fitted) if batch * tile.num_tiles(m, n) >= properties.multiprocessor_count]
     best = enough[0] if enough else len(fitted) - 1
     return sorted(fitted, key=lambda tile: abs(fitted.index(tile) - best))
 

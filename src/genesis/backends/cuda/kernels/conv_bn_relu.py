@@ -23,6 +23,16 @@ def _block(index, rows_per_chunk, num_rows, num_channels, BLOCK_N: tl.constexpr)
     return first, end, channels, channels < num_channels
 
 
+@triton.jit
+def _tile(num_rows, num_channels, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A pass's channels and elements, and which of them there are."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = channels < num_channels
+    elements = rows[:, None] * num_channels + channels[None, :]
+    return channels, mask, elements, (rows < num_rows)[:, None] & mask[None, :]
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def _statistics_kernel(
     partial_ptr,
@@ -115,7 +125,7 @@ def _running_statistics_kernel(
     tl.store(inverse_std_ptr + channels, libdevice.rcp_rn(libdevice.sqrt_rn(var + eps)), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _normalize_kernel(
     y_ptr,
     x_ptr,
@@ -124,29 +134,28 @@ def _normalize_kernel(
     inverse_std_ptr,
     gamma_ptr,
     beta_ptr,
-    num_elements,
+    num_rows,
     num_channels,
     RELU: tl.constexpr,
     COMPUTE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """y = act((x − mean) · inverse_std · gamma + beta + residual)."""
-    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = elements < num_elements
-    channels = elements % num_channels
-    x = tl.load(x_ptr + elements, mask=mask, other=0).to(COMPUTE)
-    y = x - tl.load(mean_ptr + channels, mask=mask, other=0)
+    channels, mask, elements, inside = _tile(num_rows, num_channels, BLOCK_M, BLOCK_N)
+    mean = tl.load(mean_ptr + channels, mask=mask, other=0)
     scale = tl.load(inverse_std_ptr + channels, mask=mask, other=0)
     if gamma_ptr is not None:
         scale *= tl.load(gamma_ptr + channels, mask=mask, other=0).to(COMPUTE)
-    y *= scale
+    x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
+    y = (x - mean[None, :]) * scale[None, :]
     if beta_ptr is not None:
-        y += tl.load(beta_ptr + channels, mask=mask, other=0).to(COMPUTE)
+        y += tl.load(beta_ptr + channels, mask=mask, other=0).to(COMPUTE)[None, :]
     if residual_ptr is not None:
-        y += tl.load(residual_ptr + elements, mask=mask, other=0).to(COMPUTE)
+        y += tl.load(residual_ptr + elements, mask=inside, other=0).to(COMPUTE)
     if RELU:
         y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
-    tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -234,7 +243,7 @@ def _parameter_grads_kernel(
         tl.store(grad_bias_ptr + channels, grad_bias.to(grad_bias_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=_SIZES)
 def _backward_kernel(
     grad_x_ptr,
     grad_residual_ptr,
@@ -246,23 +255,21 @@ def _backward_kernel(
     gamma_ptr,
     sums_ptr,
     num_rows,
-    num_elements,
     num_channels,
     TRAINING: tl.constexpr,
     COMPUTE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """The gradients of the convolution's output and of the residual, which is g.
 
     grad_x = scale · (g − Σg / n − (x − mean) · inverse_std² · Σ(g · (x − mean)) / n), scale = inverse_std · gamma;
     without the sums in inference.
     """
-    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = elements < num_elements
-    channels = elements % num_channels
-    grad = _through_relu(grad_ptr, y_ptr, elements, mask, COMPUTE)
+    channels, mask, elements, inside = _tile(num_rows, num_channels, BLOCK_M, BLOCK_N)
+    grad = _through_relu(grad_ptr, y_ptr, elements, inside, COMPUTE)
     if grad_residual_ptr is not None:
-        tl.store(grad_residual_ptr + elements, grad.to(grad_residual_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_residual_ptr + elements, grad.to(grad_residual_ptr.dtype.element_ty), mask=inside)
     if grad_x_ptr is not None:
         inverse_std = tl.load(inverse_std_ptr + channels, mask=mask, other=0)
         scale = inverse_std
@@ -270,11 +277,12 @@ def _backward_kernel(
             scale *= tl.load(gamma_ptr + channels, mask=mask, other=0).to(COMPUTE)
         if TRAINING:
             share = libdevice.rcp_rn(num_rows.to(COMPUTE))
-            x = tl.load(x_ptr + elements, mask=mask, other=0).to(COMPUTE)
-            deviation = x - tl.load(mean_ptr + channels, mask=mask, other=0)
+            mean = tl.load(mean_ptr + channels, mask=mask, other=0)
+            average = tl.load(sums_ptr + channels, mask=mask, other=0) * share
             slope = tl.load(sums_ptr + num_channels + channels, mask=mask, other=0) * share * inverse_std * inverse_std
-            grad -= tl.load(sums_ptr + channels, mask=mask, other=0) * share + deviation * slope
-        tl.store(grad_x_ptr + elements, (grad * scale).to(grad_x_ptr.dtype.element_ty), mask=mask)
+            x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
+            grad -= average[None, :] + (x - mean[None, :]) * slope[None, :]
+        tl.store(grad_x_ptr + elements, (grad * scale[None, :]).to(grad_x_ptr.dtype.element_ty), mask=inside)
 
 
 def _specimens(dtype):
@@ -288,8 +296,8 @@ def _specimens(dtype):
         Specimen(_running_statistics_kernel, (wide, wide, wide, wide, 64, 1e-5), {"BLOCK": 64}),
         Specimen(
             _normalize_kernel,
-            (dtype, dtype, dtype, wide, wide, dtype, dtype, 192000, 64),
-            {**compute, "RELU": True, "BLOCK": 1024},
+            (dtype, dtype, dtype, wide, wide, dtype, dtype, 3000, 64),
+            {**block, "RELU": True},
         ),
         Specimen(_backward_sums_kernel, (wide, dtype, dtype, dtype, wide, *chunks), block),
         Specimen(
@@ -299,8 +307,8 @@ def _specimens(dtype):
         ),
         Specimen(
             _backward_kernel,
-            (dtype, dtype, dtype, dtype, dtype, wide, wide, dtype, wide, 3000, 192000, 64),
-            {**compute, "TRAINING": True, "BLOCK": 1024},
+            (dtype, dtype, dtype, dtype, dtype, wide, wide, dtype, wide, 3000, 64),
+            {**block, "TRAINING": True},
         ),
     ]
 

@@ -85,13 +85,10 @@ def attention_backward(
     return grad_query, grad_key, grad_value
 
 
-def _batch(lead: Shape, *arrays: DeviceArray | None) -> tuple[Shape | None, ...]:
+def _batch(lead: Shape, *arrays: DeviceArray | None) -> tuple[Any, ...]:
     """The leading dimensions merged, the innermost first, and each array's strides over them."""
     walks = [x.strides[:-2] for x in arrays if x is not None]
-    if math.prod(lead) == 1:
-        sizes, merged = (1,), [(0,)] * (len(walks) + 1)
-    else:
-        sizes, merged = collapse(lead, [contiguous_strides(lead), *walks])
+    sizes, merged = collapse(lead, [contiguous_strides(lead), *walks])
     strides = iter(merged[1:])
     return sizes[::-1], *(None if x is None else next(strides)[::-1] for x in arrays)
 

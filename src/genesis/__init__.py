@@ -2,14 +2,23 @@
 
 __version__ = "0.1.0"
 
+from math import e as e
+from math import inf as inf
+from math import nan as nan
+from math import pi as pi
+
+from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
 from genesis import nn as nn
-from genesis import shapes as shapes
+from genesis import optim as optim
+from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
 from genesis.autograd import is_grad_enabled as is_grad_enabled
 from genesis.autograd import no_grad as no_grad
 from genesis.autograd import set_grad_enabled as set_grad_enabled
+from genesis.checkpoint import load as load
+from genesis.checkpoint import save as save
 from genesis.creation import arange as arange
 from genesis.creation import as_tensor as as_tensor
 from genesis.creation import empty as empty
@@ -18,6 +27,8 @@ from genesis.creation import eye as eye
 from genesis.creation import from_numpy as from_numpy
 from genesis.creation import full as full
 from genesis.creation import full_like as full_like
+from genesis.creation import get_rng_state as get_rng_state
+from genesis.creation import is_tensor as is_tensor
 from genesis.creation import linspace as linspace
 from genesis.creation import manual_seed as manual_seed
 from genesis.creation import ones as ones
@@ -29,13 +40,13 @@ from genesis.creation import randint_like as randint_like
 from genesis.creation import randn as randn
 from genesis.creation import randn_like as randn_like
 from genesis.creation import randperm as randperm
+from genesis.creation import set_rng_state as set_rng_state
 from genesis.creation import tensor as tensor
 from genesis.creation import zeros as zeros
 from genesis.creation import zeros_like as zeros_like
 from genesis.dtypes import DType as DType
-from genesis.dtypes import DType as dtype
 from genesis.dtypes import bfloat16 as bfloat16
-from genesis.dtypes import bool_ as bool
+from genesis.dtypes import bool_, promote
 from genesis.dtypes import float16 as float16
 from genesis.dtypes import float32 as float32
 from genesis.dtypes import float64 as float64
@@ -48,23 +59,44 @@ from genesis.dtypes import set_default_dtype as set_default_dtype
 from genesis.dtypes import uint8 as uint8
 from genesis.functional import abs as abs
 from genesis.functional import add as add
+from genesis.functional import all as all
+from genesis.functional import amax as amax
+from genesis.functional import amin as amin
+from genesis.functional import any as any
+from genesis.functional import argmax as argmax
+from genesis.functional import argmin as argmin
+from genesis.functional import argsort as argsort
 from genesis.functional import bitwise_and as bitwise_and
 from genesis.functional import bitwise_not as bitwise_not
 from genesis.functional import bitwise_or as bitwise_or
 from genesis.functional import bitwise_xor as bitwise_xor
+from genesis.functional import bmm as bmm
+from genesis.functional import broadcast_to as broadcast_to
+from genesis.functional import cat as cat
 from genesis.functional import ceil as ceil
+from genesis.functional import chunk as chunk
 from genesis.functional import clamp as clamp
 from genesis.functional import clone as clone
 from genesis.functional import cos as cos
+from genesis.functional import cumsum as cumsum
+from genesis.functional import diagonal as diagonal
 from genesis.functional import div as div
+from genesis.functional import dot as dot
+from genesis.functional import einsum as einsum
 from genesis.functional import eq as eq
 from genesis.functional import erf as erf
 from genesis.functional import exp as exp
 from genesis.functional import expm1 as expm1
+from genesis.functional import flatten as flatten
+from genesis.functional import flip as flip
 from genesis.functional import floor as floor
 from genesis.functional import floor_divide as floor_divide
+from genesis.functional import gather as gather
 from genesis.functional import ge as ge
 from genesis.functional import gt as gt
+from genesis.functional import index_add as index_add
+from genesis.functional import index_put as index_put
+from genesis.functional import index_select as index_select
 from genesis.functional import isfinite as isfinite
 from genesis.functional import isinf as isinf
 from genesis.functional import isnan as isnan
@@ -75,33 +107,81 @@ from genesis.functional import log_softmax as log_softmax
 from genesis.functional import logical_and as logical_and
 from genesis.functional import logical_not as logical_not
 from genesis.functional import logical_or as logical_or
+from genesis.functional import logsumexp as logsumexp
 from genesis.functional import lt as lt
+from genesis.functional import masked_fill as masked_fill
+from genesis.functional import masked_select as masked_select
+from genesis.functional import matmul as matmul
+from genesis.functional import max as max
 from genesis.functional import maximum as maximum
+from genesis.functional import mean as mean
+from genesis.functional import min as min
 from genesis.functional import minimum as minimum
+from genesis.functional import mm as mm
+from genesis.functional import movedim as movedim
 from genesis.functional import mul as mul
+from genesis.functional import mv as mv
+from genesis.functional import narrow as narrow
 from genesis.functional import ne as ne
 from genesis.functional import neg as neg
+from genesis.functional import nonzero as nonzero
+from genesis.functional import norm as norm
+from genesis.functional import outer as outer
+from genesis.functional import permute as permute
 from genesis.functional import pow as pow
+from genesis.functional import prod as prod
 from genesis.functional import reciprocal as reciprocal
 from genesis.functional import relu as relu
 from genesis.functional import remainder as remainder
+from genesis.functional import reshape as reshape
+from genesis.functional import roll as roll
 from genesis.functional import round as round
 from genesis.functional import rsqrt as rsqrt
+from genesis.functional import scatter as scatter
+from genesis.functional import scatter_add as scatter_add
 from genesis.functional import sigmoid as sigmoid
 from genesis.functional import sign as sign
 from genesis.functional import sin as sin
 from genesis.functional import softmax as softmax
+from genesis.functional import sort as sort
+from genesis.functional import split as split
 from genesis.functional import sqrt as sqrt
 from genesis.functional import square as square
+from genesis.functional import squeeze as squeeze
+from genesis.functional import stack as stack
+from genesis.functional import std as std
 from genesis.functional import sub as sub
+from genesis.functional import sum as sum
+from genesis.functional import swapaxes as swapaxes
+from genesis.functional import t as t
+from genesis.functional import take_along_dim as take_along_dim
 from genesis.functional import tanh as tanh
+from genesis.functional import tile as tile
+from genesis.functional import topk as topk
+from genesis.functional import transpose as transpose
+from genesis.functional import tril as tril
+from genesis.functional import triu as triu
+from genesis.functional import unbind as unbind
+from genesis.functional import unflatten as unflatten
+from genesis.functional import unsqueeze as unsqueeze
+from genesis.functional import var as var
 from genesis.functional import where as where
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
+from genesis.interop import load_torch as load_torch
 from genesis.ndarray import Device as Device
-from genesis.ndarray import Device as device
 from genesis.tensor import Tensor as Tensor
 
-double, half, long, int = float64, float16, int64, int32
+bool, promote_types = bool_, promote
+dtype, device = DType, Device  # PyTorch's names of the types
+double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
-channels_last, contiguous_format = "channels_last", "contiguous"
+channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
+
+
+def __getattr__(name: str) -> object:
+    if name == "data":  # on first use, as it imports torch
+        import importlib
+
+        return importlib.import_module("genesis.data")
+    raise AttributeError(f"module 'genesis' has no attribute {name!r}")

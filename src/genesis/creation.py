@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from genesis import dtypes
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.ndarray import CPU, Device, NDArray
+from genesis.ndarray import CPU, Device, NDArray, random
 from genesis.shapes import Shape, channels_last_strides
 from genesis.tensor import Tensor
 
@@ -21,7 +22,7 @@ Number = bool | int | float
 _FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is not dtypes.bfloat16}
 
 
-# --- from values ----------------------------------------------------------------------------------------------------------
+# --- from values ------------------------------------------------------------------------------------------------------
 
 
 def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
@@ -89,7 +90,12 @@ def _without_tensors(data: Any) -> Any:
     return [_without_tensors(item) for item in data] if isinstance(data, list | tuple) else data
 
 
-# --- filled ---------------------------------------------------------------------------------------------------------------
+def is_tensor(obj: object) -> bool:
+    """Whether obj is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+# --- filled -----------------------------------------------------------------------------------------------------------
 
 
 def empty(
@@ -122,7 +128,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """A tensor of fill_value, in its dtype by default."""
-    fill_value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    fill_value = _number("full", "fill_value", fill_value)
     dtype = dtype or dtypes.of_scalar(fill_value)
     return Tensor(NDArray.full(_size("full", (size,)), fill_value, dtype, _device(device)), requires_grad)
 
@@ -174,7 +180,7 @@ def _like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad:
     return {"dtype": dtype or input.dtype, "device": device or input.device, "requires_grad": requires_grad}
 
 
-# --- counted ----------------------------------------------------------------------------------------------------------------
+# --- counted ----------------------------------------------------------------------------------------------------------
 
 
 def arange(
@@ -209,23 +215,38 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """steps evenly spaced values from start to end, both included."""
+    if not hasattr(steps, "__index__"):
+        raise DTypeError(describe("linspace", "steps", "an int", type(steps).__name__))
     if steps < 0:
         raise ValueError(describe("linspace", "steps", "at least 0", steps))
-    values = np.linspace(start, end, steps)
+    values = np.linspace(_number("linspace", "start", start), _number("linspace", "end", end), steps)
     return Tensor(
         NDArray.from_numpy(values, dtypes.float64).to(_dtype(dtype)).to_device(_device(device)), requires_grad
     )
 
 
-# --- random -----------------------------------------------------------------------------------------------------------------
+# --- random -----------------------------------------------------------------------------------------------------------
 
 
 def manual_seed(seed: int) -> None:
     """Start the generators of all devices from seed; the CPU then draws the same numbers as PyTorch."""
-    from genesis import backends
+    if isinstance(seed, float) or not hasattr(seed, "__index__"):
+        raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
+    random.manual_seed(operator.index(seed))
 
-    for backend in tuple(backends.active.values()):
-        backend.manual_seed(int(seed))
+
+def get_rng_state(device: DeviceLike = None) -> Tensor:
+    """The state of a device's generator, as bytes in a uint8 tensor."""
+    return tensor(np.frombuffer(random.get_state(_device(device)), dtype=np.uint8))
+
+
+def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
+    """Put a device's generator into a state that get_rng_state gave."""
+    if not isinstance(new_state, Tensor) or new_state.dtype is not dtypes.uint8:
+        raise DTypeError(
+            describe("set_rng_state", "new_state", "a tensor of uint8", getattr(new_state, "dtype", new_state))
+        )
+    random.set_state(new_state.numpy().tobytes(), _device(device))
 
 
 def rand(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
@@ -290,7 +311,7 @@ def randint_like(
     return randint(low, high, input.shape, **_like(input, dtype, device, requires_grad))
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _device(device: DeviceLike) -> Device:
@@ -312,3 +333,12 @@ def _size(op: str, size: Any) -> Shape:
     if any(length < 0 for length in shape):
         raise ShapeError(describe(op, "size", "sizes of at least 0", shape))
     return shape
+
+
+def _number(op: str, argument: str, value: Any) -> Number:
+    """A Python number, or the value of a 0-d tensor."""
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise ShapeError(describe(op, argument, "a number or a 0-d tensor", f"shape {value.shape}"))
+        return value.item()
+    return value

@@ -1,9 +1,9 @@
-"""Tensor: what users hold. Each method is one line into functional; properties read the array."""
+"""Tensor: what users hold. Properties read the array; the methods are one line into functional, most in methods.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,15 +11,16 @@ from genesis import autograd, dtypes, shapes
 from genesis import functional as F
 from genesis.autograd import Variable
 from genesis.dtypes import DType
-from genesis.errors import DTypeError, describe
+from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.interop import to_torch
+from genesis.methods import Methods
 from genesis.ndarray import Device, NDArray
 from genesis.shapes import Shape
 
-if TYPE_CHECKING:
-    import torch
+OPERANDS: tuple[type[Any], ...] = (Variable, int, float, np.generic)  # what == and != compare with
 
 
-class Tensor(Variable):
+class Tensor(Methods):
     """An n-dimensional array with a place in the graph of gradients.
 
     Example:
@@ -29,7 +30,7 @@ class Tensor(Variable):
         [2.0, 4.0]
     """
 
-    # --- what it is ------------------------------------------------------------------------------------------------
+    # --- what it is ---------------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
@@ -54,6 +55,20 @@ class Tensor(Variable):
     @property
     def itemsize(self) -> int:
         return self.dtype.itemsize
+
+    @property
+    def T(self) -> Any:  # noqa: N802  (PyTorch's name)
+        """The transpose of a matrix."""
+        if self.ndim != 2:
+            raise ShapeError(describe("T", "self", "2 dimensions; use .mT or .permute()", self.ndim))
+        return F.t(self)
+
+    @property
+    def mT(self) -> Any:  # noqa: N802  (PyTorch's name)
+        """Each matrix transposed: the last two dimensions swapped."""
+        if self.ndim < 2:
+            raise ShapeError(describe("mT", "self", "at least 2 dimensions", self.ndim))
+        return F.transpose(self, -2, -1)
 
     @property
     def data(self) -> Tensor:
@@ -92,11 +107,11 @@ class Tensor(Variable):
     def is_contiguous(self, memory_format: str = "contiguous") -> bool:
         return self.array.contiguous(memory_format == "channels_last") is self.array
 
-    # --- gradients -------------------------------------------------------------------------------------------------
+    # --- gradients ----------------------------------------------------------------------------------------------------
 
     backward = autograd.backward
 
-    # --- to Python and to other places -------------------------------------------------------------------------------
+    # --- to Python and to other places --------------------------------------------------------------------------------
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number."""
@@ -120,11 +135,7 @@ class Tensor(Variable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def to_torch(self) -> torch.Tensor:
-        """A PyTorch tensor on the same memory, outside the graph."""
-        import torch
-
-        return torch.from_dlpack(self.detach())
+    to_torch = to_torch
 
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
@@ -135,10 +146,15 @@ class Tensor(Variable):
         return self.array.handle.__dlpack_device__()
 
     def to(
-        self, *args: Any, device: Any = None, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False,
+        self,
+        *args: Any,
+        device: Any = None,
+        dtype: DType | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
         memory_format: str | None = None,
-    ) -> Any:  # fmt: skip
-        """In another dtype, on another device, or as another tensor: to(dtype), to(device), to(device, dtype), to(other)."""
+    ) -> Any:
+        """In another dtype or on another device: to(dtype), to(device), to(device, dtype), to(another_tensor)."""
         for arg in args:
             if isinstance(arg, DType):
                 dtype = arg
@@ -146,14 +162,12 @@ class Tensor(Variable):
                 device, dtype = arg.device, arg.dtype
             elif isinstance(arg, str | Device):
                 device = arg
-            elif isinstance(arg, bool):
-                non_blocking = arg
-            elif arg is not None:
+            elif arg is not None and not isinstance(arg, bool):  # a bool is non_blocking, as copies here always wait
                 raise DTypeError(describe("to", "args", "a dtype, a device or a tensor", type(arg).__name__))
         result = self if dtype is None else F.cast(self, dtype)
         result = result if device is None else F.to_device(result, Device(device))
         result = F.clone(result) if copy and result is self else result
-        return result if memory_format is None else F.contiguous(result, memory_format)
+        return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
     def cpu(self) -> Any:
         return self.to("cpu")
@@ -164,86 +178,7 @@ class Tensor(Variable):
     def type_as(self, other: Tensor) -> Any:
         return self.to(other.dtype)
 
-    def double(self) -> Any:
-        return self.to(dtypes.float64)
-
-    def float(self) -> Any:
-        return self.to(dtypes.float32)
-
-    def half(self) -> Any:
-        return self.to(dtypes.float16)
-
-    def bfloat16(self) -> Any:
-        return self.to(dtypes.bfloat16)
-
-    def long(self) -> Any:
-        return self.to(dtypes.int64)
-
-    def int(self) -> Any:
-        return self.to(dtypes.int32)
-
-    def bool(self) -> Any:
-        return self.to(dtypes.bool_)
-
-    clone = F.clone
-    contiguous = F.contiguous
-
-    # --- element-wise --------------------------------------------------------------------------------------------------
-
-    add = F.add
-    sub = F.sub
-    mul = F.mul
-    div = F.div
-    floor_divide = F.floor_divide
-    remainder = F.remainder
-    pow = F.pow
-    neg = F.neg
-    abs = F.abs
-    exp = F.exp
-    expm1 = F.expm1
-    log = F.log
-    log1p = F.log1p
-    sqrt = F.sqrt
-    rsqrt = F.rsqrt
-    square = F.square
-    reciprocal = F.reciprocal
-    sign = F.sign
-    sin = F.sin
-    cos = F.cos
-    tanh = F.tanh
-    sigmoid = F.sigmoid
-    erf = F.erf
-    floor = F.floor
-    ceil = F.ceil
-    round = F.round
-    clamp = F.clamp
-    clip = F.clamp
-    maximum = F.maximum
-    minimum = F.minimum
-    relu = F.relu
-    softmax = F.softmax
-    log_softmax = F.log_softmax
-    eq = F.eq
-    ne = F.ne
-    lt = F.lt
-    le = F.le
-    gt = F.gt
-    ge = F.ge
-    isnan = F.isnan
-    isinf = F.isinf
-    isfinite = F.isfinite
-    logical_and = F.logical_and
-    logical_or = F.logical_or
-    logical_not = F.logical_not
-    bitwise_and = F.bitwise_and
-    bitwise_or = F.bitwise_or
-    bitwise_xor = F.bitwise_xor
-    bitwise_not = F.bitwise_not
-
-    def where(self, condition: Tensor, other: Any) -> Any:
-        return F.where(condition, self, other)
-
-    # --- in place ------------------------------------------------------------------------------------------------------
+    # --- in place: self keeps its shape and dtype; leaves that require grad only under no_grad() ----------------------
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
         """Take source's values, broadcast and cast."""
@@ -264,8 +199,8 @@ class Tensor(Variable):
     def mul_(self, other: Any) -> Any:
         return self._change(F.mul, other)
 
-    def div_(self, other: Any) -> Any:
-        return self._change(F.div, other)
+    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Any:
+        return self._change(F.div, other, rounding_mode=rounding_mode)
 
     def neg_(self) -> Any:
         return self._change(F.neg)
@@ -282,60 +217,56 @@ class Tensor(Variable):
     def relu_(self) -> Any:
         return self._change(F.relu)
 
+    def sigmoid_(self) -> Any:
+        return self._change(F.sigmoid)
+
+    def tanh_(self) -> Any:
+        return self._change(F.tanh)
+
     def clamp_(self, min: Any = None, max: Any = None) -> Any:
         return self._change(F.clamp, min, max)
 
-    # --- operators -----------------------------------------------------------------------------------------------------
+    def masked_fill_(self, mask: Tensor, value: Any) -> Any:
+        return self._change(F.masked_fill, mask, value)
 
-    __add__ = F.add
-    __sub__ = F.sub
-    __mul__ = F.mul
-    __truediv__ = F.div
-    __floordiv__ = F.floor_divide
-    __mod__ = F.remainder
-    __pow__ = F.pow
-    __neg__ = F.neg
-    __abs__ = F.abs
-    __invert__ = F.bitwise_not
-    __and__ = __rand__ = F.bitwise_and
-    __or__ = __ror__ = F.bitwise_or
-    __xor__ = __rxor__ = F.bitwise_xor
-    __radd__ = F.add
-    __rmul__ = F.mul
-    __lt__ = F.lt
-    __le__ = F.le
-    __gt__ = F.gt
-    __ge__ = F.ge
+    def index_add_(self, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
+        return self._change(F.index_add, dim, index, source, alpha=alpha)
+
+    def scatter_(self, dim: int, index: Tensor, src: Any = None, *, value: Any = None) -> Any:
+        return self._change(F.scatter, dim, index, src, value=value)
+
+    def scatter_add_(self, dim: int, index: Tensor, src: Tensor) -> Any:
+        return self._change(F.scatter_add, dim, index, src)
+
+    index_put_ = F.index_put_
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Any:
+        """Fill with draws from the uniform distribution over [low, high)."""
+        if not low <= high:
+            raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
+        return self._change(_drawn, "rand", high - low, low)
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Any:
+        """Fill with draws from the normal distribution."""
+        if not std >= 0:
+            raise ValueError(describe("normal_", "std", "at least 0", std))
+        return self._change(_drawn, "randn", std, mean)
+
     __iadd__ = add_
     __isub__ = sub_
     __imul__ = mul_
     __itruediv__ = div_
-    __hash__ = object.__hash__
 
-    def __eq__(self, other: object) -> Any:
-        return F.eq(self, other) if _is_operand(other) else NotImplemented
-
-    def __ne__(self, other: object) -> Any:
-        return F.ne(self, other) if _is_operand(other) else NotImplemented
-
-    def __rsub__(self, other: Any) -> Any:
-        return F.sub(other, self)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return F.div(other, self)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return F.floor_divide(other, self)
-
-    def __rmod__(self, other: Any) -> Any:
-        return F.remainder(other, self)
-
-    def __rpow__(self, other: Any) -> Any:
-        return F.pow(other, self)
-
-    # --- Python's protocols --------------------------------------------------------------------------------------------
+    # --- Python's protocols -------------------------------------------------------------------------------------------
 
     __array_priority__ = 1000  # numpy leaves `array + tensor` to us
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: Any) -> Any:
+        return F.eq(self, other) if isinstance(other, OPERANDS) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        return F.ne(self, other) if isinstance(other, OPERANDS) else NotImplemented
 
     def __len__(self) -> Any:
         return len(self.array)
@@ -380,7 +311,7 @@ class Tensor(Variable):
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         if not self.is_leaf:
-            raise autograd.GraphError("deepcopy: only leaves can be copied; use .detach().clone()")
+            raise GraphError("deepcopy: only leaves can be copied; use .detach().clone()")
         copied = type(self).__new__(type(self))
         Variable.__init__(copied, self.array.clone(), self.requires_grad)
         memo[id(self)] = copied
@@ -389,12 +320,16 @@ class Tensor(Variable):
 
     def __reduce__(self) -> Any:
         if self.requires_grad and not self.is_leaf:
-            raise autograd.GraphError("pickle: only leaves can be pickled; use .detach()")
+            raise GraphError("pickle: only leaves can be pickled; use .detach()")
         return _restored, (type(self), self.array.bits(), self.dtype, str(self.device), self.requires_grad)
 
 
-def _is_operand(value: object) -> bool:
-    return isinstance(value, Tensor | int | float | np.generic)
+def _drawn(target: Tensor, op: str, scale: float, shift: float) -> Any:
+    """scale · draws + shift, in target's shape and dtype."""
+    if not target.is_floating_point():
+        raise DTypeError(describe(op, "self", "a floating dtype", target.dtype))
+    draws = NDArray.random(op, target.device, target.shape, target.dtype)
+    return target._like(draws.mul(scale).add(shift))
 
 
 def _copied(target: Tensor, source: Any) -> Any:
@@ -404,10 +339,10 @@ def _copied(target: Tensor, source: Any) -> Any:
     return F.expand(F.cast(F.to_device(source, target.device), target.dtype), target.shape)
 
 
-def _restored(kind: type, bits: np.ndarray, dtype: DType, device: str, requires_grad: bool) -> Any:
+def _restored(kind: type[Tensor], bits: np.ndarray, dtype: DType, device: str, requires_grad: bool) -> Any:
     tensor = kind.__new__(kind)
     Variable.__init__(tensor, NDArray.from_numpy(bits, dtype).to_device(Device(device)), requires_grad)
     return tensor
 
 
-Tensor._result_class = Tensor
+Variable._result_class = Tensor._result_class = Tensor

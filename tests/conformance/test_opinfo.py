@@ -22,11 +22,13 @@ def cases() -> Iterator[Any]:
     for name in surface.NAMES:
         for op in OPS.get(name, ()):
             extra = HALVES_AND_DOUBLE if name in surface.ALL_DTYPES else ()
-            for dtype in (torch.float32, *(dtype for dtype in extra if dtype in op.dtypes)):
+            first = torch.float32 if torch.float32 in op.dtypes else torch.int64
+            for dtype in (first, *(dtype for dtype in extra if dtype in op.dtypes)):
                 variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:reduction. 'mean' divides")  # PyTorch's own
 @pytest.mark.parametrize(("op", "dtype"), list(cases()))
 def test_samples(op: Any, dtype: torch.dtype) -> None:
     ours = find(op.name)

@@ -90,7 +90,8 @@ class Variable:
                 raise GraphError(f"{name}: a leaf that requires grad can only be changed in place under no_grad()")
             if self._viewed_at is not None:
                 raise GraphError(
-                    f"{name}: a view cannot take part in a graph by a change in place; change its base instead"
+                    f"{name}: a view cannot be changed in place where gradients are recorded; "
+                    "assign to the tensor it was taken from: base[index] = ..."
                 )
             before.array = self.array.clone()  # the graph goes on from the old values
             before.requires_grad, before._node, before._output_index = (
@@ -98,7 +99,7 @@ class Variable:
                 self._node,
                 self._output_index,
             )
-        result = function(before, *args, **kwargs)
+        result = function(before, *[before if arg is self else arg for arg in args], **kwargs)
         mine, new = self.array, result.array
         if new.shape != mine.shape:
             raise ShapeError(f"{name}: in place, the result's shape {new.shape} must be the tensor's {mine.shape}")

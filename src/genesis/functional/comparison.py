@@ -7,6 +7,7 @@ from typing import Any
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, binary
 
 Number = bool | int | float
@@ -34,41 +35,49 @@ class Ask(ArrayFunction):
 
 def eq(input: Tensor, other: Tensor | Number) -> Any:
     """input = other."""
+    require_tensors("eq", input=input)
     return Compare.apply(input, other, op="eq")
 
 
 def ne(input: Tensor, other: Tensor | Number) -> Any:
     """input ≠ other."""
+    require_tensors("ne", input=input)
     return Compare.apply(input, other, op="ne")
 
 
 def lt(input: Tensor, other: Tensor | Number) -> Any:
     """input < other."""
+    require_tensors("lt", input=input)
     return Compare.apply(input, other, op="lt")
 
 
 def le(input: Tensor, other: Tensor | Number) -> Any:
     """input ≤ other."""
+    require_tensors("le", input=input)
     return Compare.apply(input, other, op="le")
 
 
 def gt(input: Tensor, other: Tensor | Number) -> Any:
     """input > other."""
+    require_tensors("gt", input=input)
     return Compare.apply(input, other, op="gt")
 
 
 def ge(input: Tensor, other: Tensor | Number) -> Any:
     """input ≥ other."""
+    require_tensors("ge", input=input)
     return Compare.apply(input, other, op="ge")
 
 
-def logical_and(input: Tensor, other: Tensor | Number) -> Any:
+def logical_and(input: Tensor, other: Tensor) -> Any:
     """input and other, nonzero being true."""
+    require_tensors("logical_and", input=input, other=other)
     return Compare.apply(input, other, op="logical_and")
 
 
-def logical_or(input: Tensor, other: Tensor | Number) -> Any:
+def logical_or(input: Tensor, other: Tensor) -> Any:
     """input or other, nonzero being true."""
+    require_tensors("logical_or", input=input, other=other)
     return Compare.apply(input, other, op="logical_or")
 
 

@@ -42,9 +42,10 @@ class ToDevice(ArrayFunction):
         return grad.to_device(ctx.device)
 
 
-def clone(input: Tensor) -> Any:
-    """A copy with its own memory."""
-    return Clone.apply(input)
+def clone(input: Tensor, *, memory_format: str = "preserve") -> Any:
+    """A copy with its own memory, in the order of input's unless memory_format says another."""
+    copied = Clone.apply(input)
+    return copied if memory_format == "preserve" else contiguous(copied, memory_format)
 
 
 class Clone(ArrayFunction):

@@ -12,6 +12,7 @@ from typing import Any
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
+from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, binary
 
 Number = bool | int | float
@@ -192,6 +193,7 @@ class Pow(ArrayFunction):
 
 def maximum(input: Tensor, other: Tensor) -> Any:
     """The larger of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    require_tensors("maximum", input=input, other=other)
     return Maximum.apply(input, other)
 
 
@@ -209,6 +211,7 @@ class Maximum(ArrayFunction):
 
 def minimum(input: Tensor, other: Tensor) -> Any:
     """The smaller of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    require_tensors("minimum", input=input, other=other)
     return Minimum.apply(input, other)
 
 

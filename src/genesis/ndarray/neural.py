@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from genesis.ndarray.dispatch import Array, backend_of, call, call_raw, handles
+from genesis.ndarray.dispatch import backend_of, call, call_raw, handles
 from genesis.shapes import Shape
 
 Pair = tuple[int, int]
 
 
-class NeuralOps(Array):
+class NeuralOps:
     """A part of NDArray: see the module's docstring."""
 
     __slots__ = ()
 
-    # --- convolution ------------------------------------------------------------------------------------------------
+    # --- convolution --------------------------------------------------------------------------------------------------
 
     def conv_forward(
         self, weight: Any, bias: Any | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
@@ -27,9 +27,10 @@ class NeuralOps(Array):
         return call("conv_forward", self, weight, bias, stride, padding, dilation, groups)
 
     def conv_input_grad(
-        self, weight: Any, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
-    ) -> Any:
-        return call("conv_input_grad", self, weight, input_shape, stride, padding, dilation, groups)
+        self, weight: Any, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+        bias: Any | None = None,
+    ) -> Any:  # fmt: skip
+        return call("conv_input_grad", self, weight, input_shape, stride, padding, dilation, groups, bias)
 
     def conv_weight_grad(
         self, input: Any, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
@@ -51,7 +52,7 @@ class NeuralOps(Array):
     def conv_prepacked(self, packed: Any, residual: Any | None, activation: str | None) -> Any:
         return call("conv_prepacked", self, packed, residual, activation)
 
-    # --- pooling and interpolation ----------------------------------------------------------------------------------
+    # --- pooling and interpolation ------------------------------------------------------------------------------------
 
     def max_pool2d(
         self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
@@ -87,7 +88,7 @@ class NeuralOps(Array):
     ) -> Any:
         return call("interpolate_backward", self, input_shape, mode, align_corners, scales)
 
-    # --- normalisation ----------------------------------------------------------------------------------------------
+    # --- normalisation ------------------------------------------------------------------------------------------------
 
     def batch_norm(self, weight: Any, bias: Any, running_mean: Any, running_var: Any, *args: Any) -> tuple[Any, ...]:
         return call("batch_norm", self, weight, bias, running_mean, running_var, *args)
@@ -113,12 +114,12 @@ class NeuralOps(Array):
     def rms_norm_backward(self, x: Any, normalized_ndim: int, weight: Any, *args: Any) -> tuple[Any, ...]:
         return call("rms_norm_backward", self, x, normalized_ndim, weight, *args)
 
-    # --- attention, embedding, losses -------------------------------------------------------------------------------
+    # --- attention, embedding, losses ---------------------------------------------------------------------------------
 
     def attention(self, key: Any, value: Any, mask: Any | None, is_causal: bool, scale: float) -> tuple[Any, Any]:
         """y, and what attention_backward wants as saved (the backend's own)."""
         y, saved = call_raw("attention", self, key, value, mask, is_causal, scale)
-        return type(self)(y, self.device), saved
+        return type(self)(y, self.device), saved  # type: ignore[call-arg, attr-defined]
 
     def attention_backward(
         self, query: Any, key: Any, value: Any, mask: Any | None, y: Any, saved: Any, is_causal: bool, scale: float
@@ -135,7 +136,7 @@ class NeuralOps(Array):
         return call("nll_loss_backward", self, shape, target, weight, ignore_index)
 
 
-# --- optimizer steps: in place, over lists of arrays on one device -------------------------------------------------
+# --- optimizer steps: in place, over lists of arrays on one device ------------------------------------------------
 
 
 def sgd_step(params: Sequence[Any], grads: Sequence[Any], buffers: Sequence[Any] | None, *args: Any) -> None:

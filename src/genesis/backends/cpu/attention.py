@@ -5,10 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+aten = torch.ops.aten
+
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
+    if _fused_takes(query, key, value):
+        q, k, v = (_heads(x) for x in (query, key, value))
+        y, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, is_causal, attn_mask=_additive(mask, q.dtype), scale=scale
+        )
+        return y.reshape(*query.shape[:-1], value.shape[-1]), log_sum_exp
     probabilities = _probabilities(query, key, mask, is_causal, scale)
     return torch.matmul(probabilities, value), probabilities
 
@@ -17,6 +25,12 @@ def attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, y: Tensor, saved: Tensor,
     is_causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    if _fused_takes(query, key, value):
+        g, q, k, v, out = (_heads(x) for x in (grad, query, key, value, y))
+        grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            g, q, k, v, out, saved, 0.0, is_causal, attn_mask=_additive(mask, q.dtype), scale=scale
+        )
+        return tuple(grad.reshape(x.shape) for grad, x in zip(grads, (query, key, value), strict=True))
     # y = P·v, P = softmax(S), S = scale·q·kᵀ: dS = P ∘ (dP − rowsum(dP ∘ P))
     probabilities = saved
     grad_value = probabilities.transpose(-2, -1) @ grad
@@ -25,6 +39,23 @@ def attention_backward(
     grad_query = grad_scores @ key * scale
     grad_key = grad_scores.transpose(-2, -1) @ query * scale
     return grad_query, grad_key, grad_value
+
+
+def _fused_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    return query.shape[-1] == value.shape[-1] and 0 not in query.shape and 0 not in key.shape
+
+
+def _heads(x: Tensor) -> Tensor:
+    """(…, L, E) as (batch, heads, L, E), which the fused kernel wants."""
+    return x if x.ndim == 4 else x.reshape(-1, 1, *x.shape[-2:])
+
+
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dtype is torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+    return _heads(mask)
 
 
 def _probabilities(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:

@@ -20,8 +20,20 @@ def conv_forward(
 
 
 def conv_input_grad(
-    grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Tensor:
+    grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    if bias is not None:
+        # What the stride leaves open of the result's size.
+        open_sizes = [
+            size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
+            for size, n, k, s, p, d in zip(
+                input_shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
+            )
+        ]
+        wide = _accumulator(grad.dtype, dilation)
+        operands = (_channels_last(grad).to(wide), weight.to(wide), bias.to(wide))
+        return torch.conv_transpose2d(*operands, stride, padding, open_sizes, groups, dilation).to(grad.dtype)
     # Only the shape and the dtype of the input count here.
     input = grad.new_empty(1).expand(input_shape)
     return _backward(_channels_last(grad), input, weight, stride, padding, dilation, groups, 0)
@@ -38,9 +50,17 @@ def _backward(
     grad: Tensor, input: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int, which: int
 ) -> Tensor:
     mask = (which == 0, which == 1, False)
-    return aten.convolution_backward(grad, input, weight, None, stride, padding, dilation, False, (0, 0), groups, mask)[
-        which
-    ]
+    wide = _accumulator(grad.dtype, dilation)
+    grads = aten.convolution_backward(
+        grad.to(wide), input.to(wide), weight.to(wide), None, stride, padding, dilation, False, (0, 0), groups, mask
+    )
+    return grads[which].to(grad.dtype)
+
+
+def _accumulator(dtype: torch.dtype, dilation: Pair) -> torch.dtype:
+    """The dtype to compute in: torch's own kernels, which take what oneDNN doesn't, add up 16-bit floats in 16 bits."""
+    beyond_onednn = dtype is torch.float16 or (dtype is torch.bfloat16 and dilation != (1, 1))
+    return torch.float32 if beyond_onednn else dtype
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -57,8 +57,9 @@ def _source_index(size: int, before: int, after: int, mode: str) -> Tensor:
     index = torch.arange(-before, size + after)
     if mode == "replicate":
         return index.clamp(0, size - 1)
-    if mode == "circular":
-        return index % size
+    if mode == "circular":  # what is left after cropping goes round
+        start = max(-before, 0)
+        return start + (index - start) % (size - start - max(-after, 0))
     index = index.abs()  # reflect, without the edge itself
     return torch.where(index >= size, 2 * (size - 1) - index, index)
 

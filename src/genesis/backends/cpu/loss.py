@@ -13,6 +13,8 @@ aten = torch.ops.aten
 def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor]:
     kept = target != ignore_index
     index = target.masked_fill(~kept, 0)
+    if index.numel() and (index.amin() < 0 or index.amax() >= log_probs.shape[1]):
+        raise IndexError(f"nll_loss: a target is out of range: expected a class in [0, {log_probs.shape[1] - 1}]")
     each = kept.to(log_probs.dtype) if weight is None else weight[index].masked_fill(~kept, 0)
     picked = log_probs.gather(1, index.unsqueeze(1)).squeeze(1)
     return torch.where(kept, -picked * each, picked.new_zeros(())), each

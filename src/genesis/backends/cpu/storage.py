@@ -11,6 +11,7 @@ from torch import Tensor
 from genesis import dtypes
 from genesis.backends.contract import Number, Operand, Shape
 from genesis.dtypes import DType
+from genesis.errors import DTypeError, describe
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
 _GENESIS_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
@@ -80,7 +81,11 @@ def to_host(x: Tensor) -> np.ndarray:
 
 
 def from_dlpack(source: Any) -> Tensor:
-    return torch.from_dlpack(source)
+    tensor = torch.from_dlpack(source)
+    if tensor.dtype not in _GENESIS_DTYPES:
+        known = ", ".join(dtype.name for dtype in dtypes.ALL)
+        raise DTypeError(describe("from_dlpack", "source", f"one of {known}", tensor.dtype))
+    return tensor
 
 
 def synchronize(device_index: int = 0) -> None:

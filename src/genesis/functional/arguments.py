@@ -1,0 +1,24 @@
+"""Checks that several families of functions share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, describe
+from genesis.shapes import Shape
+
+
+def require_tensors(op: str, **values: Any) -> None:
+    """Refuse Python numbers and the like where PyTorch insists on tensors; the keywords are the arguments' names."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise DTypeError(describe(op, name, "a tensor", type(value).__name__))
+
+
+def int_tuple(op: str, values: Any, argument: str = "shape") -> Shape:
+    """A sequence of integers as a tuple."""
+    try:
+        return tuple([value.__index__() for value in values])
+    except (AttributeError, TypeError):
+        raise DTypeError(describe(op, argument, "a sequence of ints", repr(values))) from None

@@ -1,0 +1,149 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from genesis import dtypes, shapes
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.activation import softmax
+from genesis.functional.comparison import ne
+from genesis.functional.elementwise import add, mul, where
+from genesis.functional.linalg import matmul
+from genesis.functional.random import dropout
+from genesis.functional.shape import expand, flatten, transpose, tril, unsqueeze
+from genesis.functional.windows import require_tensor
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """softmax(query·keyᵀ·scale + mask)·value.
+
+    Args:
+        query: (…, L, E), any floating dtype.
+        key: (…, S, E), dtype of query; the leading dimensions of all broadcast.
+        value: (…, S, V), dtype of query.
+        attn_mask: broadcasts to (…, L, S): bool (True takes part), or a number to add in the dtype of query.
+        dropout_p: the probability with which each weight is dropped, whether training or not.
+        is_causal: query l sees the keys 0 to l; without attn_mask.
+        scale: 1/√E if None.
+        enable_gqa: key and value have fewer heads (dimension −3); each serves as many of query's in turn.
+    Returns: (…, L, V), dtype of query; zeros where a query may see no key.
+    Raises: ValueError: sizes that don't fit; attn_mask beside is_causal. TypeError: the dtypes differ.
+    Grad: query, key, value, and an additive attn_mask. Saves all of them, the result, and what the backend adds.
+    Source: Vaswani et al. 2017, arXiv:1706.03762.
+
+    Example:
+        >>> q, k, v = genesis.zeros(1, 2), genesis.zeros(2, 2), genesis.tensor([[1.0], [3.0]])
+        >>> F.scaled_dot_product_attention(q, k, v).item()
+        2.0
+    """
+    op = "scaled_dot_product_attention"
+    _check(op, query, key, value, attn_mask, dropout_p, is_causal)
+    if enable_gqa:
+        key, value = _repeated_heads(op, query, "key", key), _repeated_heads(op, query, "value", value)
+    scores = _check_sizes(op, query, key, value)
+    query, key, value = (
+        x if x.array.shape[:-2] == scores[:-2] else expand(x, (*scores[:-2], *x.array.shape[-2:]))
+        for x in (query, key, value)
+    )
+    scale = 1 / math.sqrt(query.array.shape[-1]) if scale is None else scale
+    if attn_mask is not None:
+        if attn_mask.array.shape != scores:
+            attn_mask = expand(attn_mask, shapes.broadcast(op, attn_mask.array.shape, scores))
+        if attn_mask.array.shape != scores:
+            raise ShapeError(describe(op, "attn_mask", f"a shape that broadcasts to {scores}", attn_mask.array.shape))
+    if dropout_p > 0 or (attn_mask is not None and attn_mask.requires_grad):
+        return _by_formula(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return Attention.apply(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
+
+
+class Attention(ArrayFunction):
+    autocast = "lower"
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: NDArray, key: NDArray, value: NDArray, mask: NDArray | None, *, is_causal: bool, scale: float
+    ) -> NDArray:
+        for argument, array in (("key", key), ("value", value)):
+            if array.dtype is not query.dtype:
+                expected = f"the dtype of query, {query.dtype}"
+                raise DTypeError(describe("scaled_dot_product_attention", argument, expected, array.dtype))
+        if mask is not None and mask.dtype.name != "bool":
+            mask = mask.to(query.dtype)
+        y, saved = query.attention(key, value, mask, is_causal, scale)
+        if any(ctx.needs_input_grad):
+            ctx.save(query, key, value, mask, y, saved)
+            ctx.options = (is_causal, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return *grad.attention_backward(*ctx.saved, *ctx.options), None
+
+
+def _by_formula(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float) -> Any:
+    """The same from single functions, where weights are dropped or the mask has a gradient."""
+    scores = mul(matmul(query, transpose(key, -2, -1)), scale)
+    seen = None
+    if is_causal:
+        rows, columns = scores.array.shape[-2:]
+        seen = tril(scores._like(scores.array.full_like(True, (rows, columns), dtypes.bool_)))
+    elif mask is not None and mask.array.dtype.name == "bool":
+        seen = mask
+    elif mask is not None:
+        scores, seen = add(scores, mask), ne(mask, -math.inf)
+    if seen is None:
+        weights = softmax(scores, -1)
+    else:  # the lowest finite number, not −∞: a query that sees no key must give 0, not NaN
+        lowest = -65504.0 if scores.array.dtype.name == "float16" else -3e38
+        weights = where(seen, softmax(where(seen, scores, lowest), -1), 0.0)
+    return matmul(dropout(weights, dropout_p), value)
+
+
+def _repeated_heads(op: str, query: Tensor, argument: str, x: Tensor) -> Any:
+    """(…, H, S, E) with each head repeated so that there are as many as query has."""
+    if min(query.array.ndim, x.array.ndim) < 3:
+        raise ShapeError(describe(op, argument, "at least 3 dimensions with enable_gqa", f"shape {x.array.shape}"))
+    heads, *rest = x.array.shape[-3:]
+    wanted = query.array.shape[-3]
+    if wanted == heads:
+        return x
+    if heads == 0 or wanted % heads:
+        raise ShapeError(describe(op, argument, f"a count of heads that divides query's {wanted}", heads))
+    repeated = expand(unsqueeze(x, -3), (*x.array.shape[:-2], wanted // heads, *rest))
+    return flatten(repeated, -4, -3)
+
+
+def _check(op: str, query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> None:
+    for argument, x in (("query", query), ("key", key), ("value", value)):
+        require_tensor(op, argument, x)
+        if x.array.ndim < 2:
+            raise ShapeError(describe(op, argument, "at least 2 dimensions", f"shape {x.array.shape}"))
+        if not x.array.dtype.is_floating_point:
+            raise DTypeError(describe(op, argument, "a floating dtype", x.array.dtype))
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(describe(op, "dropout_p", "a probability in [0, 1]", dropout_p))
+    if mask is not None:
+        require_tensor(op, "attn_mask", mask)
+        if is_causal:
+            raise ValueError(describe(op, "attn_mask", "None beside is_causal", f"shape {mask.array.shape}"))
+        if mask.array.dtype.name != "bool" and not mask.array.dtype.is_floating_point:
+            raise DTypeError(describe(op, "attn_mask", "bool or a floating dtype", mask.array.dtype))
+
+
+def _check_sizes(op: str, query: Tensor, key: Tensor, value: Tensor) -> Shape:
+    """The shape of the scores, (…, L, S)."""
+    q, k, v = query.array.shape, key.array.shape, value.array.shape
+    if k[-1] != q[-1]:
+        raise ShapeError(describe(op, "key", f"(…, S, {q[-1]}), as query's last size", k))
+    if v[-2] != k[-2]:
+        raise ShapeError(describe(op, "value", f"(…, {k[-2]}, V), as many rows as key has", v))
+    return (*shapes.broadcast(op, q[:-2], k[:-2], v[:-2]), q[-2], k[-2])

@@ -1,0 +1,309 @@
+"""Convolution and transposed convolution in one and two dimensions. One dimension is a plane of height 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, require_tensor
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+Size = int | tuple[int, ...]
+Pair = tuple[int, int]
+
+
+def conv1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
+    dilation: Size = 1, groups: int = 1,
+) -> Any:  # fmt: skip
+    """Convolve signals with weight (cross-correlation): conv2d without the height.
+
+    Args:
+        input: (N, C, L) or (C, L).
+        weight: (K, C / groups, S).
+    Returns: (N, K, Q) or (K, Q).
+    Grad: input, weight, bias.
+
+    Example:
+        >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
+        [[[3.0, 3.0]]]
+    """
+    geometry, extra = _check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
+    dilation: Size = 1, groups: int = 1,
+) -> Any:  # fmt: skip
+    """Convolve planes with weight (cross-correlation).
+
+        y[n, k, p, q] = Σ_{c,r,s} x[n, c, p·stride + r·dilation − padding, …] · w[k, c, r, s] + b[k]
+
+    Args:
+        input: (N, C, H, W) or (C, H, W), any floating dtype; any strides.
+        weight: (K, C / groups, R, S), dtype of input.
+        bias: (K,), dtype of input.
+        padding: zeros on each side, or "valid" (none), or "same" (the output has the input's size; stride 1 only).
+        groups: the channels are split into so many groups that are convolved apart.
+    Returns: (N, K, P, Q) or (K, P, Q), dtype of input; 16-bit floats are accumulated in float32.
+    Raises: ValueError: channels don't fit; stride < 1; padding < 0; dilation < 1; the output would be empty.
+        TypeError: the dtypes differ.
+    Grad: input, weight, bias. Saves input and weight.
+    Source: Dumoulin & Visin 2016, arXiv:1603.07285 (shapes).
+
+    Example:
+        >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
+        9.0
+    """
+    geometry, extra = _check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+
+
+def _check_conv(
+    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
+    check_operands(op, spatial, input, weight, bias)
+    checked = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    check_bias(op, bias, weight.array.shape[0])
+    return checked
+
+
+Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
+
+
+class Conv2d(ArrayFunction):
+    """extra is what "same" pads below and on the right beyond padding, where the kernel has an even size."""
+
+    autocast = "lower"
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, extra: Pair
+    ) -> NDArray:
+        check_dtypes("conv2d", input, weight, bias)
+        spatial = weight.ndim - 2
+        needs_input, needs_weight, _ = ctx.needs_input_grad
+        ctx.save(input if needs_weight else None, weight if needs_input else None)
+        ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
+        planes = _pad_after(as_planes(input, spatial), extra)
+        y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
+        return from_planes(y, spatial, input.ndim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        input, weight = ctx.saved
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
+        spatial = len(ctx.weight_shape) - 2
+        grad = as_planes(grad, spatial)
+        grad_input = grad_weight = None
+        if needs_input:
+            shape = planes_shape(ctx.input_shape, spatial)
+            padded = (*shape[:2], shape[2] + ctx.extra[0], shape[3] + ctx.extra[1])
+            grad_input = grad.conv_input_grad(as_planes(weight, spatial), padded, *ctx.geometry)
+            grad_input = grad_input.narrow(2, 0, shape[2]).narrow(3, 0, shape[3])
+            grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
+        if needs_weight:
+            planes = _pad_after(as_planes(input, spatial), ctx.extra)
+            grad_weight = grad.conv_weight_grad(planes, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
+            grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
+        return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
+
+
+def _pad_after(planes: NDArray, extra: Pair) -> NDArray:
+    return planes.pad(((0, 0), (0, 0), (0, extra[0]), (0, extra[1])), "constant", 0) if any(extra) else planes
+
+
+def conv_transpose1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
+    output_padding: Size = 0, groups: int = 1, dilation: Size = 1,
+) -> Any:  # fmt: skip
+    """The transpose of conv1d: conv_transpose2d without the height.
+
+    Args:
+        input: (N, C, L) or (C, L).
+        weight: (C, K / groups, S).
+    Returns: (N, K, Q) or (K, Q), Q = (L − 1)·stride − 2·padding + dilation·(S − 1) + output_padding + 1.
+    Grad: input, weight, bias.
+    """
+    options = (stride, padding, output_padding, groups, dilation)
+    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, *options)
+
+
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
+    output_padding: Size = 0, groups: int = 1, dilation: Size = 1,
+) -> Any:  # fmt: skip
+    """The transpose of conv2d as a linear map: what conv2d's input gradient computes.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W), any floating dtype; any strides.
+        weight: (C, K / groups, R, S), dtype of input.
+        bias: (K,), dtype of input.
+        padding: rows and columns that are taken away from each side of the result.
+        output_padding: rows and columns added on one side of the result; less than stride or dilation.
+    Returns: (N, K, P, Q) or (K, P, Q), P = (H − 1)·stride − 2·padding + dilation·(R − 1) + output_padding + 1.
+    Raises: ValueError: channels don't fit; stride < 1; padding < 0; output_padding too large; an empty output.
+        TypeError: the dtypes differ.
+    Grad: input, weight, bias. Saves input and weight.
+    Source: Dumoulin & Visin 2016, arXiv:1603.07285 (shapes).
+
+    Example:
+        >>> F.conv_transpose2d(genesis.ones(1, 1, 1, 1), genesis.ones(1, 1, 2, 2), stride=2).tolist()
+        [[[[1.0, 1.0], [1.0, 1.0]]]]
+    """
+    options = (stride, padding, output_padding, groups, dilation)
+    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, *options)
+
+
+def _conv_transpose(
+    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
+    groups: Any, dilation: Any,
+) -> Any:  # fmt: skip
+    check_operands(op, spatial, input, weight, bias)
+    x_shape, w_shape = input.array.shape, weight.array.shape
+    stride = per_dimension(op, "stride", stride, spatial, least=1)
+    padding = per_dimension(op, "padding", padding, spatial, least=0)
+    output_padding = per_dimension(op, "output_padding", output_padding, spatial, least=0)
+    dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
+    (groups,) = per_dimension(op, "groups", groups, 1, least=1)
+    channels = x_shape[-spatial - 1]
+    if channels != w_shape[0] or channels % groups:
+        expected = f"{w_shape[0]} channels, as many as weight {w_shape} takes, divisible by {groups} groups"
+        raise ShapeError(describe(op, "input", expected, f"{channels} in {x_shape}"))
+    check_bias(op, bias, w_shape[1] * groups)
+    sizes = []
+    for size, kernel, s, p, extra, d in zip(
+        x_shape[-spatial:], w_shape[2:], stride, padding, output_padding, dilation, strict=True
+    ):
+        if extra >= max(s, d):
+            raise ShapeError(describe(op, "output_padding", f"less than stride {s} or dilation {d}", extra))
+        sizes.append((size - 1) * s - 2 * p + d * (kernel - 1) + extra + 1)
+    if min(sizes) < 1:
+        raise ShapeError(
+            describe(op, "input", f"an output of at least 1 in each dimension, not {tuple(sizes)}", x_shape)
+        )
+    geometry = (planar(stride, 1), planar(padding, 0), planar(dilation, 1), groups)
+    # Where output_padding reaches a whole stride, no convolution maps the result to the input: it gets rows of zeros.
+    extra = planar(tuple(o // s for o, s in zip(output_padding, stride, strict=True)), 0)
+    return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=planar(tuple(sizes), 1), extra=extra)
+
+
+class ConvTranspose2d(ArrayFunction):
+    """size is that of the result's planes; extra is what is padded below and on the right of the input."""
+
+    autocast = "lower"
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, size: Pair, extra: Pair
+    ) -> NDArray:
+        check_dtypes("conv_transpose2d", input, weight, bias)
+        spatial = weight.ndim - 2
+        needs_input, needs_weight, _ = ctx.needs_input_grad
+        ctx.save(input if needs_weight else None, weight if needs_input else None)
+        ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
+        planes = _pad_after(as_planes(input, spatial), extra)
+        channels = weight.shape[1] * geometry[-1]
+        shape = (planes.shape[0], channels, *size)
+        y = planes.conv_input_grad(as_planes(weight, spatial), shape, *geometry, bias)
+        return from_planes(y, spatial, input.ndim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        input, weight = ctx.saved
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
+        spatial = len(ctx.weight_shape) - 2
+        grad = as_planes(grad, spatial)
+        grad_input = grad_weight = None
+        if needs_input:
+            height, width = planes_shape(ctx.input_shape, spatial)[2:]
+            grad_input = grad.conv_forward(as_planes(weight, spatial), None, *ctx.geometry)
+            grad_input = grad_input.narrow(2, 0, height).narrow(3, 0, width)
+            grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
+        if needs_weight:
+            planes = _pad_after(as_planes(input, spatial), ctx.extra)
+            grad_weight = planes.conv_weight_grad(grad, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
+            grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
+        return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
+
+
+# --- checks: one message per case, before anything is computed ---------------------------------------------------
+
+
+def check_operands(op: str, spatial: int, input: Any, weight: Any, bias: Any) -> None:
+    for argument, value in (("input", input), ("weight", weight)):
+        require_tensor(op, argument, value)
+    if bias is not None:
+        require_tensor(op, "bias", bias)
+    if weight.array.ndim != spatial + 2:
+        raise ShapeError(describe(op, "weight", f"{spatial + 2} dimensions", f"shape {weight.array.shape}"))
+    if input.array.ndim not in (spatial + 1, spatial + 2):
+        expected = f"{spatial + 2} dimensions, or {spatial + 1} without a batch"
+        raise ShapeError(describe(op, "input", expected, f"shape {input.array.shape}"))
+    if 0 in input.array.shape[-spatial - 1 :]:
+        raise ShapeError(describe(op, "input", "sizes >= 1 but for the batch", f"shape {input.array.shape}"))
+    if 0 in weight.array.shape:
+        raise ShapeError(describe(op, "weight", "sizes >= 1", f"shape {weight.array.shape}"))
+
+
+def check_bias(op: str, bias: Any, channels: int) -> None:
+    if bias is not None and bias.array.shape != (channels,):
+        raise ShapeError(describe(op, "bias", f"shape {(channels,)}, one for each output channel", bias.array.shape))
+
+
+def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None) -> None:
+    """Called when autocast has chosen the dtypes."""
+    if not input.dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", input.dtype))
+    for argument, array in (("weight", weight), ("bias", bias)):
+        if array is not None and array.dtype is not input.dtype:
+            raise DTypeError(describe(op, argument, f"the dtype of input, {input.dtype}", array.dtype))
+
+
+def conv_geometry(
+    op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
+    """(stride, padding, dilation, groups) of the convolution of planes, and the extra that "same" pads at the end."""
+    spatial = len(w_shape) - 2
+    stride = per_dimension(op, "stride", stride, spatial, least=1)
+    dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
+    (groups,) = per_dimension(op, "groups", groups, 1, least=1)
+    channels, kernel, sizes = x_shape[-spatial - 1], w_shape[2:], x_shape[-spatial:]
+    if channels != w_shape[1] * groups:
+        expected = f"{w_shape[1] * groups} channels, as weight {w_shape} takes in {groups} group(s)"
+        raise ShapeError(describe(op, "input", expected, f"{channels} in {x_shape}"))
+    if w_shape[0] % groups:
+        raise ShapeError(describe(op, "weight", f"output channels divisible by {groups} groups", w_shape[0]))
+    reach = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+    before, after = _paddings(op, padding, reach, stride)
+    for size, b, a, r in zip(sizes, before, after, reach, strict=True):
+        if size + b + a < r + 1:
+            padded = tuple(s + b + a for s, b, a in zip(sizes, before, after, strict=True))
+            expected = f"a padded size of at least the dilated kernel's, {tuple(r + 1 for r in reach)}"
+            raise ShapeError(describe(op, "input", expected, padded))
+    extra = tuple(a - b for a, b in zip(after, before, strict=True))
+    return (planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
+
+
+def _paddings(op: str, padding: Any, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:
+    """Padding before and after each spatial dimension; reach is the dilated kernel's size less one."""
+    if padding == "valid":
+        return (0,) * len(reach), (0,) * len(reach)
+    if padding == "same":
+        if any(s != 1 for s in stride):
+            raise ShapeError(describe(op, "stride", '1, as padding is "same"', stride))
+        return tuple(r // 2 for r in reach), tuple(r - r // 2 for r in reach)
+    if isinstance(padding, str):
+        raise ValueError(describe(op, "padding", '"same", "valid" or numbers', repr(padding)))
+    both = per_dimension(op, "padding", padding, len(reach), least=0)
+    return both, both
+
+
+def planes_shape(shape: Shape, spatial: int) -> Shape:
+    """The shape that as_planes gives."""
+    shape = (1, *shape) if len(shape) == spatial + 1 else shape
+    return (*shape[:2], 1, *shape[2:]) if spatial == 1 else shape

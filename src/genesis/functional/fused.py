@@ -1,0 +1,216 @@
+"""Convolution, batch norm, residual and ReLU as one op; and the same with the norm folded into the weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import ArrayFunction, modes
+from genesis.autograd import Variable as Tensor
+from genesis.errors import ShapeError, describe
+from genesis.functional.conv import (
+    Conv2d,
+    Geometry,
+    Size,
+    check_bias,
+    check_dtypes,
+    check_operands,
+    conv_geometry,
+)  # fmt: skip
+from genesis.functional.normalization import check_several_values, check_statistics
+from genesis.functional.windows import require_tensor
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+
+def conv_bn_relu(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, training: bool = False, momentum: float = 0.1,
+    eps: float = 1e-5, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1, groups: int = 1,
+    residual: Tensor | None = None, activation: str | None = "relu",
+) -> Any:  # fmt: skip
+    """activation(batch_norm(conv2d(input, weight, bias)) + residual), in one op with one exact backward.
+
+    Args:
+        input: (N, C, H, W), any floating dtype; any strides.
+        weight: (K, C / groups, R, S), dtype of input.
+        bias: (K,) or None.
+        gamma, beta: (K,), scale and shift of the norm, or None.
+        running_mean, running_var: (K,); in training they are updated in place, and may be None.
+        training: normalize by the statistics of this batch, else by the running ones.
+        momentum: the share of this batch in the running statistics.
+        residual: the shape of the result, added before the activation, or None.
+        activation: "relu" or None.
+    Returns: (N, K, P, Q), dtype of input.
+    Raises: ValueError: as conv2d and batch_norm; the residual's shape differs.
+    Grad: input, weight, bias, gamma, beta, residual. Saves input, weight, the convolution's output and the result.
+    Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
+
+    Example:
+        >>> x, w, one, zero = genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3), genesis.ones(1), genesis.zeros(1)
+        >>> F.conv_bn_relu(x, w, None, one, zero, zero, one, eps=0.0).item()
+        9.0
+    """
+    op = "conv_bn_relu"
+    check_operands(op, 2, input, weight, bias)
+    if input.array.ndim != 4:
+        raise ShapeError(describe(op, "input", "4 dimensions", f"shape {input.array.shape}"))
+    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    if any(extra):
+        raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', weight.array.shape[2:]))
+    channels = weight.array.shape[0]
+    check_bias(op, bias, channels)
+    check_statistics(op, channels, training, running_mean, running_var, gamma, beta, ("gamma", "beta"))
+    shape = _output_shape(input.array.shape, weight.array.shape, geometry)
+    if training:
+        check_several_values(op, shape)
+    _check_residual(op, residual, shape)
+    _check_activation(op, activation)
+    if modes.state.autocast is not None:  # the convolution's operands take its precision, the norm's stay as they are
+        input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
+    return ConvBNReLU.apply(
+        input, weight, bias, gamma, beta, residual,
+        running=tuple(None if t is None else t.array for t in (running_mean, running_var)),
+        training=training, momentum=momentum, eps=eps, geometry=geometry, activation=activation,
+    )  # fmt: skip
+
+
+class ConvBNReLU(ArrayFunction):
+    @staticmethod
+    def forward(
+        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
+        residual: NDArray | None, *, running: tuple[NDArray | None, NDArray | None], training: bool, momentum: float,
+        eps: float, geometry: Geometry, activation: str | None,
+    ) -> NDArray:  # fmt: skip
+        check_dtypes("conv_bn_relu", input, weight, bias)
+        if residual is not None:
+            residual = residual.to(input.dtype)
+        y, conv_output, mean, inverse_std = input.conv_bn_relu(
+            weight, bias, gamma, beta, *running, residual, training, momentum, eps, *geometry, activation
+        )
+        if training:
+            for statistic in running:
+                if statistic is not None:
+                    statistic.changes.count += 1
+        else:
+            mean = running[0]  # the array itself, so that a change of it before backward is noticed
+        if any(ctx.needs_input_grad):
+            ctx.save(input, weight, gamma, conv_output, mean, inverse_std, y)
+            ctx.options = (training, *geometry, activation)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        input, weight, gamma, conv_output, mean, inverse_std, y = ctx.saved
+        return grad.conv_bn_relu_backward(
+            input, weight, gamma, conv_output, mean, inverse_std, y, *ctx.options, ctx.needs_input_grad
+        )
+
+
+def fold_batch_norm(
+    weight: Tensor,
+    bias: Tensor | None,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+) -> tuple[Any, Any]:
+    """Weight and bias of a convolution that does convolution and batch norm (in eval mode) at once, without gradient.
+
+        scale = γ / √(var + eps);  weight' = weight · scale;  bias' = (bias − mean) · scale + β
+
+    Args:
+        weight: (K, C / groups, R, S); the others (K,) or None.
+    Returns: weight and bias in the dtype of weight; computed in float64 where weight is that, else in float32.
+
+    Example:
+        >>> one, kernel = genesis.ones(1), genesis.ones(1, 1, 1, 1)
+        >>> weight, bias = F.fold_batch_norm(kernel, None, None, None, mean=one, var=one, eps=0.0)
+        >>> weight.item(), bias.item()
+        (1.0, -1.0)
+    """
+    dtype = weight.array.dtype
+    scale = var.array.add(eps).rsqrt()
+    scale = scale if gamma is None else scale.mul(gamma.array)
+    shift = (mean.array.neg() if bias is None else bias.array.sub(mean.array)).mul(scale)
+    shift = shift if beta is None else shift.add(beta.array)
+    folded = weight.array.mul(scale.reshape((weight.array.shape[0], *(1,) * (weight.array.ndim - 1))))
+    return weight._like(folded.to(dtype)), weight._like(shift.to(dtype))
+
+
+class PackedConv:
+    """A convolution prepared for inference: the backend's own packed weight, and what must be known of it to check."""
+
+    def __init__(self, packed: Any, weight: Tensor, geometry: Geometry) -> None:
+        self.packed = packed
+        self.geometry = geometry
+        self.weight_shape, self.dtype, self.device = weight.array.shape, weight.array.dtype, weight.array.device
+
+
+def conv_prepack(
+    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
+    groups: int = 1,
+) -> PackedConv:  # fmt: skip
+    """weight in the layout in which conv_prepacked runs fastest, for inputs like input_shape (others work too)."""
+    op = "conv_prepack"
+    require_tensor(op, "weight", weight)
+    if len(input_shape) != 4 or weight.array.ndim != 4:
+        raise ShapeError(describe(op, "input_shape", "4 sizes, and a weight of 4 dimensions", tuple(input_shape)))
+    geometry, extra = conv_geometry(op, tuple(input_shape), weight.array.shape, stride, padding, dilation, groups)
+    if any(extra):
+        raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', weight.array.shape[2:]))
+    check_bias(op, bias, weight.array.shape[0])
+    packed = weight.array.conv_prepack(None if bias is None else bias.array, tuple(input_shape), *geometry)
+    return PackedConv(packed, weight, geometry)
+
+
+def conv_prepacked(
+    input: Tensor, packed: PackedConv, residual: Tensor | None = None, activation: str | None = None
+) -> Any:
+    """activation(conv2d(input) + residual) with a weight from conv_prepack; without gradient.
+
+    Example:
+        >>> x = genesis.ones(1, 1, 3, 3)
+        >>> F.conv_prepacked(x, F.conv_prepack(genesis.ones(1, 1, 3, 3), None, x.shape)).item()
+        9.0
+    """
+    op = "conv_prepacked"
+    require_tensor(op, "input", input)
+    if input.array.ndim != 4:
+        raise ShapeError(describe(op, "input", "4 dimensions", f"shape {input.array.shape}"))
+    conv_geometry(op, input.array.shape, packed.weight_shape, *packed.geometry)
+    _check_residual(op, residual, _output_shape(input.array.shape, packed.weight_shape, packed.geometry))
+    _check_activation(op, activation)
+    return ConvPrepacked.apply(input, residual, packed=packed, activation=activation)
+
+
+class ConvPrepacked(ArrayFunction):
+    differentiable = False
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: NDArray, residual: NDArray | None, *, packed: PackedConv, activation: str | None
+    ) -> NDArray:
+        return input.to(packed.dtype).conv_prepacked(
+            packed.packed, residual if residual is None else residual.to(packed.dtype), activation
+        )
+
+
+def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
+    stride, padding, dilation, _ = geometry
+    sizes = [
+        (x_shape[2 + i] + 2 * padding[i] - dilation[i] * (w_shape[2 + i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
+    ]
+    return (x_shape[0], w_shape[0], *sizes)
+
+
+def _check_residual(op: str, residual: Any, shape: Shape) -> None:
+    if residual is not None:
+        require_tensor(op, "residual", residual)
+        if residual.array.shape != shape:
+            raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual.array.shape))
+
+
+def _check_activation(op: str, activation: str | None) -> None:
+    if activation not in ("relu", None):
+        raise ValueError(describe(op, "activation", '"relu" or None', repr(activation)))

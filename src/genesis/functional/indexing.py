@@ -1,0 +1,295 @@
+"""Indexing and assignment: x[index], x[index] = value.
+
+An index is taken apart once: its integers, slices, None and Ellipsis become a *view plan* (one entry for each
+dimension), its tensors and lists become index arrays for the dimensions of that view. Without index arrays the result
+is a view.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from genesis import dtypes, shapes
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.autograd.modes import state
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.shape import reshape
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+
+class Cut(NamedTuple):
+    """A slice with its numbers worked out for one dimension."""
+
+    start: int
+    step: int
+    length: int
+
+
+class Index(NamedTuple):
+    """An index, taken apart for one shape."""
+
+    plan: tuple[int | Cut | None, ...]  # for each dimension: one element, a slice, or (None) a new dimension of size 1
+    arrays: tuple[NDArray | None, ...]  # for each dimension of the view: an int64 array, or None for all of it
+
+
+EVERYTHING = slice(None)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def getitem(input: Tensor, index: Any) -> Any:
+    """input[index] by NumPy's rules: a view for integers, slices, None and Ellipsis, a copy for tensors and lists.
+
+    Example:
+        >>> x = genesis.arange(6).reshape(2, 3)
+        >>> x[1, ::2].tolist(), x[x > 3].tolist(), x[:, [2, 0]].tolist()
+        ([3, 5], [4, 5], [[2, 0], [5, 3]])
+    """
+    return GetItem.apply(input, index=parse("getitem", input.array, index))
+
+
+class GetItem(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, index: Index) -> NDArray:
+        ctx.shape, ctx.index = x.shape, index
+        return _read(x, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        whole = grad.full_like(0, ctx.shape)
+        _write(whole, ctx.index, grad, accumulate=True)  # an element that was read twice gets both gradients
+        return whole
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def setitem(input: Tensor, index: Any, value: Any) -> None:
+    """input[index] = value, broadcast and cast. Where gradients are recorded, input becomes part of value's graph."""
+    _assign("setitem", input, parse("setitem", input.array, index), value, accumulate=False)
+
+
+def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """A copy of input with input[indices] = values, or += with accumulate; indices are tensors, one per dimension."""
+    index = parse("index_put", input.array, _index_tensors(indices))
+    return SetItem.apply(input, _assignable("index_put", input, index, values), index=index, accumulate=accumulate)
+
+
+def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """index_put in place."""
+    index = parse("index_put_", input.array, _index_tensors(indices))
+    _assign("index_put_", input, index, values, accumulate)
+    return input
+
+
+def _index_tensors(indices: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    return tuple(EVERYTHING if index is None else index for index in indices)
+
+
+def _assign(op: str, input: Tensor, index: Index, value: Any, accumulate: bool) -> None:
+    value = _assignable(op, input, index, value)
+    if state.recording and (input.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
+        input._change(SetItem.apply, value, index=index, accumulate=accumulate)
+        return
+    array = value.array if isinstance(value, Tensor) else value
+    if isinstance(array, NDArray) and array.changes is input.array.changes:
+        array = array.clone()  # it may overlap with what is written
+    _write(input.array, index, array, accumulate)
+
+
+def _assignable(op: str, input: Tensor, index: Index, value: Any) -> Any:
+    """value as a number, or as a tensor that broadcasts to what is written; checked."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, Tensor):
+        if not isinstance(value, bool | int | float):
+            raise DTypeError(describe(op, "value", "a tensor or a number", type(value).__name__))
+        return value
+    shape = value.array.shape
+    target = _result_shape(input.array, index)
+    extra = max(0, len(shape) - len(target))
+    if set(shape[:extra]) <= {1}:  # leading ones may be more than the target has
+        fits = all(a in (1, b) for a, b in zip(reversed(shape[extra:]), reversed(target), strict=False))
+        if fits:
+            return reshape(value, shape[extra:]) if extra else value
+    raise ShapeError(describe(op, "value", f"a shape that broadcasts to {target}", shape))
+
+
+class SetItem(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, value: Any, *, index: Index, accumulate: bool) -> NDArray:
+        ctx.index, ctx.accumulate = index, accumulate
+        y = x.clone()
+        _write(y, index, value, accumulate)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        needs_x, needs_value = ctx.needs_input_grad
+        grad_value = _read(grad, ctx.index) if needs_value else None
+        if not needs_x or ctx.accumulate:
+            return grad, grad_value
+        rest = grad.clone()
+        _write(rest, ctx.index, 0, accumulate=False)  # what was overwritten has no part in the result
+        return rest, grad_value
+
+
+# --- on arrays --------------------------------------------------------------------------------------------------------
+
+
+def _seen(x: NDArray, plan: Sequence[int | Cut | None]) -> NDArray:
+    """The view that a plan describes."""
+    strides, offset, dim = x.strides, x.offset, 0
+    view_shape, view_strides = [], []
+    for item in plan:
+        if item is None:
+            view_shape.append(1)
+            view_strides.append(1)
+            continue
+        if isinstance(item, Cut):
+            offset += item.start * strides[dim] if item.length else 0  # an empty view may not start past the end
+            view_shape.append(item.length)
+            view_strides.append(item.step * strides[dim])
+        else:
+            offset += item * strides[dim]
+        dim += 1
+    return x.view(tuple(view_shape), tuple(view_strides), offset)
+
+
+def _read(x: NDArray, index: Index) -> NDArray:
+    view = _seen(x, index.plan)
+    return view.take(index.arrays) if index.arrays else view
+
+
+def _write(x: NDArray, index: Index, value: NDArray | bool | int | float, accumulate: bool) -> None:
+    view = _seen(x, index.plan)
+    if index.arrays:
+        view.put(index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
+    elif accumulate:
+        view.copy_into(view.add(value))
+    else:
+        view.copy_into(value)
+
+
+def _result_shape(x: NDArray, index: Index) -> Shape:
+    shape = _seen(x, index.plan).shape
+    if not index.arrays:
+        return shape
+    chosen = [i for i, array in enumerate(index.arrays) if array is not None]
+    broadcast = shapes.broadcast("index", *[array.shape for array in index.arrays if array is not None])
+    rest = [size for i, size in enumerate(shape) if i not in chosen]
+    first = (
+        chosen[0] if chosen == list(range(chosen[0], chosen[-1] + 1)) else 0
+    )  # NumPy's rule: adjacent ones stay in place
+    return (*rest[:first], *broadcast, *rest[first:])
+
+
+# --- taking an index apart --------------------------------------------------------------------------------------------
+
+
+def parse(op: str, x: NDArray, index: Any) -> Index:
+    """The plan and the index arrays of an index into x; every error of an index is found here."""
+    items = [_normal(op, x, item) for item in (index if isinstance(index, tuple) else (index,))]
+    used = sum(_dims_used(item) for item in items)
+    if used > x.ndim:
+        raise IndexError(describe(op, "index", f"at most {x.ndim} indices, one for each dimension", used))
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError(describe(op, "index", "at most one '...'", len(dots)))
+    fill = [EVERYTHING] * (x.ndim - used)
+    items = [*items[: dots[0]], *fill, *items[dots[0] + 1 :]] if dots else [*items, *fill]
+    plan: list[int | Cut | None] = []
+    arrays: list[NDArray | None] = []
+    dim = 0
+    for item in items:
+        if item is None:
+            plan.append(None)
+            arrays.append(None)
+        elif isinstance(item, bool):  # a new dimension, of which one element or none is chosen
+            plan.append(None)
+            arrays.append(NDArray.full((int(item),), 0, dtypes.int64, x.device))
+        elif isinstance(item, int):
+            plan.append(_position(op, item, dim, x.shape[dim]))
+            dim += 1
+        elif isinstance(item, slice):
+            plan.append(_cut(op, item, x.shape[dim]))
+            arrays.append(None)
+            dim += 1
+        else:
+            found = _index_arrays(op, item, dim, x)
+            plan += [Cut(0, 1, size) for size in x.shape[dim : dim + len(found)]]
+            arrays += found
+            dim += len(found)
+    if all(array is None for array in arrays):
+        return Index(tuple(plan), ())
+    shapes.broadcast(op, *[array.shape for array in arrays if array is not None])
+    return Index(tuple(plan), tuple(arrays))
+
+
+def _normal(op: str, x: NDArray, item: Any) -> Any:
+    """One part of an index as None, Ellipsis, a bool, an int, a slice, or an array of integers or bools."""
+    if item is None or item is Ellipsis or isinstance(item, bool | slice):
+        return item
+    if isinstance(item, np.bool):
+        return bool(item)
+    if isinstance(item, list | range):
+        item = np.array(item if len(item) else np.empty(0, np.int64))
+    if isinstance(item, Tensor):
+        array = item.array
+    elif isinstance(item, np.ndarray) and item.dtype.kind in "biu" and item.dtype.name in dtypes.BY_NAME:
+        array = NDArray.from_numpy(item, dtypes.BY_NAME[item.dtype.name]).to_device(x.device)
+    else:
+        try:
+            return operator.index(item)
+        except TypeError:
+            kind = f"an array of {item.dtype}" if isinstance(item, np.ndarray) else f"{type(item).__name__} {item!r}"
+            raise DTypeError(describe(op, "index", _ALLOWED, kind)) from None
+    if array.dtype.is_floating_point or array.dtype is dtypes.uint8:
+        raise DTypeError(describe(op, "index", _ALLOWED, f"a tensor of {array.dtype}"))
+    if array.ndim == 0:
+        value = array.item()
+        return value if isinstance(value, bool) else int(value)
+    return array.to_device(x.device)
+
+
+_ALLOWED = "integers, slices, None, '...', bools, or tensors or lists of integers or bools"
+
+
+def _dims_used(item: Any) -> int:
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    return item.ndim if isinstance(item, NDArray) and item.dtype is dtypes.bool_ else 1
+
+
+def _position(op: str, index: int, dim: int, size: int) -> int:
+    if not -size <= index < size:
+        raise IndexError(f"{op}: index {index} is out of bounds for dimension {dim} of size {size}")
+    return index % size
+
+
+def _cut(op: str, item: slice, size: int) -> Cut:
+    try:
+        start, stop, step = item.indices(size)
+    except (TypeError, ValueError):
+        raise DTypeError(describe(op, "index", "a slice of integers with a step that is not 0", item)) from None
+    if step < 0:
+        raise ValueError(describe(op, "index", "a slice with a step of at least 1; use .flip()", f"step {step}"))
+    return Cut(start, step, len(range(start, stop, step)))
+
+
+def _index_arrays(op: str, item: NDArray, dim: int, x: NDArray) -> list[NDArray]:
+    """int64 arrays for the dimensions that item indexes: one, or as many as a mask has."""
+    if item.dtype is not dtypes.bool_:
+        return [item.to(dtypes.int64)]
+    covered = x.shape[dim : dim + item.ndim]
+    if item.shape != covered:
+        raise IndexError(f"{op}: a mask of shape {item.shape} does not fit the dimensions {covered} from {dim} on")
+    positions = item.nonzero()
+    return [positions.select(1, i) for i in range(item.ndim)]

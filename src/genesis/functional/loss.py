@@ -1,0 +1,413 @@
+"""Losses that compare numbers: differences, probabilities, overlaps. Those over classes are in classification.py."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from genesis import shapes
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.elementwise import div, mul
+from genesis.functional.reduction import mean, sum
+from genesis.functional.windows import require_tensor
+from genesis.ndarray import NDArray, binary
+
+
+def mse_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """The squared difference (input − target)².
+
+    Args:
+        input, target: shapes that broadcast (with a warning where they differ).
+        size_average, reduce: PyTorch's old names for reduction.
+        reduction: "mean", "sum" or "none".
+        weight: the shape of input; the mean is then Σ w·loss / Σ w.
+    Grad: input, target, weight. Saves the difference.
+
+    Example:
+        >>> F.mse_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
+        2.0
+    """
+    reduction = check_pair("mse_loss", input, target, reduction, size_average, reduce)
+    if weight is not None:
+        each = MSELoss.apply(input, target, reduction="none")
+        return _weighted("mse_loss", each, input, weight, reduction)
+    return MSELoss.apply(input, target, reduction=reduction)
+
+
+class DifferenceLoss(ArrayFunction):
+    """A loss of d = x − target: its gradients are the slope at d and the negative of it."""
+
+    autocast = "float32"
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (slope,) = ctx.saved
+        grad_x = spread(grad, slope, ctx.reduction)
+        return grad_x, grad_x.neg() if ctx.needs_input_grad[1] else None
+
+
+class MSELoss(DifferenceLoss):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str) -> NDArray:
+        d = x.sub(target)
+        ctx.save(d)
+        ctx.reduction = reduction
+        return reduced(d.mul(d), reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return DifferenceLoss.backward(ctx, grad.mul(2))  # d/dd d² = 2d
+
+
+def l1_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """The absolute difference |input − target|; the arguments are those of mse_loss.
+
+    Example:
+        >>> F.l1_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
+        1.0
+    """
+    reduction = check_pair("l1_loss", input, target, reduction, size_average, reduce)
+    if weight is not None:
+        return _weighted("l1_loss", L1Loss.apply(input, target, reduction="none"), input, weight, reduction)
+    return L1Loss.apply(input, target, reduction=reduction)
+
+
+class L1Loss(DifferenceLoss):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str) -> NDArray:
+        d = x.sub(target)
+        ctx.reduction = reduction
+        if any(ctx.needs_input_grad):
+            ctx.save(d.sign())  # d/dd |d|
+        return reduced(d.abs(), reduction)
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", beta: float = 1.0,
+) -> Any:  # fmt: skip
+    """½d²/beta where |d| < beta, else |d| − ½beta, with d = input − target: huber_loss / beta; l1_loss for beta 0.
+
+    Source: Girshick 2015, arXiv:1504.08083.
+    """
+    reduction = check_pair("smooth_l1_loss", input, target, reduction, size_average, reduce)
+    if beta < 0:
+        raise ValueError(describe("smooth_l1_loss", "beta", "a number >= 0", beta))
+    if beta == 0:
+        return L1Loss.apply(input, target, reduction=reduction)
+    return HuberLoss.apply(input, target, delta=beta, scale=1 / beta, reduction=reduction)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Any:
+    """½d² where |d| < delta, else delta·(|d| − ½delta), with d = input − target.
+
+    Args: as mse_loss; weight multiplies each loss before an unweighted mean.
+    Source: Huber 1964, doi:10.1214/aoms/1177703732.
+    """
+    check_pair("huber_loss", input, target, reduction)
+    if delta <= 0:
+        raise ValueError(describe("huber_loss", "delta", "a positive number", delta))
+    if weight is None:
+        return HuberLoss.apply(input, target, delta=delta, scale=1.0, reduction=reduction)
+    _check_weight("huber_loss", input, weight)
+    each = mul(HuberLoss.apply(input, target, delta=delta, scale=1.0, reduction="none"), weight)
+    return {"none": lambda x: x, "sum": sum, "mean": mean}[reduction](each)
+
+
+class HuberLoss(DifferenceLoss):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, target: NDArray, *, delta: float, scale: float, reduction: str) -> NDArray:
+        d = x.sub(target)
+        slope = d.clamp(-delta, delta)
+        ctx.save(slope.mul(scale))
+        ctx.reduction = reduction
+        return reduced(slope.mul(d.sub(slope.mul(0.5))).mul(scale), reduction)  # c·(d − ½c) with c = clamp(d, ±delta)
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """−(t·ln x + (1 − t)·ln(1 − x)), the logarithms limited to at least −100.
+
+    Args:
+        input: probabilities, in [0, 1] (elsewhere the loss is NaN).
+        target: the shape of input.
+        weight: broadcasts to input.
+    Grad: input, target. Saves both.
+
+    Example:
+        >>> F.binary_cross_entropy(genesis.tensor([0.5]), genesis.tensor([1.0])).item()
+        0.6931471824645996
+    """
+    op = "binary_cross_entropy"
+    reduction = check_pair(op, input, target, reduction, size_average, reduce, equal=True)
+    _check_factors(op, input, weight=weight)
+    return BCELoss.apply(input, target, weight, reduction=reduction)
+
+
+class BCELoss(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, target: NDArray, weight: NDArray | None, *, reduction: str) -> NDArray:
+        ctx.save(x, target, weight)
+        ctx.reduction = reduction
+        log_x, log_rest = _limited_logs(x)
+        # t·ln x + (1 − t)·ln(1 − x) = ln(1 − x) + t·(ln x − ln(1 − x))
+        each = log_rest.add(target.mul(log_x.sub(log_rest))).neg()
+        return reduced(each if weight is None else each.mul(weight), reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, target, weight = ctx.saved
+        needs_x, needs_target, _ = ctx.needs_input_grad
+        grad_x = grad_target = None
+        if needs_x:
+            slope = x.sub(target).div(x.mul(x.rsub(1)).clamp(1e-12, None))  # d/dx = (x − t) / (x·(1 − x))
+            grad_x = spread(grad, slope if weight is None else slope.mul(weight), ctx.reduction)
+        if needs_target:
+            log_x, log_rest = _limited_logs(x)
+            slope = log_rest.sub(log_x)
+            grad_target = spread(grad, slope if weight is None else slope.mul(weight), ctx.reduction)
+        return grad_x, grad_target, None
+
+
+def _limited_logs(x: NDArray) -> tuple[NDArray, NDArray]:
+    return x.log().clamp(-100.0, None), x.neg().log1p().clamp(-100.0, None)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """binary_cross_entropy of sigmoid(input), computed so that nothing overflows.
+
+        softplus(x) − t·x;  with pos_weight p: (1 − t)·x + (1 + (p − 1)·t)·softplus(−x)
+
+    Args:
+        input: logits, any numbers.
+        target: the shape of input.
+        weight: broadcasts to input.
+        pos_weight: the weight of positive targets, broadcasts to input.
+    Grad: input, target. Saves both.
+
+    Example:
+        >>> F.binary_cross_entropy_with_logits(genesis.tensor([0.0]), genesis.tensor([1.0])).item()
+        0.6931471824645996
+    """
+    op = "binary_cross_entropy_with_logits"
+    reduction = check_pair(op, input, target, reduction, size_average, reduce, equal=True)
+    _check_factors(op, input, weight=weight, pos_weight=pos_weight)
+    return BCEWithLogitsLoss.apply(input, target, weight, pos_weight, reduction=reduction)
+
+
+class BCEWithLogitsLoss(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: NDArray, target: NDArray, weight: NDArray | None, pos_weight: NDArray | None, *, reduction: str
+    ) -> NDArray:
+        ctx.save(x, target, weight, pos_weight)
+        ctx.reduction = reduction
+        if pos_weight is None:
+            each = _softplus(x).sub(x.mul(target))
+        else:
+            each = target.rsub(1).mul(x).add(pos_weight.sub(1).mul(target).add(1).mul(_softplus(x.neg())))
+        return reduced(each if weight is None else each.mul(weight), reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, target, weight, pos_weight = ctx.saved
+        needs_x, needs_target, _, _ = ctx.needs_input_grad
+        slope_x = slope_target = None
+        if needs_x and pos_weight is None:
+            slope_x = x.sigmoid().sub(target)
+        elif needs_x:
+            slope_x = target.rsub(1).sub(pos_weight.sub(1).mul(target).add(1).mul(x.neg().sigmoid()))
+        if needs_target:
+            slope_target = x.neg() if pos_weight is None else pos_weight.sub(1).mul(_softplus(x.neg())).sub(x)
+        slopes = [s if s is None or weight is None else s.mul(weight) for s in (slope_x, slope_target)]
+        return *[None if s is None else spread(grad, s, ctx.reduction) for s in slopes], None, None
+
+
+def _softplus(x: NDArray) -> NDArray:
+    return x.softplus(1.0, 50.0)  # beyond 50 the difference from x is below float64's precision
+
+
+def kl_div(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", log_target: bool = False,
+) -> Any:  # fmt: skip
+    """The Kullback-Leibler divergence, element by element: t·(ln t − input), where input holds logarithms.
+
+    Args:
+        input: logarithms of probabilities.
+        target: probabilities, or their logarithms with log_target.
+        reduction: "mean", "sum", "none", or "batchmean" (the sum divided by the first size: the divergence proper).
+    Grad: input, target. Saves both.
+
+    Example:
+        >>> F.kl_div(genesis.tensor([0.0]), genesis.tensor([1.0]), reduction="sum").item()
+        0.0
+    """
+    by_batch = reduction == "batchmean"
+    reduction = check_pair("kl_div", input, target, "sum" if by_batch else reduction, size_average, reduce)
+    result = KLDiv.apply(input, target, reduction=reduction, log_target=log_target)
+    return div(result, input.array.shape[0]) if by_batch and input.array.ndim else result
+
+
+class KLDiv(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str, log_target: bool) -> NDArray:
+        ctx.save(x, target)
+        ctx.reduction, ctx.log_target = reduction, log_target
+        if log_target:
+            return reduced(target.exp().mul(target.sub(x)), reduction)
+        entropy = target.eq(0).where(0.0, target.mul(target.log()))
+        return reduced(entropy.sub(target.mul(x)), reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, target = ctx.saved
+        probability = target.exp() if ctx.log_target else target
+        grad_x = spread(grad, probability.neg(), ctx.reduction) if ctx.needs_input_grad[0] else None
+        grad_target = None
+        if ctx.needs_input_grad[1]:
+            slope = probability.mul(target.sub(x).add(1)) if ctx.log_target else target.log().add(1).sub(x)
+            grad_target = spread(grad, slope, ctx.reduction)
+        return grad_x, grad_target
+
+
+def dice_loss(input: Tensor, target: Tensor, reduction: str = "mean", eps: float = 1e-6) -> Any:
+    """1 − 2·Σ x·t / (Σ x² + Σ t²), the sums over all dimensions but the first: how little two masks overlap.
+
+    Args:
+        input: (N, …), probabilities.
+        target: the shape of input, 0 or 1.
+        reduction: over the N losses: "mean", "sum" or "none".
+        eps: added to numerator and denominator, so that two empty masks have loss 0.
+    Grad: input. Saves both.
+    Source: Milletari, Navab & Ahmadi 2016, arXiv:1606.04797 (equation 3).
+
+    Example:
+        >>> F.dice_loss(genesis.tensor([[1.0, 0.0]]), genesis.tensor([[1.0, 1.0]]), eps=0.0).item()
+        0.3333333432674408
+    """
+    check_pair("dice_loss", input, target, reduction, equal=True)
+    if input.array.ndim < 2:
+        raise ShapeError(describe("dice_loss", "input", "at least 2 dimensions", f"shape {input.array.shape}"))
+    return DiceLoss.apply(input, target, reduction=reduction, eps=eps)
+
+
+class DiceLoss(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str, eps: float) -> NDArray:
+        target = target.to(x.dtype)
+        dims = tuple(range(1, x.ndim))
+        overlap = x.mul(target).sum(dims, True).mul(2).add(eps)
+        total = x.mul(x).add(target.mul(target)).sum(dims, True).add(eps)
+        ctx.save(x, target, overlap, total)
+        ctx.reduction = reduction
+        return reduced(overlap.div(total).rsub(1).reshape((x.shape[0],)), reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, target, overlap, total = ctx.saved
+        if ctx.reduction == "none":
+            grad = grad.reshape(total.shape)
+        elif ctx.reduction == "mean":
+            grad = grad.mul(1 / x.shape[0])
+        # L = 1 − I/D with I = 2·Σxt, D = Σx² + Σt²: dL/dx = (2x·I/D − 2t) / D, and the same for t
+        scale, ratio = grad.div(total).mul(2), overlap.div(total)
+        return tuple(
+            scale.mul(one.mul(ratio).sub(other)) if needed else None
+            for one, other, needed in zip((x, target), (target, x), ctx.needs_input_grad, strict=True)
+        )
+
+
+# --- what losses share ------------------------------------------------------------------------------------------------
+
+
+def reduced(each: NDArray, reduction: str) -> NDArray:
+    if reduction == "none":
+        return each
+    every = tuple(range(each.ndim))
+    return each.sum(every) if reduction == "sum" else each.mean(every)
+
+
+def spread(grad: NDArray, slope: NDArray, reduction: str) -> NDArray:
+    """The gradient of reduced(each) with respect to what each depends on by slope."""
+    return binary("mul", slope, grad.mul(1 / slope.numel) if reduction == "mean" and slope.numel else grad)
+
+
+def check_reduction(op: str, reduction: str, size_average: bool | None, reduce: bool | None) -> str:
+    """reduction, or what PyTorch's two older arguments mean."""
+    if size_average is not None or reduce is not None:
+        if reduce is not None and not reduce:
+            return "none"
+        return "mean" if size_average is None or size_average else "sum"
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(describe(op, "reduction", '"none", "mean" or "sum"', repr(reduction)))
+    return reduction
+
+
+def check_pair(
+    op: str, input: Any, target: Any, reduction: str, size_average: bool | None = None, reduce: bool | None = None,
+    equal: bool = False,
+) -> str:  # fmt: skip
+    """input and target are tensors whose shapes are equal, or at least broadcast; gives the reduction."""
+    require_tensor(op, "input", input)
+    require_tensor(op, "target", target)
+    if not input.array.dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))
+    shape = input.array.shape
+    if target.array.shape != shape:
+        if equal:
+            raise ShapeError(describe(op, "target", f"the shape of input, {shape}", target.array.shape))
+        shapes.broadcast(op, shape, target.array.shape)
+        warnings.warn(
+            f"{op}: target has shape {target.array.shape} and input {shape}: they are broadcast, which is seldom meant",
+            stacklevel=3,
+        )
+    return check_reduction(op, reduction, size_average, reduce)
+
+
+def _check_weight(op: str, input: Tensor, weight: Any) -> None:
+    require_tensor(op, "weight", weight)
+    if weight.array.shape != input.array.shape:
+        raise ShapeError(describe(op, "weight", f"the shape of input, {input.array.shape}", weight.array.shape))
+
+
+def _check_factors(op: str, input: Tensor, **factors: Any) -> None:
+    for argument, factor in factors.items():
+        if factor is not None:
+            require_tensor(op, argument, factor)
+            lead = input.array.ndim - factor.array.ndim
+            sizes = zip(factor.array.shape, input.array.shape[max(lead, 0) :], strict=lead >= 0)
+            if lead < 0 or any(size not in (1, full) for size, full in sizes):
+                expected = f"a shape that broadcasts to input's {input.array.shape}"
+                raise ShapeError(describe(op, argument, expected, factor.array.shape))
+
+
+def _weighted(op: str, each: Any, input: Tensor, weight: Any, reduction: str) -> Any:
+    _check_weight(op, input, weight)
+    weighted = mul(each, weight)
+    if reduction == "none":
+        return weighted
+    return sum(weighted) if reduction == "sum" else div(sum(weighted), sum(weight))

@@ -1,0 +1,310 @@
+"""Normalisation: over the batch, over the last dimensions, over groups of channels, over each instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis import shapes
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.windows import require_tensor
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Normalize each channel over the batch.
+
+        y = (x − mean) / √(var + eps) · weight + bias
+
+    Args:
+        input: (N, C, …), any floating dtype.
+        running_mean, running_var: (C,). In training they are updated in place (var without bias), and may be None.
+        weight, bias: (C,) or None; float32 beside a 16-bit input, or its dtype.
+        training: mean and var are those of this batch, else the running ones.
+        momentum: the share of this batch in the running statistics.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: a size isn't C; no running statistics in eval mode; a single value per channel in training.
+    Grad: input, weight, bias. Saves input, mean and inverse deviation.
+    Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
+
+    Example:
+        >>> F.batch_norm(genesis.tensor([[1.0], [3.0]]), None, None, training=True, eps=1e-9).tolist()
+        [[-1.0], [1.0]]
+    """
+    op = "batch_norm"
+    _check_channels(op, input)
+    check_statistics(op, input.array.shape[1], training, running_mean, running_var, weight, bias)
+    if eps < 0 or (training and eps == 0):
+        raise ValueError(describe(op, "eps", "a positive number (0 only in eval mode)", eps))
+    if training:
+        check_several_values(op, input.array.shape)
+    running = tuple(None if statistic is None else statistic.array for statistic in (running_mean, running_var))
+    return BatchNorm.apply(input, weight, bias, running=running, training=training, momentum=momentum, eps=eps)
+
+
+class BatchNorm(ArrayFunction):
+    """Without a rule for autocast: 16-bit inputs have float32 statistics anyway, and stay 16 bits wide on their way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *,
+        running: tuple[NDArray | None, NDArray | None], training: bool, momentum: float, eps: float,
+    ) -> NDArray:  # fmt: skip
+        y, mean, inverse_std = x.batch_norm(weight, bias, *running, training, momentum, eps)
+        if training:
+            for statistic in running:
+                if statistic is not None:
+                    statistic.changes.count += 1
+        else:
+            mean = running[0]  # the array itself, so that a change of it before backward is noticed
+        if any(ctx.needs_input_grad):
+            ctx.save(x, weight, mean, inverse_std)
+            ctx.training = training
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad.batch_norm_backward(*ctx.saved, ctx.training, ctx.needs_input_grad)
+
+
+def layer_norm(
+    input: Tensor, normalized_shape: int | tuple[int, ...], weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Normalize over the last dimensions.
+
+        y = (x − mean) / √(var + eps) · weight + bias
+
+    Args:
+        input: (…, *normalized_shape), any floating dtype.
+        weight, bias: normalized_shape, or None.
+    Returns: the shape and dtype of input.
+    Grad: input, weight, bias. Saves input, mean and inverse deviation.
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+
+    Example:
+        >>> F.layer_norm(genesis.tensor([1.0, 3.0]), (2,), eps=0.0).tolist()
+        [-1.0, 1.0]
+    """
+    normalized_shape = _check_last_dims("layer_norm", input, normalized_shape, weight=weight, bias=bias)
+    return LayerNorm.apply(input, weight, bias, normalized_ndim=len(normalized_shape), eps=eps)
+
+
+class LayerNorm(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, normalized_ndim: int, eps: float
+    ) -> NDArray:
+        y, mean, inverse_std = x.layer_norm(normalized_ndim, weight, bias, eps)
+        if any(ctx.needs_input_grad):
+            ctx.save(x, weight, mean, inverse_std)
+            ctx.normalized_ndim = normalized_ndim
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, weight, mean, inverse_std = ctx.saved
+        return grad.layer_norm_backward(x, ctx.normalized_ndim, weight, mean, inverse_std, ctx.needs_input_grad)
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Any:
+    """Normalize each sample over groups of channels.
+
+    Args:
+        input: (N, C, …), any floating dtype.
+        num_groups: divides C.
+        weight, bias: (C,) or None.
+    Returns: the shape and dtype of input.
+    Grad: input, weight, bias. Saves input, mean and inverse deviation.
+    Source: Wu & He 2018, arXiv:1803.08494.
+
+    Example:
+        >>> F.group_norm(genesis.tensor([[1.0, 3.0, 2.0, 2.0]]), 2, eps=1e-9).tolist()
+        [[-1.0, 1.0, 0.0, 0.0]]
+    """
+    op = "group_norm"
+    _check_channels(op, input)
+    n, channels, *plane = input.array.shape
+    if isinstance(num_groups, bool) or not hasattr(num_groups, "__index__"):
+        raise DTypeError(describe(op, "num_groups", "an int", type(num_groups).__name__))
+    if num_groups < 1 or channels % num_groups:
+        raise ShapeError(describe(op, "num_groups", f"a divisor of the {channels} channels", num_groups))
+    _check_sizes(op, channels, weight=weight, bias=bias)
+    if n * channels // num_groups * shapes.numel(plane) == 1:
+        raise ShapeError(describe(op, "input", "more than 1 value per group", f"shape {input.array.shape}"))
+    return GroupNorm.apply(input, weight, bias, num_groups=num_groups, eps=eps)
+
+
+class GroupNorm(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, num_groups: int, eps: float,
+        running: tuple[NDArray | None, NDArray | None] = (None, None), momentum: float = 0.0,
+    ) -> NDArray:  # fmt: skip
+        y, mean, inverse_std = x.group_norm(num_groups, weight, bias, eps)
+        if running[0] is not None:
+            _update_running(running, momentum, mean, inverse_std, eps, shapes.numel(x.shape[2:]))
+        if any(ctx.needs_input_grad):
+            ctx.save(x, weight, mean, inverse_std)
+            ctx.num_groups = num_groups
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, weight, mean, inverse_std = ctx.saved
+        return grad.group_norm_backward(x, ctx.num_groups, weight, mean, inverse_std, ctx.needs_input_grad)
+
+
+def _update_running(running: Any, momentum: float, mean: NDArray, inverse_std: NDArray, eps: float, count: int) -> None:
+    """Running statistics of instance norm: those of the instances, averaged over the batch; var without bias."""
+    var = inverse_std.mul(inverse_std).reciprocal().sub(eps).mul(count / (count - 1))
+    for statistic, each in zip(running, (mean, var), strict=True):
+        channels = statistic.shape[0]
+        latest = each.reshape((each.numel // channels, channels)).mean((0,)).to(statistic.dtype)
+        statistic.copy_into(statistic.mul(1 - momentum).add(latest.mul(momentum)))
+
+
+def instance_norm(
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
+    bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Normalize each channel of each sample over its plane.
+
+    Args:
+        input: (N, C, …), any floating dtype.
+        running_mean, running_var: (C,). With use_input_stats they are updated in place, and may be None.
+        weight, bias: (C,) or None.
+        use_input_stats: mean and var are those of each plane, else the running ones.
+    Returns: the shape and dtype of input.
+    Grad: input, weight, bias. Saves input, mean and inverse deviation.
+    Source: Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
+
+    Example:
+        >>> F.instance_norm(genesis.tensor([[[1.0, 3.0]]]), eps=1e-9).tolist()
+        [[[-1.0, 1.0]]]
+    """
+    op = "instance_norm"
+    _check_channels(op, input)
+    _, channels, *plane = input.array.shape
+    check_statistics(op, channels, use_input_stats, running_mean, running_var, weight, bias)
+    running = tuple(None if statistic is None else statistic.array for statistic in (running_mean, running_var))
+    if not use_input_stats:
+        return BatchNorm.apply(input, weight, bias, running=running, training=False, momentum=momentum, eps=eps)
+    if shapes.numel(plane) == 1:
+        raise ShapeError(describe(op, "input", "more than 1 value per plane", f"shape {input.array.shape}"))
+    return GroupNorm.apply(input, weight, bias, num_groups=channels, eps=eps, running=running, momentum=momentum)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: int | tuple[int, ...], weight: Tensor | None = None, eps: float | None = None
+) -> Any:
+    """Divide by the root mean square of the last dimensions.
+
+        y = x / √(mean(x²) + eps) · weight
+
+    Args:
+        input: (…, *normalized_shape), any floating dtype.
+        weight: normalized_shape, or None.
+        eps: None for the distance from 1 to the next number of input's dtype.
+    Returns: the shape and dtype of input.
+    Grad: input, weight. Saves input and the inverse root mean square.
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+
+    Example:
+        >>> F.rms_norm(genesis.tensor([3.0, 3.0]), (2,), eps=0.0).tolist()
+        [1.0, 1.0]
+    """
+    normalized_shape = _check_last_dims("rms_norm", input, normalized_shape, weight=weight)
+    return RMSNorm.apply(input, weight, normalized_ndim=len(normalized_shape), eps=eps)
+
+
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class RMSNorm(ArrayFunction):
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, weight: NDArray | None, *, normalized_ndim: int, eps: float | None) -> NDArray:
+        y, inverse_rms = x.rms_norm(normalized_ndim, weight, EPSILON[x.dtype.name] if eps is None else eps)
+        if any(ctx.needs_input_grad):
+            ctx.save(x, weight, inverse_rms)
+            ctx.normalized_ndim = normalized_ndim
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, weight, inverse_rms = ctx.saved
+        return grad.rms_norm_backward(x, ctx.normalized_ndim, weight, inverse_rms, ctx.needs_input_grad)
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def check_statistics(
+    op: str, channels: int, training: bool, running_mean: Any, running_var: Any, weight: Any, bias: Any,
+    names: tuple[str, str] = ("weight", "bias"),
+) -> None:  # fmt: skip
+    """Everything that has one value for each channel has that size; eval mode needs the running statistics."""
+    if not training and (running_mean is None or running_var is None):
+        argument = "running_mean" if running_mean is None else "running_var"
+        raise ValueError(describe(op, argument, "a Tensor, as the running statistics are used", None))
+    if (running_mean is None) != (running_var is None):
+        raise ValueError(describe(op, "running_var", "to be given or None, as running_mean is", running_var))
+    given = {"running_mean": running_mean, "running_var": running_var, names[0]: weight, names[1]: bias}
+    _check_sizes(op, channels, **given)
+
+
+def check_several_values(op: str, shape: Shape) -> None:
+    """A single value per channel has no variance to train on."""
+    if shapes.numel(shape) == shape[1]:
+        raise ShapeError(describe(op, "input", "more than 1 value per channel in training", f"shape {shape}"))
+
+
+def _check_floating(op: str, input: Any) -> None:
+    require_tensor(op, "input", input)
+    if not input.array.dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))
+
+
+def _check_channels(op: str, input: Any) -> None:
+    _check_floating(op, input)
+    if input.array.ndim < 2:
+        raise ShapeError(describe(op, "input", "at least 2 dimensions", f"shape {input.array.shape}"))
+
+
+def _check_sizes(op: str, channels: int, **tensors: Any) -> None:
+    for argument, tensor in tensors.items():
+        if tensor is not None:
+            require_tensor(op, argument, tensor)
+            if tensor.array.shape != (channels,):
+                raise ShapeError(
+                    describe(op, argument, f"shape {(channels,)}, one for each channel", tensor.array.shape)
+                )
+
+
+def _check_last_dims(op: str, input: Any, normalized_shape: Any, **tensors: Any) -> Shape:
+    _check_floating(op, input)
+    normalized = (normalized_shape,) if hasattr(normalized_shape, "__index__") else tuple(normalized_shape)
+    if not normalized:
+        raise ShapeError(describe(op, "normalized_shape", "at least 1 dimension", normalized))
+    if input.array.shape[-len(normalized) :] != normalized:
+        expected = f"the last dimensions of input {input.array.shape}"
+        raise ShapeError(describe(op, "normalized_shape", expected, normalized))
+    for argument, tensor in tensors.items():
+        if tensor is not None:
+            require_tensor(op, argument, tensor)
+            if tensor.array.shape != normalized:
+                raise ShapeError(describe(op, argument, f"shape {normalized}", tensor.array.shape))
+    return normalized

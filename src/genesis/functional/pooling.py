@@ -1,0 +1,252 @@
+"""Pooling in one and two dimensions. One dimension is a plane of height 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, require_tensor
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+Size = int | tuple[int, ...]
+OutputSize = int | None | tuple[int | None, ...]
+
+
+def max_pool1d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """The largest of each window of a signal (N, C, L) or (C, L); the arguments are those of max_pool2d."""
+    options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return _max_pool("max_pool1d", 1, input, *options)
+
+
+def max_pool2d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """The largest of each window.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        stride: None for kernel_size.
+        padding: how far windows reach over the edge; at most half of kernel_size.
+        ceil_mode: also windows that begin inside and end outside.
+        return_indices: give as well where in its H·W plane each value was found.
+    Returns: (N, C, P, Q) or (C, P, Q); with return_indices a pair.
+    Raises: ValueError: padding more than half of kernel_size; the output would be empty.
+    Grad: input. Saves input and the indices.
+
+    Example:
+        >>> F.max_pool2d(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
+        [[[3.0]]]
+    """
+    options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return _max_pool("max_pool2d", 2, input, *options)
+
+
+def _max_pool(
+    op: str, spatial: int, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+    return_indices: bool,
+) -> Any:  # fmt: skip
+    kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
+    dilation = planar(per_dimension(op, "dilation", dilation, spatial, least=1), 1)
+    windows = (kernel_size, stride, padding, dilation, bool(ceil_mode))
+    y, indices = MaxPool2d.apply(input, spatial=spatial, windows=windows)
+    return (y, indices) if return_indices else y
+
+
+class MaxPool2d(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> tuple[NDArray, NDArray]:
+        y, indices = as_planes(x, spatial).max_pool2d(*windows)
+        if any(ctx.needs_input_grad):
+            ctx.save(x, indices)
+            ctx.spatial, ctx.windows = spatial, windows
+        return from_planes(y, spatial, x.ndim), from_planes(indices, spatial, x.ndim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray, grad_indices: None) -> Any:
+        x, indices = ctx.saved
+        grad_planes = as_planes(grad, ctx.spatial)
+        grad_x = grad_planes.max_pool2d_backward(as_planes(x, ctx.spatial), indices, *ctx.windows)
+        return from_planes(grad_x, ctx.spatial, x.ndim)
+
+
+def avg_pool1d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    """The mean of each window of a signal (N, C, L) or (C, L); the arguments are those of avg_pool2d."""
+    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Any:  # fmt: skip
+    """The mean of each window.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        stride: None for kernel_size.
+        padding: zeros on each side; at most half of kernel_size.
+        ceil_mode: also windows that begin inside and end outside.
+        count_include_pad: the padding's zeros count in the mean.
+        divisor_override: divide the sums by this instead.
+    Returns: (N, C, P, Q) or (C, P, Q).
+    Raises: ValueError: padding more than half of kernel_size; divisor_override is 0; the output would be empty.
+    Grad: input. Saves input.
+
+    Example:
+        >>> F.avg_pool2d(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
+        [[[1.5]]]
+    """
+    if divisor_override == 0:
+        raise ValueError(describe("avg_pool2d", "divisor_override", "a number other than 0", 0))
+    options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _avg_pool("avg_pool2d", 2, input, *options)
+
+
+def _avg_pool(
+    op: str, spatial: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None,
+) -> Any:  # fmt: skip
+    kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, 1, ceil_mode)
+    windows = (kernel_size, stride, padding, bool(ceil_mode), bool(count_include_pad), divisor_override)
+    return AvgPool2d.apply(input, spatial=spatial, windows=windows)
+
+
+class AvgPool2d(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> NDArray:
+        ctx.save(x)
+        ctx.spatial, ctx.windows = spatial, windows
+        return from_planes(as_planes(x, spatial).avg_pool2d(*windows), spatial, x.ndim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        grad_x = as_planes(grad, ctx.spatial).avg_pool2d_backward(as_planes(x, ctx.spatial), *ctx.windows)
+        return from_planes(grad_x, ctx.spatial, x.ndim)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: OutputSize) -> Any:
+    """Means of equal parts of a signal (N, C, L) or (C, L): as many as output_size."""
+    return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: OutputSize) -> Any:
+    """The means of the windows that cut each plane into output_size parts: window i is [⌊i·H/P⌋, ⌈(i + 1)·H/P⌉).
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        output_size: (P, Q), or one number for both; None keeps the input's size.
+    Returns: (N, C, P, Q) or (C, P, Q).
+    Grad: input. Saves input.
+
+    Example:
+        >>> F.adaptive_avg_pool2d(genesis.arange(4.0).reshape(1, 2, 2), (1, None)).tolist()
+        [[[1.0, 2.0]]]
+    """
+    return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
+
+
+def _adaptive_avg_pool(op: str, spatial: int, input: Any, output_size: Any) -> Any:
+    size = _check_output_size(op, spatial, input, output_size)
+    return AdaptiveAvgPool2d.apply(input, spatial=spatial, size=size)
+
+
+class AdaptiveAvgPool2d(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, spatial: int, size: tuple[int, int]) -> NDArray:
+        ctx.save(x)
+        ctx.spatial = spatial
+        return from_planes(as_planes(x, spatial).adaptive_avg_pool2d(size), spatial, x.ndim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (x,) = ctx.saved
+        grad_x = as_planes(grad, ctx.spatial).adaptive_avg_pool2d_backward(as_planes(x, ctx.spatial))
+        return from_planes(grad_x, ctx.spatial, x.ndim)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: OutputSize, return_indices: bool = False) -> Any:
+    """The largest of each of the windows of adaptive_avg_pool2d.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        output_size: (P, Q), or one number for both; None keeps the input's size.
+        return_indices: give as well where in its H·W plane each value was found.
+    Returns: (N, C, P, Q) or (C, P, Q); with return_indices a pair.
+    Grad: input. Saves input and the indices.
+
+    Example:
+        >>> F.adaptive_max_pool2d(genesis.arange(4.0).reshape(1, 2, 2), 1).item()
+        3.0
+    """
+    size = _check_output_size("adaptive_max_pool2d", 2, input, output_size)
+    y, indices = AdaptiveMaxPool2d.apply(input, size=size)
+    return (y, indices) if return_indices else y
+
+
+class AdaptiveMaxPool2d(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, size: tuple[int, int]) -> tuple[NDArray, NDArray]:
+        y, indices = as_planes(x, 2).adaptive_max_pool2d(size)
+        ctx.save(x, indices)
+        return from_planes(y, 2, x.ndim), from_planes(indices, 2, x.ndim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray, grad_indices: None) -> Any:
+        x, indices = ctx.saved
+        grad_x = as_planes(grad, 2).adaptive_max_pool2d_backward(as_planes(x, 2), indices)
+        return from_planes(grad_x, 2, x.ndim)
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_planes(op: str, spatial: int, input: Any) -> None:
+    require_tensor(op, "input", input)
+    shape = input.array.shape
+    if not input.array.dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))
+    if len(shape) not in (spatial + 1, spatial + 2):
+        expected = f"{spatial + 2} dimensions, or {spatial + 1} without a batch"
+        raise ShapeError(describe(op, "input", expected, f"shape {shape}"))
+    if 0 in shape[-spatial - 1 :]:
+        raise ShapeError(describe(op, "input", "sizes >= 1 but for the batch", f"shape {shape}"))
+
+
+def _check_windows(
+    op: str, spatial: int, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[Shape, Shape, Shape]:
+    """kernel_size, stride and padding for planes, when the input and the output they lead to are right."""
+    _check_planes(op, spatial, input)
+    kernel_size = per_dimension(op, "kernel_size", kernel_size, spatial, least=1)
+    no_stride = stride is None or stride in ((), [])
+    stride = kernel_size if no_stride else per_dimension(op, "stride", stride, spatial, least=1)
+    padding = per_dimension(op, "padding", padding, spatial, least=0)
+    dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
+    for size, k, s, p, d in zip(input.array.shape[-spatial:], kernel_size, stride, padding, dilation, strict=True):
+        if 2 * p > k:
+            raise ShapeError(describe(op, "padding", f"at most half of kernel_size {k}", p))
+        room = size + 2 * p - d * (k - 1) - 1
+        windows = (-(-room // s) if ceil_mode else room // s) + 1
+        if windows - (ceil_mode and (windows - 1) * s >= size + p) < 1:
+            expected = f"a size, with padding, of at least the window's {d * (k - 1) + 1}"
+            raise ShapeError(describe(op, "input", expected, size + 2 * p))
+    return planar(kernel_size, 1), planar(stride, 1), planar(padding, 0)
+
+
+def _check_output_size(op: str, spatial: int, input: Any, output_size: Any) -> tuple[int, int]:
+    _check_planes(op, spatial, input)
+    given = tuple(output_size) if isinstance(output_size, list | tuple) else (output_size,) * spatial
+    if len(given) != spatial:
+        raise ShapeError(describe(op, "output_size", f"1 or {spatial} numbers", output_size))
+    kept = [size if out is None else out for out, size in zip(given, input.array.shape[-spatial:], strict=True)]
+    return planar(per_dimension(op, "output_size", kept, spatial, least=0), 1)

@@ -1,0 +1,76 @@
+"""Functions that draw random numbers: dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.elementwise import mul
+from genesis.functional.windows import require_tensor
+from genesis.ndarray import NDArray
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """In training, zero each element with probability p and scale the others by 1/(1 − p); otherwise input itself.
+
+    Args:
+        input: any shape and floating dtype.
+        p: in [0, 1].
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves the mask.
+    Source: Srivastava et al. 2014, JMLR 15:1929.
+
+    Example:
+        >>> F.dropout(genesis.ones(3), p=0.9, training=False).tolist()
+        [1.0, 1.0, 1.0]
+    """
+    _check("dropout", input, p)
+    if inplace:
+        return input._change(dropout, p, training)
+    if not training or p == 0 or input.array.numel == 0:
+        return input
+    return Dropout.apply(input, p=float(p))
+
+
+class Dropout(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, p: float) -> NDArray:
+        ctx.p = p
+        if p == 1:
+            return x.full_like(0)
+        y, mask = x.dropout(p)
+        ctx.save(mask)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        if ctx.p == 1:
+            return grad.full_like(0)
+        (mask,) = ctx.saved
+        return mask.where(grad.mul(1 / (1 - ctx.p)), 0.0)
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """dropout of whole channels of (N, C, H, W), or of (N, C, L).
+
+    Source: Tompson et al. 2015, arXiv:1411.4280.
+    """
+    _check("dropout2d", input, p)
+    if input.array.ndim not in (3, 4):
+        raise ShapeError(describe("dropout2d", "input", "3 or 4 dimensions", f"shape {input.array.shape}"))
+    if inplace:
+        return input._change(dropout2d, p, training)
+    shape = input.array.shape
+    channels = input._like(input.array.full_like(1, (*shape[:2], *(1,) * (len(shape) - 2))))
+    return mul(input, dropout(channels, p, training)) if training and p != 0 else input
+
+
+def _check(op: str, input: Any, p: float) -> None:
+    require_tensor(op, "input", input)
+    if not 0 <= p <= 1:
+        raise ValueError(describe(op, "p", "a probability in [0, 1]", p))
+    if not input.array.dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))

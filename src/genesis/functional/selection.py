@@ -1,0 +1,332 @@
+"""Selection along a dimension: gather and scatter, masks, sorting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis import dtypes, shapes
+from genesis.autograd import ArrayFunction
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.conversion import cast
+from genesis.functional.elementwise import where
+from genesis.functional.indexing import getitem
+from genesis.functional.reduction import ValuesAndIndices
+from genesis.functional.shape import expand, reshape
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+Number = bool | int | float
+
+# --- by index ---------------------------------------------------------------------------------------------------------
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Any:
+    """The slices of input along dim at the positions index (1-d, integers).
+
+    Example:
+        >>> F.index_select(genesis.tensor([5.0, 6.0, 7.0]), 0, genesis.tensor([2, 0])).tolist()
+        [7.0, 5.0]
+    """
+    dim = shapes.normalize_dim("index_select", dim, input.array.ndim)
+    _require_index("index_select", index, 1)
+    return IndexSelect.apply(input, dim=dim, index=_int64(index))
+
+
+class IndexSelect(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+        ctx.shape, ctx.dim, ctx.index = x.shape, dim, index.reshape((-1,))
+        return x.index_select(dim, ctx.index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad.full_like(0, ctx.shape).index_add(ctx.dim, ctx.index, grad)
+
+
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
+    """A copy of input with alpha · source added to its slices at index; repeats add up."""
+    dim = shapes.normalize_dim("index_add", dim, input.array.ndim)
+    _require_index("index_add", index, 1)
+    _require_same_dtype("index_add", "source", input, source)
+    x, s = input.array.shape or (1,), source.array.shape or (1,)
+    expected = (*x[:dim], index.array.numel, *x[dim + 1 :])
+    if s != expected:
+        raise ShapeError(describe("index_add", "source", f"shape {expected}", source.array.shape))
+    return IndexAdd.apply(input, source, dim=dim, index=_int64(index), alpha=alpha)
+
+
+class IndexAdd(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
+        ctx.dim, ctx.index, ctx.alpha, ctx.source_shape = dim, index.reshape((-1,)), alpha, source.shape
+        return x.index_add(dim, ctx.index, source if alpha == 1 else source.mul(alpha))
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        selected = grad.index_select(ctx.dim, ctx.index).reshape(ctx.source_shape)
+        return grad, selected if ctx.alpha == 1 else selected.mul(ctx.alpha)
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+    """y[i][j][k] = input[i][index[i][j][k]][k] for dim=1, and so for any dim.
+
+    Args:
+        index: integers, as many dimensions as input, no larger than it except in dim.
+        sparse_grad: not supported; NotImplementedError.
+    """
+    if sparse_grad:
+        raise NotImplementedError("gather: sparse_grad=True is not supported; gradients are dense")
+    dim = shapes.normalize_dim("gather", dim, input.array.ndim)
+    _require_index("gather", index)
+    _require_fitting_index("gather", index.array.shape, "input", input.array.shape, dim)
+    return Gather.apply(input, dim=dim, index=_int64(index))
+
+
+class Gather(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+        index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
+        ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
+        return x.gather(dim, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad.full_like(0, ctx.shape).scatter_add(ctx.dim, ctx.index, grad)
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Any:
+    """gather, with input and indices broadcast against each other; without dim, from the flattened input."""
+    if dim is None:
+        return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
+    _require_index("take_along_dim", indices)
+    x, i = input.array.shape, indices.array.shape
+    if len(x) != len(i):
+        raise ShapeError(describe("take_along_dim", "indices", f"{len(x)} dimensions, as input", len(i)))
+    dim = shapes.normalize_dim("take_along_dim", dim, len(x))
+    common = shapes.broadcast("take_along_dim", (*x[:dim], 1, *x[dim + 1 :]), (*i[:dim], 1, *i[dim + 1 :]))
+    whole = expand(input, (*common[:dim], x[dim], *common[dim + 1 :]))
+    return gather(whole, dim, expand(indices, (*common[:dim], i[dim], *common[dim + 1 :])))
+
+
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Number | None = None, reduce: str | None = None
+) -> Any:
+    """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1, and so for any dim; src may be a number.
+
+    Args:
+        reduce: not supported, NotImplementedError; scatter_add adds.
+    """
+    if reduce is not None:
+        raise NotImplementedError(f"scatter: reduce={reduce!r} is not supported; use scatter_add")
+    source = value if src is None else src
+    if source is None:
+        raise DTypeError(describe("scatter", "src", "a tensor or a number", None))
+    return _scatter("scatter", Scatter, input, dim, index, source)
+
+
+class Scatter(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, source: Any, *, dim: int, index: NDArray) -> NDArray:
+        ctx.dim, ctx.index = dim, index
+        ctx.source_shape = source.shape if isinstance(source, NDArray) else None
+        return x.scatter(dim, index, source)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        needs_x, needs_source = ctx.needs_input_grad
+        return (
+            grad.scatter(ctx.dim, ctx.index, 0.0) if needs_x else None,
+            _gathered(ctx, grad) if needs_source else None,
+        )
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
+    """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1, and so for any dim; repeats add up."""
+    if not isinstance(src, Tensor):
+        raise DTypeError(describe("scatter_add", "src", "a tensor", type(src).__name__))
+    return _scatter("scatter_add", ScatterAdd, input, dim, index, src)
+
+
+class ScatterAdd(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
+        ctx.dim, ctx.index, ctx.source_shape = dim, index, source.shape
+        return x.scatter_add(dim, index, source)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad, _gathered(ctx, grad) if ctx.needs_input_grad[1] else None
+
+
+def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, source: Any) -> Any:
+    dim = shapes.normalize_dim(op, dim, input.array.ndim)
+    _require_index(op, index)
+    _require_fitting_index(op, index.array.shape, "input", input.array.shape, dim)
+    if isinstance(source, Tensor):
+        _require_same_dtype(op, "src", input, source)
+        _require_fitting_index(op, index.array.shape, "src", source.array.shape, None)
+    return function.apply(input, source, dim=dim, index=_int64(index))
+
+
+def _gathered(ctx: Any, grad: NDArray) -> NDArray:
+    """The gradient of the source: read where it was written, zero where it is larger than the index."""
+    found = grad.gather(ctx.dim, ctx.index)
+    if found.shape == ctx.source_shape:
+        return found
+    whole = corner = grad.full_like(0, ctx.source_shape)
+    for dim, length in enumerate(found.shape):
+        corner = corner.narrow(dim, 0, length)
+    corner.copy_into(found)
+    return whole
+
+
+# --- by mask ----------------------------------------------------------------------------------------------------------
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
+    """input, but value (a number or a 0-d tensor) where mask is true."""
+    _require_mask("masked_fill", mask)
+    if not isinstance(value, Tensor):
+        if not isinstance(value, bool | int | float):
+            raise DTypeError(describe("masked_fill", "value", "a number or a 0-d tensor", type(value).__name__))
+        if dtypes.of_scalar(value).category > input.array.dtype.category:
+            raise DTypeError(describe("masked_fill", "value", f"a number that {input.array.dtype} holds", value))
+        return MaskedFill.apply(input, mask, value=value)
+    if value.array.ndim:
+        raise ShapeError(describe("masked_fill", "value", "a number or a 0-d tensor", f"shape {value.array.shape}"))
+    return where(mask, cast(value, input.array.dtype), input)
+
+
+class MaskedFill(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
+        ctx.save(mask)
+        return x.expand(shapes.broadcast("masked_fill", x.shape, mask.shape)).masked_fill(mask, value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        (mask,) = ctx.saved
+        return grad.masked_fill(mask, 0.0), None
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Any:
+    """The elements of input where mask is true, in one dimension; both broadcast."""
+    _require_mask("masked_select", mask)
+    shape = shapes.broadcast("masked_select", input.array.shape, mask.array.shape)
+    selected = getitem(expand(input, shape), expand(mask, shape))
+    return reshape(selected, (-1,))
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """The positions of the nonzero elements: (n, ndim), or with as_tuple one vector for each dimension.
+
+    Example:
+        >>> F.nonzero(genesis.tensor([0, 3, 0, 5])).tolist()
+        [[1], [3]]
+    """
+    if not as_tuple:
+        return NonZero.apply(input)
+    found = NonZero.apply(reshape(input, (1,)) if not input.array.ndim else input)
+    return tuple([found._like(found.array.select(1, dim).clone()) for dim in range(found.array.shape[1])])
+
+
+class NonZero(ArrayFunction):
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        return x.nonzero()
+
+
+# --- by order ---------------------------------------------------------------------------------------------------------
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """(values, indices) of input sorted along dim; NaN is the largest.
+
+    Example:
+        >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
+        [1, 2, 0]
+    """
+    dim = shapes.normalize_dim("sort", dim, input.array.ndim)
+    return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
+
+
+class Ordered(ArrayFunction):
+    """A function that gives (values, indices) along a dimension."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+        (indices,) = ctx.saved
+        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
+
+
+class Sort(Ordered):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
+        values, indices = x.sort(dim, descending, stable)
+        ctx.shape, ctx.dim = x.shape, dim
+        ctx.save(indices)
+        return values, indices
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """The indices that sort input along dim."""
+    return sort(input, dim, descending, stable).indices
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """(values, indices) of the k largest (or smallest) along dim, in order."""
+    dim = shapes.normalize_dim("topk", dim, input.array.ndim)
+    size = input.array.shape[dim] if input.array.ndim else 1
+    if not 0 <= k <= size:
+        raise ShapeError(describe("topk", "k", f"a number from 0 to {size}, the size of dimension {dim}", k))
+    return ValuesAndIndices(*TopK.apply(input, k=k, dim=dim, largest=largest))
+
+
+class TopK(Ordered):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
+        values, indices = x.topk(k, dim, largest)
+        ctx.shape, ctx.dim = x.shape, dim
+        ctx.save(indices)
+        return values, indices
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def _require_index(op: str, index: Tensor, max_ndim: int | None = None) -> None:
+    if not isinstance(index, Tensor):
+        raise DTypeError(describe(op, "index", "a tensor of integers", type(index).__name__))
+    if index.array.dtype not in (dtypes.int64, dtypes.int32) and index.array.numel:
+        raise DTypeError(describe(op, "index", "int64 or int32", index.array.dtype))
+    if max_ndim is not None and index.array.ndim > max_ndim:
+        raise ShapeError(describe(op, "index", f"at most {max_ndim} dimension", f"shape {index.array.shape}"))
+
+
+def _require_fitting_index(op: str, index: Shape, name: str, other: Shape, free: int | None) -> None:
+    """index is nowhere larger than the other shape, except in the free dimension."""
+    if 0 in index:
+        return
+    index, other = index or (1,), other or (1,)
+    if len(index) != len(other):
+        raise ShapeError(describe(op, "index", f"{len(other)} dimensions, as {name}", len(index)))
+    for dim, (length, size) in enumerate(zip(index, other, strict=True)):
+        if dim != free and length > size:
+            raise ShapeError(describe(op, "index", f"at most {size} in dimension {dim}, the size of {name}", length))
+
+
+def _require_same_dtype(op: str, name: str, input: Tensor, source: Tensor) -> None:
+    if source.array.dtype is not input.array.dtype:
+        raise DTypeError(describe(op, name, f"{input.array.dtype}, as input", source.array.dtype))
+
+
+def _require_mask(op: str, mask: Tensor) -> None:
+    if not isinstance(mask, Tensor) or mask.array.dtype is not dtypes.bool_:
+        raise DTypeError(describe(op, "mask", "a tensor of bool", getattr(mask, "dtype", type(mask).__name__)))
+
+
+def _int64(index: Tensor) -> NDArray:
+    return index.array.to(dtypes.int64)

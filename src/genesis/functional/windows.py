@@ -1,0 +1,53 @@
+"""What convolution and pooling share: arguments as one number or one per dimension, and signals seen as planes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from genesis.autograd import Variable as Tensor
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+
+def require_tensor(op: str, argument: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise DTypeError(describe(op, argument, "a Tensor", type(value).__name__))
+
+
+def per_dimension(op: str, argument: str, value: Any, count: int, least: int) -> Shape:
+    """value as count integers, each at least least; one number (or a sequence of one) holds for every dimension.
+
+    Example:
+        >>> per_dimension("conv2d", "stride", 2, 2, least=1)
+        (2, 2)
+    """
+    given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if any(isinstance(number, bool) or not hasattr(number, "__index__") for number in given):
+        raise DTypeError(describe(op, argument, "an int or a tuple of ints", repr(value)))
+    numbers = tuple(number.__index__() for number in given)
+    if len(numbers) == 1:
+        numbers *= count
+    if len(numbers) != count:
+        raise ShapeError(describe(op, argument, f"1 or {count} numbers", numbers))
+    if any(number < least for number in numbers):
+        raise ShapeError(describe(op, argument, f"numbers >= {least}", value))
+    return numbers
+
+
+def planar(values: Shape, fill: int) -> tuple[int, int]:
+    """The values of one dimension as those of two: a signal is a plane of height 1."""
+    return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def as_planes(x: NDArray, spatial: int) -> NDArray:
+    """(C, L), (N, C, L), (C, H, W) or (N, C, H, W), of 1 or 2 spatial dimensions, as (N, C, H, W)."""
+    x = x.unsqueeze(0) if x.ndim == spatial + 1 else x
+    return x.unsqueeze(2) if spatial == 1 else x
+
+
+def from_planes(y: NDArray, spatial: int, ndim: int) -> NDArray:
+    """Undo as_planes, for a result of another size."""
+    y = y.select(2, 0) if spatial == 1 else y
+    return y.select(0, 0) if ndim == spatial + 1 else y

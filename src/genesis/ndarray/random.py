@@ -1,0 +1,15 @@
+"""The random generators of the devices: seeds and states. The draws themselves are NDArray.random and the ops."""
+
+from __future__ import annotations
+
+from genesis.backends import manual_seed as manual_seed
+from genesis.ndarray.device import Device
+from genesis.ndarray.dispatch import backend_of
+
+
+def get_state(device: Device) -> bytes:
+    return backend_of(device).get_rng_state(device.index)
+
+
+def set_state(state: bytes, device: Device) -> None:
+    backend_of(device).set_rng_state(state, device.index)

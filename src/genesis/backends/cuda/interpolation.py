@@ -1,6 +1,6 @@
 """Interpolation, by tables: which inputs each output takes along an axis, with which weights.
 
-Turned round, a table says for the backward where each input went, so the backward gathers too: its sums come in one order.
+Turned round, a table says for the backward where each input went: that gathers too, so its sums come in one order.
 Tables are computed as PyTorch computes them, and kept on the device.
 """
 

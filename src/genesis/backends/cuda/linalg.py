@@ -95,8 +95,6 @@ def _problem(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, batch: Sh
         if len(sizes) == 1:
             rows, x_strides, batch, x_walk, y_walk = sizes[0], (walks[1][0], x_strides[1]), (), (), ()
     sizes, walks = collapse(batch, [contiguous_strides(batch), x_walk, y_walk])
-    if not batch or math.prod(batch) == 1:
-        sizes, walks = (1,), [(0,), (0,), (0,)]
     bits = x.data_pointer | y.data_pointer | (bias.data_pointer if bias is not None else 0) | 16
     return Problem(
         x.device_index, x.dtype, rows, columns, terms, x_strides, y_strides,

@@ -69,7 +69,7 @@ def _interpolate_kernel(
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Per axis, from FIRST_AXIS on, a table of indices and one of weights: (output, tap). A single tap has no weights."""
+    """Per axis, from FIRST_AXIS on, a table of indices and one of weights: (output, tap). One tap has no weights."""
     index, mask, image, channel, plane, row, column = _place(
         num_elements, num_channels, size, CHANNELS_LAST, WIDE, BLOCK
     )

@@ -45,7 +45,7 @@ def check(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, is_causal: bool = False,
 ) -> None:  # fmt: skip
     dtype, scale = query.dtype, 0.3
-    wide = [x.double() for x in (query, key, value)]
+    wide = [x.double().contiguous() for x in (query, key, value)]
     wide_mask = mask if mask is None or mask.dtype is torch.bool else mask.double()
     expected, probabilities = cpu.attention(*wide, wide_mask, is_causal, scale)
     arrays = [put(x) for x in (query, key, value, mask)]

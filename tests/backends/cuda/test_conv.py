@@ -151,10 +151,12 @@ def test_splits_keep_the_multiprocessors_busy(simulated: Backend) -> None:
 
 def test_input_grad_is_a_transposed_convolution(cuda: Backend, put: Put, get: Get) -> None:
     torch.manual_seed(0)
-    x, weight = torch.randn(2, 6, 5, 4), torch.randn(6, 4, 3, 3)
-    expected = F.conv_transpose2d(x.double(), weight.double(), None, (3, 2), (1, 0), (2, 1))
-    result = cuda.conv_input_grad(put(x), put(weight), tuple(expected.shape), (3, 2), (1, 0), (1, 1), 1)
-    close(get(result), expected, torch.float32)
+    for groups, inner in ((1, 4), (2, 3), (6, 1)):
+        x, weight, bias = torch.randn(2, 6, 5, 4), torch.randn(6, inner, 2, 3), torch.randn(2 * inner * groups)[::2]
+        wide = (x.double(), weight.double(), bias.double())
+        expected = F.conv_transpose2d(*wide, (3, 2), (1, 0), (2, 1), groups)
+        geometry = (tuple(expected.shape), (3, 2), (1, 0), (1, 1), groups)
+        close(get(cuda.conv_input_grad(put(x), put(weight), *geometry, put(bias))), expected, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

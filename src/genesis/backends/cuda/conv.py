@@ -52,8 +52,9 @@ def conv_forward(
 
 
 def conv_input_grad(
-    grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> DeviceArray:
+    grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int, bias: DeviceArray | None = None,
+) -> DeviceArray:  # fmt: skip
     _require_float("conv_input_grad", grad.dtype)
     out = array.empty(input_shape, grad.dtype, grad.device_index, channels_last_strides(input_shape))
     grad, weight = _channels_inner(grad, groups), _packed(weight)
@@ -62,7 +63,7 @@ def conv_input_grad(
     )
     for row in rows:
         for column in columns:
-            _gather(out, grad, weight, None, None, None, (row, column), groups, transposed=True)
+            _gather(out, grad, weight, bias, None, None, (row, column), groups, transposed=True)
     return out
 
 
@@ -157,8 +158,6 @@ def _forward(
     )
     shape = (input.shape[0], weight.shape[0], row.out_size, column.out_size)
     out = array.empty(shape, input.dtype, input.device_index, channels_last_strides(shape))
-    if bias is not None and bias.strides != (1,):
-        bias = copy(bias, (1,))
     input = _channels_inner(input, groups)
     _gather(out, input, weight, bias, residual, activation, (row, column), groups, transposed=False)
     return out
@@ -210,6 +209,8 @@ def _gather(
     num_pixels = num_images * row.out_size * column.out_size
     if num_pixels == 0 or out_channels == 0:
         return
+    if bias is not None and bias.strides != (1,):
+        bias = copy(bias, (1,))
     n, c, h, w = out.strides
     place = out.view(
         (num_images, out_channels, row.out_size, column.out_size), (n, c, h * row.out_step, w * column.out_step),

@@ -118,7 +118,7 @@ def table(axis: Axis) -> tuple[np.ndarray, np.ndarray | None]:
     """Indices and weights, each (output, tap).
 
     >>> indices, weights = table(Axis(2, 4, "linear", False, None, dtypes.float64, 0))
-    >>> indices.tolist(), weights.tolist()
+    >>> indices.astype(int).tolist(), weights.tolist()
     ([[0, 1], [0, 1], [0, 1], [1, 1]], [[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.75, 0.25]])
     """
     number = np.dtype(axis.number.name).type

@@ -111,6 +111,8 @@ def products(
     _set(attribute, descriptor, _DESC_TRANSB, ctypes.c_int32(x[1]))
     if has_bias:
         _set(attribute, descriptor, _DESC_EPILOGUE, ctypes.c_int32(_EPILOGUE_BIAS))
+        # The heuristic looks at the address's alignment only; each run sets its own.
+        _set(attribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(alignment))
 
     def layout(height: int, width: int, leading: int, batch_stride: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, tiles, tuning
+from genesis.backends.cuda import array, driver, launch, streams, tiles, tuning
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.driver import cublaslt
 from genesis.backends.cuda.kernels.linalg import _matmul_kernel
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch
 from genesis.backends.cuda.pointwise import collapse
+from genesis.backends.cuda.storage import copy
 from genesis.backends.cuda.tiles import Tile
 from genesis.dtypes import DType
 from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides
@@ -52,7 +53,7 @@ class Problem(NamedTuple):
         return math.prod(self.batch_shape)
 
 
-_plans: dict[Problem, Run] = {}
+_plans: dict[tuple[Any, ...], Run] = {}  # by all that Problem is made from
 driver.forget_on_switch(_plans.clear)
 
 
@@ -72,19 +73,21 @@ def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, shape: Sh
     if x.dtype is dtypes.bool_:
         raise NotImplementedError("matmul has no cuda implementation for bool")
     if bias is not None and bias.strides != (1,):
-        bias = _dense(bias)
+        bias = copy(bias, (1,))
     out = array.empty(shape, x.dtype, x.device_index)
     if out.size == 0:
         return out
-    problem = _problem(x, y, bias, batch)
-    run = _plans.get(problem)
+    bits = x.data_pointer | y.data_pointer | (0 if bias is None else bias.data_pointer) | 16
+    alignment = bits & -bits
+    key = (x.dtype, x.device_index, x.shape, x.strides, y.shape, y.strides, bias is None, alignment)
+    run = _plans.get(key)
     if run is None:
-        run = _plans[problem] = _plan(problem, out, x, y, bias)
+        run = _plans[key] = _plan(_problem(x, y, bias is not None, alignment, batch), out, x, y, bias)
     run(out, x, y, bias)
     return out
 
 
-def _problem(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, batch: Shape) -> Problem:
+def _problem(x: DeviceArray, y: DeviceArray, has_bias: bool, alignment: int, batch: Shape) -> Problem:
     rows, terms, columns = x.shape[-2], x.shape[-1], y.shape[-1]
     x_strides, y_strides = x.strides[-2:], y.strides[-2:]
     x_walk = broadcast_strides("matmul", x.shape[:-2], x.strides[:-2], batch)
@@ -95,10 +98,9 @@ def _problem(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, batch: Sh
         if len(sizes) == 1:
             rows, x_strides, batch, x_walk, y_walk = sizes[0], (walks[1][0], x_strides[1]), (), (), ()
     sizes, walks = collapse(batch, [contiguous_strides(batch), x_walk, y_walk])
-    bits = x.data_pointer | y.data_pointer | (bias.data_pointer if bias is not None else 0) | 16
     return Problem(
         x.device_index, x.dtype, rows, columns, terms, x_strides, y_strides,
-        sizes[::-1], walks[1][::-1], walks[2][::-1], bias is not None, bits & -bits,
+        sizes[::-1], walks[1][::-1], walks[2][::-1], has_bias, alignment,
     )  # fmt: skip
 
 
@@ -130,13 +132,22 @@ def _triton_run(problem: Problem, tile: Tile) -> Run:
         "GROUP": _GROUP,
         **tile.constants,
     }
-    numbers = (
-        p.rows, p.columns, p.terms, p.x_strides, p.y_strides, p.batch_shape, p.x_batch_strides, p.y_batch_strides,
+    numbers = (p.rows, p.columns, p.terms)
+    tuples = (p.x_strides, p.y_strides, p.batch_shape, p.x_batch_strides, p.y_batch_strides)
+    pointer = "*" + launch.TRITON_NAMES[p.dtype]
+    given = pointer + "/16" if p.alignment == 16 else pointer
+    kinds = (
+        pointer + "/16", given, given, given if p.has_bias else None,
+        *map(launch.number_kind, numbers), *(tuple(map(launch.number_kind, each)) for each in tuples),
     )  # fmt: skip
-    grid = (p.num_matrices * tile.num_tiles(p.rows, p.columns),)
+    kernel = launch.load(_matmul_kernel, p.device, kinds, constants)
+    tail = (*numbers, *itertools.chain(*tuples))
+    grid = (p.num_matrices * tile.num_tiles(p.rows, p.columns), 1, 1)
 
     def run(out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
-        launch(_matmul_kernel, grid, out, x, y, bias, *numbers, **constants)
+        third = None if bias is None else bias.data_pointer
+        values = (out.data_pointer, x.data_pointer, y.data_pointer, third, *tail)
+        kernel.launch(grid, streams.current_handle(p.device), values)
 
     return run
 
@@ -166,9 +177,3 @@ def _cublaslt_run(problem: Problem, product: cublaslt.Product) -> Run:
         )
 
     return run
-
-
-def _dense(x: DeviceArray) -> DeviceArray:
-    from genesis.backends.cuda.storage import copy
-
-    return copy(x, contiguous_strides(x.shape))

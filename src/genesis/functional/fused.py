@@ -82,6 +82,7 @@ class ConvBNReLU(ArrayFunction):
         eps: float, geometry: Geometry, activation: str | None,
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
+        input = input.contiguous(channels_last=True)
         if residual is not None:
             residual = residual.to(input.dtype)
         y, conv_output, mean, inverse_std = input.conv_bn_relu(

@@ -30,10 +30,13 @@ def triu(x: Tensor, diagonal: int) -> Tensor:
 def pad(x: Tensor, pads: tuple[Pair, ...], mode: str, value: Number) -> Tensor:
     if mode == "constant":
         return F.pad(x, _from_last(pads), "constant", value)
-    for dim, (before, after) in enumerate(pads):
+    order = sorted(range(x.ndim), key=lambda dim: -x.stride(dim))  # what is row-major in this order stays so
+    y = x.permute(order)
+    for position, dim in enumerate(order):
+        before, after = pads[dim]
         if before or after:
-            x = x.index_select(dim, _source_index(x.shape[dim], before, after, mode))
-    return x
+            y = y.index_select(position, _source_index(x.shape[dim], before, after, mode))
+    return y.permute([order.index(dim) for dim in range(x.ndim)])
 
 
 def pad_backward(grad: Tensor, shape: Shape, pads: tuple[Pair, ...], mode: str) -> Tensor:

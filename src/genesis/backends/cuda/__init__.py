@@ -22,4 +22,4 @@ def load() -> Backend:
 
 
 # What the families stand on.
-_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams", "walk"}
+_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams", "tiles", "tuning", "walk"}

@@ -7,13 +7,18 @@ from math import inf as inf
 from math import nan as nan
 from math import pi as pi
 
+from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
 from genesis import nn as nn
+from genesis import optim as optim
+from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
 from genesis.autograd import is_grad_enabled as is_grad_enabled
 from genesis.autograd import no_grad as no_grad
 from genesis.autograd import set_grad_enabled as set_grad_enabled
+from genesis.checkpoint import load as load
+from genesis.checkpoint import save as save
 from genesis.creation import arange as arange
 from genesis.creation import as_tensor as as_tensor
 from genesis.creation import empty as empty
@@ -163,6 +168,7 @@ from genesis.functional import var as var
 from genesis.functional import where as where
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
+from genesis.interop import load_torch as load_torch
 from genesis.ndarray import Device as Device
 from genesis.tensor import Tensor as Tensor
 
@@ -171,3 +177,11 @@ dtype, device = DType, Device  # PyTorch's names of the types
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
+
+
+def __getattr__(name: str) -> object:
+    if name == "data":  # on first use, as it imports torch
+        import importlib
+
+        return importlib.import_module("genesis.data")
+    raise AttributeError(f"module 'genesis' has no attribute {name!r}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from typing import TYPE_CHECKING, Any
 
+from genesis import dtypes
 from genesis.autograd import Variable
-from genesis.errors import DeviceError, DTypeError, describe
-from genesis.ndarray import Device, NDArray
+from genesis.errors import CheckpointError, DeviceError, DTypeError, describe
+from genesis.ndarray import CPU, Device, NDArray
 
 if TYPE_CHECKING:
     import torch
@@ -54,3 +57,50 @@ def to_torch(tensor: Variable) -> torch.Tensor:
     import torch
 
     return torch.from_dlpack(tensor.detach())
+
+
+def load_torch(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:
+    """What torch.save() wrote to path, with Genesis tensors in it: checkpoints of PyTorch and torchvision.
+
+    The file is read by torch.load(weights_only=True), which builds tensors and plain values and runs nothing else.
+
+    Args:
+        device: where the tensors go; the CPU by default.
+    Raises: CheckpointError: the file is damaged, or holds Python objects that only running code could restore;
+        FileNotFoundError: there is none.
+    """
+    import torch
+
+    path = os.fspath(path)
+    try:
+        with open(path, "rb") as file:  # a file, as torch.load would judge by the ending of a name
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or str(error)
+        raise CheckpointError(
+            f"{path}: refused: it is damaged, or holds more than tensors and plain values, which only running its "
+            f"code could restore ({reason})"
+        ) from None
+    except Exception as error:  # a damaged archive fails in as many ways as there are places in it
+        raise CheckpointError(f"{path}: not a complete PyTorch checkpoint ({error})") from None
+    return _from_torch_tree(loaded, path, CPU if device is None else Device(device), {})
+
+
+def _from_torch_tree(value: Any, path: str, device: Device, known: dict[int, Any]) -> Any:
+    """value with its tensors as Genesis'; one that occurs several times stays one."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if id(value) not in known:
+            if value.layout is not torch.strided or str(value.dtype).removeprefix("torch.") not in dtypes.BY_NAME:
+                raise CheckpointError(f"{path}: holds a tensor that Genesis has not: {value.layout}, {value.dtype}")
+            known[id(value)] = from_torch(value).to(device)
+        return known[id(value)]
+    if isinstance(value, dict):
+        return {key: _from_torch_tree(item, path, device, known) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_from_torch_tree(item, path, device, known) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    return value

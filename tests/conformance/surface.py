@@ -52,6 +52,7 @@ NEURAL = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *PO
 NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION)]
 
 ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
+INTEGERS_ONLY = {"nn.functional.one_hot"}
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
 

@@ -24,8 +24,8 @@ def cases() -> Iterator[Any]:
     for name in surface.NAMES:
         for op in OPS.get(name, ()):
             extra = HALVES_AND_DOUBLE if name in surface.ALL_DTYPES else ()
-            main = [dtype for dtype in (torch.float32, torch.int64) if dtype in op.dtypes][:1]  # one_hot: integers only
-            for dtype in (*main, *(dtype for dtype in extra if dtype in op.dtypes)):
+            main = torch.int64 if name in surface.INTEGERS_ONLY else torch.float32
+            for dtype in [dtype for dtype in (main, *extra) if dtype in op.dtypes]:
                 variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 

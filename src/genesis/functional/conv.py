@@ -31,7 +31,8 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    geometry, extra = _check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
 def conv2d(
@@ -58,16 +59,17 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-
-
-def _conv(
-    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Any:
-    check_operands(op, spatial, input, weight, bias)
-    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
-    check_bias(op, bias, weight.array.shape[0])
+    geometry, extra = _check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
     return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+
+
+def _check_conv(
+    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
+    check_operands(op, spatial, input, weight, bias)
+    checked = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    check_bias(op, bias, weight.array.shape[0])
+    return checked
 
 
 Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups

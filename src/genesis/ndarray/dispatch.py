@@ -55,7 +55,10 @@ class Changes:
 
 def backend_of(device: Device) -> Backend:
     backend = backends.active.get(device.type)
-    return backends.get(device.type) if backend is None else backend
+    if backend is None:
+        backends.get(device.type)  # loads it
+        backend = backends.active[device.type]
+    return backend
 
 
 def call_raw(op: str, first: Any, *args: Any) -> Any:

@@ -32,6 +32,25 @@ class DeviceArray:
         """What Triton's own launch asks for."""
         return self.data_pointer
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from genesis.backends.cuda import interop
+
+        return interop.device_of(self)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        from genesis.backends.cuda import interop
+
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("__dlpack__: only this memory itself can be shown, not a copy elsewhere")
+        return interop.export(self, stream, max_version)
+
     def view(self, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
         """The same storage, read otherwise; offset counts from the storage's start."""
         return DeviceArray(self.storage, shape, strides, offset, self.dtype)

@@ -64,7 +64,8 @@ class Regions:
 
     def __init__(self, ranges: dict[int, int]) -> None:
         self._starts = np.array(sorted(ranges), np.uint64)
-        self._ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
+        ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
+        self._ends = np.maximum.accumulate(ends)  # ranges can lie in one another
 
     def contain(self, addresses: np.ndarray, num_bytes: int) -> bool:
         at = np.searchsorted(self._starts, addresses, side="right") - 1

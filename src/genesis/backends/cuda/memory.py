@@ -202,7 +202,7 @@ class Storage:
         storage.nbytes, storage.device_index, storage.stream, storage.pointer = nbytes, device_index, stream, pointer
         storage._others, storage._owner, storage._size = (), owner, 0
         if driver.get().watches_memory:
-            driver.get().note_use(pointer, nbytes)
+            driver.get().note_use(pointer, nbytes, fresh=False)
         return storage
 
     def __del__(self) -> None:

@@ -21,12 +21,14 @@ class SimulatedDriver:
 
     name = "simulated"
     watches_memory = True
+    dlpack_device_type = 1
 
     def __init__(self, num_devices: int = 2, total_memory: int = 8 << 30) -> None:
         self.total_memory = total_memory
         self._num_devices = num_devices
         self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # pointer → device, memory
         self._regions: dict[int, int] = {}  # pointer → bytes in use by an array
+        self._foreign: dict[int, int] = {}
         self._used = [0] * num_devices
         self._streams = itertools.count(0x100)
 
@@ -58,13 +60,18 @@ class SimulatedDriver:
     def trim(self, device: int) -> None:
         pass  # release() already has
 
-    def note_use(self, pointer: int, num_bytes: int) -> None:
-        if not num_bytes:
-            self._regions.pop(pointer, None)
-            return
-        self._regions[pointer] = num_bytes
-        if pointer in self._blocks:
+    def note_use(self, pointer: int, num_bytes: int, fresh: bool = True) -> None:
+        if not fresh:  # others' memory: how long they keep it is not known here
+            self._foreign[pointer] = max(num_bytes, self._foreign.get(pointer, 0))
+        elif num_bytes:
+            self._regions[pointer] = num_bytes
             ctypes.memset(pointer, 0xFF, num_bytes)
+        else:
+            self._regions.pop(pointer, None)
+
+    def regions(self) -> dict[int, int]:
+        """The address ranges of all arrays."""
+        return {**self._foreign, **self._regions}
 
     def allocate_pinned(self, num_bytes: int) -> int:
         return self.allocate(0, num_bytes, 0)
@@ -122,4 +129,4 @@ class SimulatedKernel:
     def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
         from genesis.backends.cuda import interpreter  # patches Triton, so only when something runs
 
-        interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver._regions))
+        interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver.regions()))

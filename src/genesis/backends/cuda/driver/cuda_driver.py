@@ -33,6 +33,7 @@ class CudaDriver:
 
     name = "cuda"
     watches_memory = False
+    dlpack_device_type = 2
 
     def __init__(self) -> None:
         try:
@@ -103,7 +104,7 @@ class CudaDriver:
         self.synchronize(device)  # frees take effect in stream order
         self.check(device, cu.cuMemPoolTrimTo(self._device(device).pool, 0), "trim the memory pool")
 
-    def note_use(self, pointer: int, num_bytes: int) -> None:
+    def note_use(self, pointer: int, num_bytes: int, fresh: bool = True) -> None:
         raise AssertionError("a real device does not watch its memory")
 
     def allocate_pinned(self, num_bytes: int) -> int:
@@ -216,8 +217,9 @@ class CudaDriver:
 
         return launch
 
-    def note_launch(self, device: int, name: str) -> None:
-        self._devices[device].recent.append(name)
+    def recorder(self, device: int) -> Callable[[str], None]:
+        """What a kernel tells its name at each launch, for the messages about faults."""
+        return self._devices[device].recent.append
 
 
 class _Thread(threading.local):
@@ -297,6 +299,7 @@ class CudaKernel:
     ) -> None:
         self.name = name
         self._driver, self._device, self._metadata = driver, device, metadata
+        self._note = driver.recorder(device)
         self._function = function if isinstance(function, cu.CUfunction) else cu.CUfunction(function)
         self._threads = 32 * metadata.num_warps
         kinds = list(_flat(types))
@@ -335,7 +338,7 @@ class CudaKernel:
             if result[0] is not _SUCCESS:
                 driver.check(self._device, result, f"launch {self.name}")
         self._blocks.append(block)
-        driver.note_launch(self._device, self.name)
+        self._note(self.name)
         if driver.after_launch is not None:
             driver.after_launch(self._device)
 

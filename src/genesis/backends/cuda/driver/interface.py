@@ -60,6 +60,7 @@ class Driver(Protocol):
     """The whole of what the backend asks of a device."""
 
     name: str
+    dlpack_device_type: int  # of its memory: 2 is CUDA, 1 the host
 
     def device_count(self) -> int: ...
     def properties(self, device: int) -> Properties: ...
@@ -75,8 +76,11 @@ class Driver(Protocol):
     def trim(self, device: int) -> None:
         """Hand released memory back to the system."""
 
-    def note_use(self, pointer: int, num_bytes: int) -> None:
-        """These bytes now belong to an array (0 bytes: no longer). Only asked for where `watches_memory` is true."""
+    def note_use(self, pointer: int, num_bytes: int, fresh: bool = True) -> None:
+        """These bytes now belong to an array (0 bytes: no longer); fresh: nothing is in them yet.
+
+        Only asked for where `watches_memory` is true.
+        """
 
     watches_memory: bool
 

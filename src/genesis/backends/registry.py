@@ -1,0 +1,67 @@
+"""Which backend computes on which type of device, and the tools that stand in front of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from genesis.backends.backend import Backend
+from genesis.errors import DeviceError
+
+_MODULES = {"cpu": "genesis.backends.cpu", "cuda": "genesis.backends.cuda"}
+_plain: dict[str, Backend] = {}  # the backends themselves
+_seed: int | None = None
+active: dict[str, Backend] = {}  # what NDArray dispatches to: the same, or the tools around them
+
+
+def get(device_type: str) -> Backend:
+    """The backend of a device type, loaded on first use; without the tools that the settings put around it."""
+    if device_type not in _plain:
+        if device_type not in _MODULES:
+            raise DeviceError(
+                f"backends.get: argument 'device_type': expected one of {sorted(_MODULES)}, got {device_type!r}"
+            )
+        _set(device_type, importlib.import_module(_MODULES[device_type]).load())
+        if _seed is not None:
+            _plain[device_type].manual_seed(_seed)
+    return _plain[device_type]
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the generators of every backend, also of those that are loaded later."""
+    global _seed
+    _seed = seed
+    for backend in _plain.values():
+        backend.manual_seed(seed)
+
+
+@contextmanager
+def use(device_type: str, backend: Backend) -> Iterator[Backend]:
+    """Compute with this backend instead, inside the with block."""
+    before = get(device_type)
+    _set(device_type, backend)
+    try:
+        yield backend
+    finally:
+        _set(device_type, before)
+
+
+def equip(tools: Callable[[Backend], Backend]) -> None:
+    """Put tools(backend) in front of every backend from now on, in the place of the tools that were there."""
+    global _tools
+    _tools = tools
+    for device_type, backend in _plain.items():
+        active[device_type] = tools(backend)
+
+
+def _set(device_type: str, backend: Backend) -> None:
+    _plain[device_type] = backend
+    active[device_type] = _tools(backend)
+
+
+def _no_tools(backend: Backend) -> Backend:
+    return backend
+
+
+_tools: Callable[[Backend], Backend] = _no_tools

@@ -1,0 +1,50 @@
+"""GENESIS_CHECK=nan: the op that first makes a NaN raises, with the line of the user's program that called it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from genesis.backends.backend import Backend, Op
+from genesis.backends.tools import operands
+from genesis.callsite import user_line
+
+_IN_PLACE = frozenset(("copy_into", "add_into", "put", "sgd_step", "adam_step", "scale_into", "unscale_into"))
+_UNWATCHED = operands.NO_WORK | {"empty", "to_host", "from_host", "from_dlpack"}  # NaNs in their results are not theirs
+
+
+def around(backend: Backend) -> Callable[[str, Op], Op]:
+    """What to put around each op; backend is asked whether there are NaNs."""
+
+    def watch(op: str, function: Op) -> Op:
+        if op in _UNWATCHED:
+            return function
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            inputs = operands.arguments(op, (*args, *kwargs.values()))
+            in_place = op in _IN_PLACE
+            had_nan = in_place and _any_nan(backend, inputs, args)
+            result = function(*args, **kwargs)
+            outputs = inputs if in_place else operands.results(op, result)
+            if not had_nan and _any_nan(backend, outputs) and (in_place or not _any_nan(backend, inputs, args)):
+                raise FloatingPointError(
+                    f"{op} made the first NaN, from {operands.describe(backend, inputs)}, which had none; "
+                    f"called at {user_line()}"
+                )
+            return result
+
+        return watched
+
+    return watch
+
+
+def _any_nan(backend: Backend, handles: list[Any], numbers: tuple[Any, ...] = ()) -> bool:
+    """Is there a NaN in one of the arrays, or among the numbers."""
+    if any(isinstance(number, float) and number != number for number in numbers):
+        return True
+    for x in handles:
+        if backend.dtype(x).is_floating_point:
+            found = backend.any(backend.isnan(x), tuple(range(len(x.shape))), False)
+            if backend.to_host(found).item():
+                return True
+    return False

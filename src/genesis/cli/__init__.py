@@ -1,0 +1,60 @@
+"""The command line: `genesis <command>`. Each command is a module of this package.
+
+A command has HELP (one line), add_arguments(parser) and run(arguments), which gives the exit code; what takes long to
+import, it imports in run. COMMANDS lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+import genesis
+from genesis.cli import demo, info
+from genesis.cli.exit_codes import FAILED, INTERRUPTED
+from genesis.errors import GenesisError
+from genesis.settings import settings
+
+COMMANDS = {"demo": demo, "info": info}
+
+# What a user can cause and mend. Anything else is a fault of Genesis, and its traceback is wanted.
+_EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command with these arguments (those of the process by default) and give the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return FAILED
+    try:
+        return COMMANDS[arguments.command].run(arguments)
+    except KeyboardInterrupt:
+        print(f"genesis {arguments.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except _EXPECTED as error:
+        if settings.debug >= 1:
+            traceback.print_exc()
+        print(f"genesis {arguments.command}: {_sentence(error)}", file=sys.stderr)
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="genesis", description=genesis.__doc__)
+    parser.add_argument("--version", action="version", version=f"genesis {genesis.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    for name, command in COMMANDS.items():
+        formatter = argparse.ArgumentDefaultsHelpFormatter
+        command.add_arguments(
+            commands.add_parser(name, help=command.HELP, description=command.HELP, formatter_class=formatter)
+        )
+    return parser
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"needs the package '{error.name}'; install Genesis with its extra: pip install 'genesis[demo]'"
+    return " ".join(str(error).split()) or type(error).__name__

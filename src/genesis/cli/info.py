@@ -1,0 +1,89 @@
+"""`genesis info`: what a report of a fault should say about the machine and the installation."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import genesis
+from genesis import backends
+from genesis.errors import GenesisError
+from genesis.settings import settings
+
+HELP = "show versions, devices, precision policy, caches and settings"
+PACKAGES = (
+    "torch", "numpy", "safetensors", "triton", "cuda-core", "cuda-bindings", "cuda-pathfinder", "nvidia-cudnn-frontend",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    rows = {**versions(), **devices(), "precision": precision(), "cache": cache(settings.cache_dir), **switches()}
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def versions() -> dict[str, str]:
+    """The version of Genesis, of Python, and of each package that Genesis computes with."""
+    found = {"genesis": genesis.__version__, "python": f"{platform.python_version()} on {platform.platform()}"}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def devices() -> dict[str, str]:
+    """Each device type: what there is, or why there is none."""
+    num_threads = os.environ.get("OMP_NUM_THREADS")
+    limit = f", OMP_NUM_THREADS={num_threads}" if num_threads else ""
+    found = {"cpu": f"{processor()}, {num_cores()} cores{limit}"}
+    try:
+        found["cuda"] = f"{backends.get('cuda').name} backend"
+    except (GenesisError, ImportError, RuntimeError) as error:
+        found["cuda"] = f"none: {error}"
+    return found
+
+
+def processor() -> str:
+    """The model of the CPU, as well as the system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def precision() -> str:
+    return "highest: float32 convolutions and matrix products are computed in float32"
+
+
+def cache(folder: Path) -> str:
+    """The cache folder, and what is in it."""
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    size = sum([path.stat().st_size for path in files])
+    return f"{folder} ({len(files)} files, {size / 1e6:.1f} MB)"
+
+
+def switches() -> dict[str, str]:
+    """Each environment switch and its value."""
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {f"GENESIS_{name.upper()}": str(value) for name, value in values.items() if str(value)}

@@ -1,0 +1,46 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from genesis import nn
+from genesis.errors import describe
+
+Constructor = TypeVar("Constructor", bound=Callable[..., nn.Module])
+_constructors: dict[str, Callable[..., nn.Module]] = {}
+
+
+def register(constructor: Constructor) -> Constructor:
+    """Make a function that builds a model known to create() by the function's name; use it as a decorator.
+
+    Raises: ValueError: the name is taken.
+    """
+    name = constructor.__name__
+    if name in _constructors:
+        raise ValueError(f"models.register: there is a model '{name}' already, in {_constructors[name].__module__}")
+    _constructors[name] = constructor
+    return constructor
+
+
+def create(name: str, **kwargs: Any) -> nn.Module:
+    """Build the model of this name.
+
+    Args:
+        kwargs: for the model's own constructor, `genesis.models.<name>`.
+    Raises: ValueError: there is no such model; the closest names are shown.
+    Example: >>> genesis.models.create("unet", width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
+    (1, 1, 8, 8)
+    """
+    if name not in _constructors:
+        closest = difflib.get_close_matches(name, _constructors, n=3, cutoff=0.4)
+        hint = f"one of {', '.join(closest or names())}"
+        raise ValueError(describe("models.create", "name", hint, repr(name)))
+    return _constructors[name](**kwargs)
+
+
+def names() -> list[str]:
+    """The names that create() knows, sorted."""
+    return sorted(_constructors)

@@ -1,0 +1,1 @@
+"""The layers, a file per kind; genesis.nn re-exports them all."""

@@ -1,0 +1,139 @@
+"""ConvBNReLU: convolution, batch norm, ReLU (and a residual sum before it) as one layer and one op."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from genesis import functional as F
+from genesis.autograd.modes import state
+from genesis.errors import describe
+from genesis.ndarray import NDArray
+from genesis.nn.module import Module
+from genesis.nn.modules.activation import ReLU
+from genesis.nn.modules.batchnorm import BatchNorm2d
+from genesis.nn.modules.conv import Conv2d, Size
+from genesis.shapes import Shape
+from genesis.tensor import Tensor
+
+
+class ConvBNReLU(Module):
+    """relu(batch_norm(conv(x)) + residual).
+
+    Its parts and its state_dict are those of Sequential(Conv2d, BatchNorm2d, ReLU): "0.weight", "1.weight", … load
+    both ways. In training (and wherever gradients are needed) it is the one op F.conv_bn_relu; in eval mode without
+    gradients the norm is folded into a weight that is packed once per input shape and used until a parameter changes.
+    A change by another library on the same memory goes unseen: call eval() again after it.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, dilation, groups, bias: as of Conv2d.
+        padding: by default dilation · (kernel_size − 1) // 2, which keeps the size of the image at stride 1 for odd
+            kernels.
+        eps, momentum, affine, track_running_stats: as of BatchNorm2d.
+        activation: "relu", or None for the norm's output as it is.
+
+    Example:
+        >>> layer = nn.ConvBNReLU(3, 8, 3)
+        >>> layer(genesis.ones(2, 3, 16, 16)).shape, list(layer.state_dict())[:2]
+        ((2, 8, 16, 16), ['0.weight', '1.weight'])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1,
+        padding: Size | str | None = None, dilation: Size = 1, groups: int = 1, bias: bool = False, eps: float = 1e-5,
+        momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
+        activation: str | None = "relu", device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if activation not in ("relu", None):
+            raise ValueError(describe("ConvBNReLU", "activation", '"relu" or None', repr(activation)))
+        padding = _centred(kernel_size, dilation) if padding is None else padding
+        conv = Conv2d(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device=device, dtype=dtype
+        )
+        norm = BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        for name, part in enumerate((conv, norm) if activation is None else (conv, norm, ReLU())):
+            self.add_module(str(name), part)
+        self.activation = activation
+        self._fused = FusedConv()
+
+    @property
+    def conv(self) -> Conv2d:
+        return self._modules["0"]  # type: ignore[return-value]
+
+    @property
+    def norm(self) -> BatchNorm2d:
+        return self._modules["1"]  # type: ignore[return-value]
+
+    def train(self, mode: bool = True) -> ConvBNReLU:
+        self._fused.clear()
+        return super().train(mode)
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:
+        """input: (N, C, H, W); residual: added before the activation, in the shape of the result."""
+        return self._fused(self.conv, self.norm, input, residual, self.activation)
+
+
+class FusedConv:
+    """Runs a convolution and its batch norm as one op: for a module that has the two as parts, under whatever names.
+
+    It holds the folded and packed weights, one per input shape, each with the arrays that it was made of.
+    """
+
+    max_shapes = 8
+
+    def __init__(self) -> None:
+        self._entries: dict[Shape, tuple[list[NDArray | None], list[int], Any]] = {}
+
+    def __call__(
+        self, conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None = None,
+        activation: str | None = "relu",
+    ) -> Any:  # fmt: skip
+        """activation(norm(conv(input)) + residual)."""
+        if _is_inference(conv, norm, input, residual):
+            return F.conv_prepacked(input, self._get_packed(conv, norm, input.shape), residual, activation)
+        mean, var, training, momentum = norm.begin_batch()
+        return F.conv_bn_relu(
+            input, conv.weight, conv.bias, norm.weight, norm.bias, mean, var, training=training, momentum=momentum,
+            eps=norm.eps, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
+            residual=residual, activation=activation,
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def _get_packed(self, conv: Conv2d, norm: BatchNorm2d, input_shape: Shape) -> Any:
+        tensors = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        arrays = [None if tensor is None else tensor.array for tensor in tensors]
+        counts = [0 if array is None else array.changes.count for array in arrays]
+        entry = self._entries.get(input_shape)
+        # The very arrays, and as often changed in place as then: ids alone could have been given to new arrays.
+        if entry is not None and entry[1] == counts and all(map(operator.is_, entry[0], arrays)):
+            return entry[2]
+        weight, bias = F.fold_batch_norm(*tensors, norm.eps)
+        packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+        if len(self._entries) >= self.max_shapes:
+            self.clear()
+        self._entries[input_shape] = arrays, counts, packed
+        return packed
+
+    def __reduce__(self) -> tuple[type[FusedConv], tuple[()]]:
+        return FusedConv, ()  # copies and pickles fold anew
+
+
+def _is_inference(conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None) -> bool:
+    """Whether statistics are fixed, there is nothing to differentiate, and no other precision is asked for."""
+    if norm.training or norm.running_mean is None or state.autocast is not None:
+        return False
+    tensors = (input, residual, conv.weight, conv.bias, norm.weight, norm.bias)
+    return not state.recording or not any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _centred(kernel_size: Size, dilation: Size) -> Size:
+    """The padding that keeps the size of the image at stride 1, for odd kernels."""
+    if isinstance(kernel_size, int) and isinstance(dilation, int):
+        return dilation * (kernel_size - 1) // 2
+    kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else kernel_size
+    steps: Sequence[int] = (dilation,) * 2 if isinstance(dilation, int) else dilation
+    return tuple(step * (size - 1) // 2 for size, step in zip(kernel, steps, strict=True))

@@ -1,0 +1,30 @@
+"""Parameter: the tensors that a module learns."""
+
+from __future__ import annotations
+
+from genesis.creation import empty
+from genesis.errors import DTypeError, describe
+from genesis.tensor import Tensor
+
+
+class Parameter(Tensor, result_class=Tensor):
+    """A tensor that a module registers when it is assigned to an attribute; it requires grad unless told otherwise.
+
+    Args:
+        data: the values; their memory is shared.
+        requires_grad: whether gradients are computed for it.
+
+    Example:
+        >>> nn.Parameter(genesis.zeros(2))
+        Parameter containing:
+        tensor([0., 0.], requires_grad=True)
+    """
+
+    def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        data = empty(0) if data is None else data
+        if not isinstance(data, Tensor):
+            raise DTypeError(describe("Parameter", "data", "a Tensor", type(data).__name__))
+        super().__init__(data.array, requires_grad)
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"

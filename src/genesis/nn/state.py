@@ -1,0 +1,108 @@
+"""A module's state: collected under PyTorch's names, checked as a whole before any of it is taken over."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from genesis.autograd import no_grad
+from genesis.errors import CheckpointError, DTypeError, describe
+from genesis.interop import from_dlpack
+from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.nn.module import Module
+
+_NUM_SHOWN = 10  # faults of a kind in one message
+
+# PyTorch's batch norm counts its batches only since 0.4.1; a checkpoint without the counter is whole.
+_MAY_BE_MISSING = "num_batches_tracked"
+
+
+class IncompatibleKeys(NamedTuple):
+    """The keys that a state_dict lacks, and those that the module does not have."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def named_tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and persistent buffer of module and of all below it; shared ones under each of their names."""
+    for path, part in module.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None and name not in part._non_persistent_buffers:
+                yield prefix + name, tensor
+
+
+def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
+    """See Module.load_state_dict."""
+    if not isinstance(state_dict, Mapping):
+        raise DTypeError(describe("load_state_dict", "state_dict", "a dict", type(state_dict).__name__))
+    own = dict(named_tensors(module))
+    given = {key: _as_tensor(key, value) for key, value in state_dict.items()}
+    missing = [key for key in own if key not in given and not key.endswith(_MAY_BE_MISSING)]
+    unexpected = [key for key in given if key not in own]
+    faults = [
+        f"'{key}': expected shape {own[key].shape}, got {value.shape}"
+        for key, value in given.items()
+        if key in own and value.shape != own[key].shape
+    ]
+    if strict:
+        faults += _missing_key_lines(missing, unexpected, given) + _unexpected_key_lines(missing, unexpected, own)
+    if faults:
+        raise CheckpointError(
+            f"load_state_dict: the state does not fit {type(module).__name__}; nothing was changed\n  "
+            + "\n  ".join(faults)
+        )
+    with no_grad():
+        for key, value in given.items():
+            if key not in own:
+                continue
+            if assign:
+                own[key].array = value.array
+            else:
+                own[key].copy_(value)
+    return IncompatibleKeys(missing, unexpected)
+
+
+def unknown_name(op: str, kind: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that a module of this kind does not have."""
+    return f"{op}: {kind} has no '{name}'{_closest(name, known, 'the closest is')}"
+
+
+def _missing_key_lines(missing: list[str], unexpected: list[str], given: Iterable[str]) -> list[str]:
+    lines = [
+        f"missing key '{key}'{_closest(key, unexpected or given, 'the closest given is')}"
+        for key in missing[:_NUM_SHOWN]
+    ]
+    return _with_rest(lines, len(missing), "missing")
+
+
+def _unexpected_key_lines(missing: list[str], unexpected: list[str], own: Iterable[str]) -> list[str]:
+    lines = [
+        f"unexpected key '{key}'{_closest(key, missing or own, 'the closest expected is')}"
+        for key in unexpected[:_NUM_SHOWN]
+    ]
+    return _with_rest(lines, len(unexpected), "unexpected")
+
+
+def _with_rest(lines: list[str], total: int, kind: str) -> list[str]:
+    rest = total - len(lines)
+    return [*lines, f"and {rest} more {kind} keys"] if rest else lines
+
+
+def _closest(name: str, known: Iterable[str], words: str) -> str:
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" ({words} '{matches[0]}')" if matches else ""
+
+
+def _as_tensor(key: Any, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        raise CheckpointError(
+            describe("load_state_dict", "state_dict", f"a tensor for key '{key}'", type(value).__name__)
+        )
+    return from_dlpack(value)

@@ -1,0 +1,112 @@
+"""Adam, and AdamW with its decoupled weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from genesis.errors import DTypeError, describe
+from genesis.ndarray import NDArray, neural
+from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
+from genesis.tensor import Tensor
+
+
+class Adam(Optimizer):
+    """Adam: steps scaled by running estimates of the gradient's first two moments.
+
+        g ← g + weight_decay·p                    (decoupled: p ← p·(1 − lr·weight_decay) instead)
+        m ← β₁·m + (1 − β₁)·g,   v ← β₂·v + (1 − β₂)·g²
+        p ← p − lr·m̂ / (√v̂ + eps)                 with m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
+
+    Args:
+        params: parameters, or dictionaries of "params" and options.
+        betas: (β₁, β₂), each in [0, 1).
+        amsgrad: use the largest v so far.
+        maximize: climb instead (g is taken negative).
+    Raises: ValueError: a negative lr, eps or weight_decay; a beta outside [0, 1).
+    Source: Kingma & Ba 2015, arXiv:1412.6980; amsgrad: Reddi et al. 2018, arXiv:1904.09237.
+    Example:
+        >>> p = genesis.tensor([1.0], requires_grad=True)
+        >>> optimizer = genesis.optim.Adam([p], lr=0.1)
+        >>> (p * p).backward()
+        >>> optimizer.step()
+        >>> round(p.item(), 4)
+        0.9
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0, amsgrad: bool = False, *, maximize: bool = False, decoupled_weight_decay: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "amsgrad": amsgrad,
+                "maximize": maximize,
+                "decoupled_weight_decay": decoupled_weight_decay,
+            },
+        )
+
+    def _check_options(self, group: Group) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            require_number(self._name, group, name)
+        betas = group["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise DTypeError(describe(self._name, "betas", "two numbers", repr(betas)))
+        for name, beta in zip(("betas[0]", "betas[1]"), betas, strict=True):
+            require_number(self._name, {name: beta}, name, below=1.0)
+
+    def _options(self, group: Group) -> tuple[Any, ...]:
+        beta1, beta2 = group["betas"]
+        numbers = (group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
+        return *map(float, numbers), bool(group["decoupled_weight_decay"]), bool(group["maximize"])
+
+    def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
+        names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group["amsgrad"])
+        missing: State = {name: Tensor(zeros_like(array)) for name in names if name not in state}
+        return missing if "step" in state else {"step": 0, **missing}
+
+    def _history(self, state: State) -> Hashable:
+        return state["step"], "max_exp_avg_sq" in state
+
+    def _update(self, batch: Batch) -> None:
+        first = batch.states[0]
+        step = first["step"] + 1
+        largest = batch.arrays("max_exp_avg_sq") if "max_exp_avg_sq" in first else None
+        neural.adam_step(
+            batch.params,
+            batch.grads,
+            batch.arrays("exp_avg"),
+            batch.arrays("exp_avg_sq"),
+            largest,
+            step,
+            *batch.options,
+        )
+        for state in batch.states:
+            state["step"] = step
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p ← p·(1 − lr·weight_decay), apart from the gradient.
+
+    Source: Loshchilov & Hutter 2019, arXiv:1711.05101.
+    Example:
+        >>> p = genesis.tensor([1.0], requires_grad=True)
+        >>> optimizer = genesis.optim.AdamW([p], lr=0.1, weight_decay=0.5)
+        >>> (p * 0).backward()
+        >>> optimizer.step()
+        >>> round(p.item(), 4)
+        0.95
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, decoupled_weight_decay=True
+        )  # fmt: skip

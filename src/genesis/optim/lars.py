@@ -1,0 +1,88 @@
+"""LARS: a learning rate per layer, for training with large batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from genesis.ndarray import NDArray, neural
+from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
+from genesis.tensor import Tensor
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling: each parameter's step is as large as a fraction of its norm.
+
+        λ = trust_coefficient·‖p‖ / (‖g‖ + weight_decay·‖p‖ + eps)      (1 where ‖p‖ or ‖g‖ is 0)
+        b ← momentum·b + lr·λ·(g + weight_decay·p)
+        p ← p − b                                                       (Nesterov: p − (step + momentum·b))
+
+    Args:
+        params: parameters, or dictionaries of "params" and options.
+        trust_coefficient: the η of the paper; None in a group makes λ 1 there, as is usual for biases and norms.
+        maximize: climb instead (g is taken negative).
+    Raises: ValueError: a negative lr, momentum, weight_decay, trust_coefficient or eps; nesterov without momentum.
+    Source: You, Gitman & Ginsburg 2017, arXiv:1708.03888, algorithm 1.
+    Example:
+        >>> p = genesis.tensor([2.0], requires_grad=True)
+        >>> optimizer = genesis.optim.LARS([p], lr=1.0, momentum=0.0, trust_coefficient=0.1)
+        >>> (p * 100).backward()
+        >>> optimizer.step()
+        >>> round(p.item(), 4)
+        1.8
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0,
+        trust_coefficient: float | None = 0.001, eps: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "weight_decay": weight_decay,
+                "trust_coefficient": trust_coefficient,
+                "eps": eps,
+                "nesterov": nesterov,
+                "maximize": maximize,
+            },
+        )
+
+    def _check_options(self, group: Group) -> None:
+        names = ["lr", "momentum", "weight_decay", "eps"]
+        for name in names if group["trust_coefficient"] is None else [*names, "trust_coefficient"]:
+            require_number(self._name, group, name)
+        if group["nesterov"] and group["momentum"] <= 0:
+            raise ValueError(
+                f"{self._name}: argument 'nesterov': expected momentum > 0 beside it, got momentum {group['momentum']}"
+            )
+
+    def _options(self, group: Group) -> tuple[Any, ...]:
+        trust = group["trust_coefficient"]
+        numbers = tuple(float(group[name]) for name in ("lr", "momentum", "weight_decay", "eps"))
+        return *numbers, None if trust is None else float(trust), bool(group["nesterov"]), bool(group["maximize"])
+
+    def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
+        if group["momentum"] == 0 or state.get("momentum_buffer") is not None:
+            return {}
+        return {"momentum_buffer": Tensor(zeros_like(array))}
+
+    def _update(self, batch: Batch) -> None:
+        lr, momentum, weight_decay, eps, trust, nesterov, maximize = batch.options
+        grads = [grad.neg() for grad in batch.grads] if maximize else batch.grads
+        steps = [
+            grad.add(param.mul(weight_decay)) if weight_decay else grad.clone()
+            for grad, param in zip(grads, batch.params, strict=True)
+        ]
+        if trust is None:
+            neural.scale_into(steps, lr)
+        else:
+            param_norms, grad_norms = neural.norms(batch.params, 2), neural.norms(grads, 2)
+            ratios = param_norms.mul(trust).div(grad_norms.add(param_norms.mul(weight_decay)).add(eps))
+            rates = param_norms.gt(0).logical_and(grad_norms.gt(0)).where(ratios, 1.0).mul(lr)
+            for index, step in enumerate(steps):
+                neural.scale_into([step], rates.select(0, index))
+        buffers = batch.arrays("momentum_buffer") if momentum else None
+        # The step carries its rate already, and so does the momentum, as in the paper.
+        neural.sgd_step(batch.params, steps, buffers, 1.0, momentum, 0.0, 0.0, nesterov, False, batch.fresh)

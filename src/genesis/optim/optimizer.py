@@ -1,0 +1,275 @@
+"""Optimizer: parameter groups, state by parameter, and a step that changes everything or nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import numbers
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from genesis import interop, shapes
+from genesis.autograd import enable_grad
+from genesis.errors import CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+from genesis.tensor import Tensor
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Batch:
+    """Parameters that one fused call updates: of one group, one dtype, one device and one history."""
+
+    options: tuple[Any, ...]
+    fresh: bool  # their state has just been made
+    owners: list[Tensor] = dataclasses.field(default_factory=list)
+    params: list[NDArray] = dataclasses.field(default_factory=list)
+    grads: list[NDArray] = dataclasses.field(default_factory=list)
+    states: list[State] = dataclasses.field(default_factory=list)
+
+    def arrays(self, name: str) -> list[NDArray]:
+        """What the states hold under this name."""
+        return [state[name].array for state in self.states]
+
+
+class Optimizer:
+    """Base of the optimizers: a subclass gives its options, the state of a parameter, and the update of a batch.
+
+    Args:
+        params: parameters, or dictionaries with "params" and options that differ from the defaults.
+        defaults: the options of groups that don't name their own.
+    Raises: ValueError: no parameters, one given twice, an option out of range; GraphError: a parameter is no leaf.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
+        self.state: dict[Tensor, State] = defaultdict(dict)
+        self.param_groups: list[Group] = []
+        if isinstance(params, Tensor | dict | str):
+            raise DTypeError(describe(self._name, "params", "parameters, or dictionaries", type(params).__name__))
+        listed = list(params)
+        if not listed:
+            raise ValueError(describe(self._name, "params", "at least one parameter", "none"))
+        for group in listed if isinstance(listed[0], dict) else [{"params": listed}]:
+            self.add_param_group(group)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        lines = [f"  group {i}: {_options_text(group)}" for i, group in enumerate(self.param_groups)]
+        return "\n".join([f"{self._name} (", *lines, ")"])
+
+    # --- what a subclass says ---------------------------------------------------------------------------------------
+
+    def _check_options(self, group: Group) -> None:
+        """Raise for an option out of range."""
+
+    def _options(self, group: Group) -> tuple[Any, ...]:
+        """The options as _update wants them; checked before anything changes."""
+        raise NotImplementedError
+
+    def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
+        """The entries that array's state still lacks."""
+        raise NotImplementedError
+
+    def _history(self, state: State) -> Hashable:
+        """What must be equal for parameters to share one fused call."""
+        return None
+
+    def _update(self, batch: Batch) -> None:
+        """Change batch.params and the arrays in batch.states, in place."""
+        raise NotImplementedError
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Optimize more parameters; param_group is a dictionary with "params" and options."""
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            raise DTypeError(describe(self._name, "param_group", "a dictionary with 'params'", repr(param_group)))
+        params = param_group["params"]
+        if isinstance(params, set | frozenset):
+            raise DTypeError(describe(self._name, "params", "parameters in an order that stays", "a set"))
+        params = [params] if isinstance(params, Tensor) else list(params)
+        known = {id(param) for group in self.param_groups for param in group["params"]}
+        for index, param in enumerate(params):
+            if not isinstance(param, Tensor):
+                raise DTypeError(describe(self._name, f"params[{index}]", "a Tensor", type(param).__name__))
+            if not param.is_leaf:
+                raise GraphError(describe(self._name, f"params[{index}]", "a leaf", f"a result of {param.grad_fn}"))
+            if not param.dtype.is_floating_point:
+                raise DTypeError(describe(self._name, f"params[{index}]", "a floating dtype", param.dtype))
+            if id(param) in known:
+                raise ValueError(describe(self._name, f"params[{index}]", "each parameter once", "one twice"))
+            known.add(id(param))
+        group = {"params": params, **self.defaults, **{k: v for k, v in param_group.items() if k != "params"}}
+        self._check_options(group)
+        self.param_groups.append(group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; with set_to_none=False fill them with zeros instead."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                if set_to_none:
+                    param.grad = None
+                elif param.grad is not None:
+                    param.grad = param.grad.detach()
+                    param.grad.array.copy_into(0)
+
+    # --- the step ---------------------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient. All is checked first: a step that raises has changed nothing.
+
+        Args:
+            closure: computes the loss and the gradients anew; what it returns, step returns.
+        """
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        for batch in batches:
+            self._update(batch)
+            self.state.update(zip(batch.owners, batch.states, strict=True))
+        return loss
+
+    def _batches(self, group: Group) -> Iterable[Batch]:
+        options = self._options(group)
+        batches: dict[Hashable, Batch] = {}
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            array, grad = param.array, self._checked_grad(param)
+            state = self.state.get(param, {})
+            missing = self._missing_state(group, array, state)
+            state = state | missing
+            key = (array.dtype, array.device, bool(missing), self._history(state))
+            batch = batches.setdefault(key, Batch(options, bool(missing)))
+            batch.owners.append(param)
+            batch.params.append(array)
+            batch.grads.append(grad)
+            batch.states.append(state)
+        return batches.values()
+
+    def _checked_grad(self, param: Tensor) -> NDArray:
+        """The gradient, in memory as the parameter is: fused kernels walk both side by side."""
+        array, grad = param.array, param.grad.array
+        if grad.shape != array.shape:
+            raise ShapeError(describe(f"{self._name}.step", "grad", f"the parameter's shape {array.shape}", grad.shape))
+        if grad.dtype is not array.dtype:
+            raise DTypeError(describe(f"{self._name}.step", "grad", f"the parameter's {array.dtype}", grad.dtype))
+        if grad.device is not array.device:
+            raise DeviceError(describe(f"{self._name}.step", "grad", f"the parameter's {array.device}", grad.device))
+        strides = array.strides
+        if not _is_dense(array.shape, strides):
+            raise ShapeError(describe(f"{self._name}.step", "params", "dense memory", f"a view with strides {strides}"))
+        return in_order_of(grad, array)
+
+    # --- saving and loading -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state and the options in PyTorch's form: parameters are named by their position."""
+        positions: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for param in group["params"]:
+                positions[id(param)] = len(positions)
+            groups.append({**group, "params": [positions[id(param)] for param in group["params"]]})
+        state = {positions[id(param)]: dict(entries) for param, entries in self.state.items()}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what state_dict() gave: Genesis' or PyTorch's. It is copied; if it doesn't fit, nothing changes."""
+        saved_groups, saved_state = state_dict["param_groups"], state_dict["state"]
+        sizes = [len(group["params"]) for group in self.param_groups]
+        saved_sizes = [len(group["params"]) for group in saved_groups]
+        if saved_sizes != sizes:
+            raise CheckpointError(
+                describe(f"{self._name}.load_state_dict", "state_dict", f"groups of {sizes} parameters", saved_sizes)
+            )
+        owners = {
+            position: param
+            for group, saved in zip(self.param_groups, saved_groups, strict=True)
+            for position, param in zip(saved["params"], group["params"], strict=True)
+        }
+        state: dict[Tensor, State] = defaultdict(dict)
+        for position, entries in saved_state.items():
+            param = owners[position]
+            state[param] = {key: self._loaded(position, key, value, param) for key, value in entries.items()}
+        groups = []
+        for group, saved in zip(self.param_groups, saved_groups, strict=True):
+            options = {key: _as_number(value) for key, value in saved.items()}
+            groups.append({**group, **options, "params": group["params"]})
+            self._check_options(groups[-1])
+        self.state, self.param_groups = state, groups
+
+    def _loaded(self, position: int, key: str, value: Any, param: Tensor) -> Any:
+        if key == "step":
+            return int(value)
+        if not hasattr(value, "__dlpack__"):
+            return value
+        tensor = value if isinstance(value, Tensor) else interop.from_dlpack(value)
+        if tensor.shape != param.shape:
+            name = f"state[{position}][{key!r}]"
+            raise CheckpointError(
+                describe(f"{self._name}.load_state_dict", name, f"the parameter's shape {param.shape}", tensor.shape)
+            )
+        own = zeros_like(param.array)
+        own.copy_into(tensor.array.to_device(own.device))
+        return Tensor(own)
+
+
+# --- arrays beside a parameter --------------------------------------------------------------------------------------
+
+
+def zeros_like(array: NDArray) -> NDArray:
+    """Zeros in the shape, dtype and memory order of array."""
+    zeros = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
+    zeros.copy_into(0)
+    return zeros
+
+
+def in_order_of(array: NDArray, other: NDArray) -> NDArray:
+    """array, or a copy of it that has its elements in memory in the order of other's."""
+    strides = other.strides
+    if shapes.equivalent(array.shape, array.strides, strides):
+        return array
+    ordered = NDArray.empty(array.shape, array.dtype, array.device, strides)
+    ordered.copy_into(array)
+    return ordered
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements fill their memory without gaps, in whatever order of the dimensions."""
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim]))
+    return shapes.equivalent(shape, strides, shapes.strides_in_order(shape, order))
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def require_number(op: str, group: Group, name: str, low: float = 0.0, below: float = float("inf")) -> None:
+    """Raise unless group[name] is a number in [low, below)."""
+    value = group[name]
+    if not isinstance(value, numbers.Real):
+        raise DTypeError(describe(op, name, "a number", type(value).__name__))
+    if not low <= float(value) < below:
+        limits = f"a number >= {low:g}" + (f" and < {below:g}" if below < float("inf") else "")
+        raise ValueError(describe(op, name, limits, value))
+
+
+def _as_number(value: Any) -> Any:
+    """An option as Genesis keeps it: PyTorch's may be 0-d tensors."""
+    return value.item() if hasattr(value, "__dlpack__") else value
+
+
+def _options_text(group: Group) -> str:
+    options = ", ".join(f"{key}={value!r}" for key, value in group.items() if key != "params")
+    return f"{len(group['params'])} parameters, {options}"

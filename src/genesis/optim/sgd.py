@@ -1,0 +1,72 @@
+"""Stochastic gradient descent, with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from genesis.ndarray import NDArray, neural
+from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
+from genesis.tensor import Tensor
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent.
+
+        g ← g + weight_decay·p
+        b ← momentum·b + (1 − dampening)·g        (the first b is g)
+        p ← p − lr·b                              (Nesterov: p − lr·(g + momentum·b); without momentum: p − lr·g)
+
+    Args:
+        params: parameters, or dictionaries of "params" and options.
+        maximize: climb instead (g is taken negative).
+    Raises: ValueError: a negative lr, momentum or weight_decay; nesterov without momentum or with dampening.
+    Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
+    Example:
+        >>> p = genesis.tensor([1.0], requires_grad=True)
+        >>> optimizer = genesis.optim.SGD([p], lr=0.1)
+        >>> (p * p).backward()
+        >>> optimizer.step()
+        >>> round(p.item(), 4)
+        0.8
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
+        weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+                "maximize": maximize,
+            },
+        )
+
+    def _check_options(self, group: Group) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            require_number(self._name, group, name)
+        require_number(self._name, group, "dampening", low=float("-inf"))
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError(
+                f"{self._name}: argument 'nesterov': expected momentum > 0 and dampening 0 beside it, "
+                f"got momentum {group['momentum']} and dampening {group['dampening']}"
+            )
+
+    def _options(self, group: Group) -> tuple[Any, ...]:
+        numbers = tuple(float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay"))
+        return *numbers, bool(group["nesterov"]), bool(group["maximize"])
+
+    def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
+        if group["momentum"] == 0 or state.get("momentum_buffer") is not None:
+            return {}
+        return {"momentum_buffer": Tensor(zeros_like(array))}
+
+    def _update(self, batch: Batch) -> None:
+        momentum = batch.options[1]
+        buffers = batch.arrays("momentum_buffer") if momentum else None
+        neural.sgd_step(batch.params, batch.grads, buffers, *batch.options, batch.fresh)

@@ -1,0 +1,125 @@
+"""The command line as a whole: help, versions, errors, and `genesis info`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import genesis
+from genesis import cli
+from genesis.cli import info
+from genesis.settings import override
+
+
+def test_without_a_command_it_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    for name in cli.COMMANDS:
+        assert f"\n    {name} " in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["segmnt"], "invalid choice: 'segmnt'"),
+        (["demo", "--epochs", "0"], "argument --epochs: expected a number above 0, got 0"),
+        (["demo", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
+    ],
+)
+def test_a_slip_on_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"genesis {genesis.__version__}\n"
+
+
+def test_python_m_genesis_starts_without_torch() -> None:
+    code = (
+        "import sys; from genesis.cli import main; code = main(['info']); print('torch' in sys.modules); sys.exit(code)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "False"
+    run = subprocess.run([sys.executable, "-m", "genesis", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout == f"genesis {genesis.__version__}\n"
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("one\n  two"), "genesis info: one two\n"),
+        (OSError(), "genesis info: OSError\n"),
+        (ModuleNotFoundError("No", name="skimage"), "genesis info: needs the package 'skimage'; install"),
+    ],
+)
+def test_an_error_is_one_line(
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(info, "run", fail)
+    assert cli.main(["info"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    with override(debug=1):
+        assert cli.main(["info"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_fault_of_genesis_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: object) -> int:
+        raise AssertionError("an invariant")
+
+    monkeypatch.setattr(info, "run", fail)
+    with pytest.raises(AssertionError, match="an invariant"):
+        cli.main(["info"])
+
+
+def test_ctrl_c(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "run", interrupt)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr().err == "genesis info: interrupted\n"
+
+
+# --- info ------------------------------------------------------------------------------------------------------------
+
+
+def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "conv").write_bytes(bytes(1_500_000))
+    with override(cache_dir=tmp_path, cuda="off"):
+        assert cli.main(["info"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["genesis"] == genesis.__version__
+    assert rows["python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
+    assert rows["cpu"].startswith(info.processor())
+    assert rows["cuda"].startswith("none: ")
+    assert rows["precision"].startswith("highest")
+    assert rows["cache"] == f"{tmp_path} (1 files, 1.5 MB)"
+    assert rows["GENESIS_CUDA"] == "off"
+    assert set(info.PACKAGES) < set(rows)
+
+
+def test_info_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info, "PACKAGES", ("numpy", "no-such-package"))
+    assert info.versions()["no-such-package"] == "not installed"
+
+
+def test_a_cache_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert info.cache(tmp_path / "none") == f"{tmp_path / 'none'} (0 files, 0.0 MB)"

@@ -1,0 +1,324 @@
+"""ConvBNReLU against PyTorch's Sequential: training, eval with gradients, folded inference, and no stale fold ever."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import genesis
+from genesis import nn
+
+X_SHAPE = (2, 4, 7, 6)
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"stride": 2, "padding": 0},
+    {"kernel_size": (3, 5), "dilation": (1, 2)},
+    {"kernel_size": 1, "bias": True, "dtype": "float64"},  # in training the bias has no effect: its gradient is noise
+    {"groups": 2, "padding": "same", "dilation": 2},
+    {"affine": False},
+    {"momentum": None, "eps": 1e-3},
+    {"activation": None},
+    {"track_running_stats": False},
+    {"dtype": "float64"},
+]
+
+
+def pair_of(settings: dict[str, Any]) -> tuple[torch.nn.Sequential, nn.ConvBNReLU]:
+    """PyTorch's chain with random parameters and statistics, and ours after loading its state_dict."""
+    given = {"kernel_size": 3, "padding": None, **settings}
+    dtype = given.pop("dtype", "float32")
+    ours = nn.ConvBNReLU(4, 6, **given, dtype=getattr(genesis, dtype))
+    conv = {key: given[key] for key in ("kernel_size", "stride", "dilation", "groups") if key in given}
+    norm = {key: given[key] for key in ("eps", "momentum", "affine", "track_running_stats") if key in given}
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 6, **conv, padding=ours.conv.padding, bias=given.get("bias", False)),
+        torch.nn.BatchNorm2d(6, **norm),
+        *([] if given.get("activation", "relu") is None else [torch.nn.ReLU()]),
+    ).to(getattr(torch, dtype))
+    for tensor in (*theirs[1].parameters(), *theirs[1].buffers()):
+        if tensor.is_floating_point():
+            tensor.data.copy_(torch.rand_like(tensor) + 0.5)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def check(actual: genesis.Tensor, expected: torch.Tensor) -> None:
+    tolerance = 1e-5 if expected.dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(actual.detach().to_torch(), expected.detach(), rtol=tolerance, atol=tolerance)
+
+
+def inputs(dtype: torch.dtype, residual_like: torch.Tensor | None) -> tuple[list[Any], list[Any]]:
+    theirs = [torch.randn(X_SHAPE, dtype=dtype)]
+    theirs += [] if residual_like is None else [torch.randn(residual_like.shape, dtype=dtype)]
+    ours = [genesis.tensor(x.numpy(), requires_grad=True) for x in theirs]
+    return [x.requires_grad_() for x in theirs], ours
+
+
+def their_forward(chain: torch.nn.Sequential, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    y = chain[1](chain[0](x))
+    y = y if residual is None else y + residual
+    return chain[2](y) if len(chain) > 2 else y
+
+
+@pytest.mark.parametrize("with_residual", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_three_steps_with_gradients(settings: dict[str, Any], training: bool, with_residual: bool) -> None:
+    torch.manual_seed(0)
+    theirs, ours = pair_of(settings)
+    theirs.train(training)
+    ours.train(training)
+    dtype = theirs[0].weight.dtype
+    for _ in range(3):  # the running statistics of a step count in the next
+        like = theirs[0](torch.zeros(X_SHAPE, dtype=dtype)) if with_residual else None
+        their_inputs, our_inputs = inputs(dtype, like)
+        y = their_forward(theirs, their_inputs[0], their_inputs[1] if with_residual else None)
+        actual = ours(*our_inputs)
+        check(actual, y)
+        weights = torch.randn(y.shape, dtype=dtype)
+        (y * weights).sum().backward()
+        (actual * genesis.tensor(weights.numpy())).sum().backward()
+        for mine, other in zip(our_inputs, their_inputs, strict=True):
+            check(mine.grad, other.grad)
+    for name, parameter in theirs.named_parameters():
+        check(ours.get_parameter(name).grad, parameter.grad)
+    for name, buffer in theirs.named_buffers():
+        check(ours.get_buffer(name), buffer)
+
+
+@pytest.mark.parametrize("with_residual", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_inference(settings: dict[str, Any], with_residual: bool) -> None:
+    torch.manual_seed(0)
+    theirs, ours = pair_of(settings)
+    theirs.eval()
+    ours.eval()
+    dtype = theirs[0].weight.dtype
+    with torch.no_grad(), genesis.no_grad():
+        for shape in (X_SHAPE, X_SHAPE, (1, 4, 9, 9)):
+            x = torch.randn(shape, dtype=dtype)
+            residual = torch.randn_like(theirs[0](x)) if with_residual else None
+            y = their_forward(theirs, x, residual)
+            residual_of_ours = None if residual is None else genesis.tensor(residual.numpy())
+            check(ours(genesis.tensor(x.numpy()), residual_of_ours), y)
+
+
+def test_keys_repr_and_initial_values_are_those_of_the_chain() -> None:
+    def chain(space: Any) -> Any:
+        return space.Sequential(space.Conv2d(3, 8, 3, padding=1, bias=False), space.BatchNorm2d(8), space.ReLU())
+
+    torch.manual_seed(0)
+    theirs = chain(torch.nn)
+    genesis.manual_seed(0)
+    ours = nn.ConvBNReLU(3, 8, 3)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict({key: value.to_torch() for key, value in ours.state_dict().items()})
+    assert repr(ours) == repr(theirs).replace("Sequential", "ConvBNReLU")
+    assert torch.equal(ours.conv.weight.detach().to_torch(), chain_weight(chain))
+    chain(nn).load_state_dict(ours.state_dict())
+
+
+def chain_weight(chain: Callable[[Any], Any]) -> torch.Tensor:
+    torch.manual_seed(0)
+    return chain(torch.nn)[0].weight.detach()
+
+
+# --- the fold is used, and never a stale one ---
+
+
+class Counter:
+    """Counts how often weights are packed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from genesis import functional as F
+
+        self.count = 0
+        prepack = F.conv_prepack
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return prepack(*args, **kwargs)
+
+        monkeypatch.setattr(F, "conv_prepack", counted)
+
+
+def warm_layer(**settings: Any) -> tuple[nn.ConvBNReLU, genesis.Tensor]:
+    """A layer in eval mode that has folded and packed already, and its input."""
+    torch.manual_seed(0)
+    layer = pair_of(settings)[1].eval()
+    x = genesis.randn(*X_SHAPE, dtype=layer.conv.weight.dtype)
+    with genesis.no_grad():
+        layer(x)
+    return layer, x
+
+
+def test_packed_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(monkeypatch)
+    layer, x = warm_layer()
+    with genesis.no_grad():
+        for _ in range(3):
+            layer(x)
+            layer(genesis.ones(1, 4, 8, 8))
+    assert counter.count == 2
+    with genesis.no_grad():
+        for size in range(4, 40):
+            layer(genesis.ones(1, 4, size, size))
+    assert len(layer._fused._entries) <= layer._fused.max_shapes
+
+
+def test_frozen_parameters_fold_without_no_grad(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(monkeypatch)
+    layer, x = warm_layer()
+    layer(x)
+    assert layer(x).requires_grad
+    assert counter.count == 1
+    layer.requires_grad_(False)
+    assert not layer(x).requires_grad
+    assert layer(genesis.tensor(x, requires_grad=True)).requires_grad
+
+
+def step(layer: nn.ConvBNReLU) -> None:
+    from genesis.ndarray.neural import sgd_step
+
+    arrays = [p.array for p in layer.parameters()]
+    sgd_step(arrays, [array.full_like(0.5) for array in arrays], None, 0.1, 0.0, 0.0, 0.0, False, False, True)
+
+
+def train_once(layer: nn.ConvBNReLU) -> None:
+    layer.train()(genesis.randn(*X_SHAPE))
+    layer.eval()
+
+
+def train_the_norm_alone(layer: nn.ConvBNReLU) -> None:
+    """The layer stays in eval mode; its statistics change behind its back."""
+    layer.norm.train()(genesis.randn(2, 6, 5, 5))
+    layer.norm.eval()
+
+
+def scale_in_place(name: str) -> Callable[[nn.ConvBNReLU], None]:
+    def change(layer: nn.ConvBNReLU) -> None:
+        with genesis.no_grad():
+            tensor = layer.state_dict()[name]
+            tensor.mul_(1.7).add_(0.1)
+
+    change.__name__ = f"in place: {name}"
+    return change
+
+
+def assign_data(layer: nn.ConvBNReLU) -> None:
+    layer.norm.weight.data = genesis.full((6,), 2.0)
+
+
+def replace_parameter(layer: nn.ConvBNReLU) -> None:
+    layer.conv.weight = nn.Parameter(genesis.ones(6, 4, 3, 3))
+
+
+def replace_buffer(layer: nn.ConvBNReLU) -> None:
+    layer.norm.running_mean = genesis.ones(6)
+
+
+def replace_norm(layer: nn.ConvBNReLU) -> None:
+    layer.add_module("1", nn.BatchNorm2d(6).eval())
+
+
+def write_through_a_view(layer: nn.ConvBNReLU) -> None:
+    with genesis.no_grad():
+        layer.conv.weight[0].fill_(2.0)
+
+
+def load_state(layer: nn.ConvBNReLU) -> None:
+    layer.load_state_dict(nn.ConvBNReLU(4, 6, 3, bias=True).state_dict())
+
+
+def assign_state(layer: nn.ConvBNReLU) -> None:
+    layer.load_state_dict(nn.ConvBNReLU(4, 6, 3, bias=True).state_dict(), assign=True)
+
+
+def reset_statistics(layer: nn.ConvBNReLU) -> None:
+    layer.norm.reset_running_stats()
+
+
+def there_and_back(layer: nn.ConvBNReLU) -> None:
+    layer.half().float()
+
+
+def write_from_numpy(layer: nn.ConvBNReLU) -> None:
+    """Unseen by Genesis; eval() is the documented way to tell."""
+    layer.norm.bias.detach().numpy()[:] = 3.0
+    layer.eval()
+
+
+CHANGES = [
+    step, train_once, train_the_norm_alone, assign_data, replace_parameter, replace_buffer, replace_norm,
+    write_through_a_view, load_state, assign_state, reset_statistics, there_and_back, write_from_numpy,
+    *map(scale_in_place, ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_no_stale_fold(change: Callable[[nn.ConvBNReLU], None]) -> None:
+    layer, x = warm_layer(bias=True)
+    with genesis.no_grad():
+        before = layer(x).to_torch()
+    change(layer)
+    with genesis.no_grad():
+        after = layer(x).to_torch()
+    # Through the parts, each on its own: nothing is folded there.
+    expected = nn.ReLU()(layer.norm(layer.conv(x))).detach().to_torch()
+    torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(after, before)
+
+
+def test_to_another_dtype() -> None:
+    layer, x = warm_layer()
+    layer.double()
+    with genesis.no_grad():
+        y = layer(x.double())
+    assert y.dtype is genesis.float64
+    expected = nn.ReLU()(layer.norm(layer.conv(x.double()))).detach().to_torch()
+    torch.testing.assert_close(y.to_torch(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_nested_layers_hear_of_eval() -> None:
+    layer, x = warm_layer()
+    net = nn.Sequential(layer)
+    layer.norm.bias.detach().numpy()[:] = 3.0
+    net.eval()
+    with genesis.no_grad():
+        torch.testing.assert_close(
+            net(x).to_torch(), nn.ReLU()(layer.norm(layer.conv(x))).to_torch(), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))], ids=["deepcopy", "pickle"]
+)
+def test_copies_fold_anew(copied: Any) -> None:
+    layer, x = warm_layer()
+    other = copied(layer)
+    with genesis.no_grad():
+        torch.testing.assert_close(other(x).to_torch(), layer(x).to_torch())
+        other.norm.bias.add_(1.0)
+        assert not torch.equal(other(x).to_torch(), layer(x).to_torch())
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="ConvBNReLU: argument 'activation': expected \"relu\" or None, got 'gelu'"):
+        nn.ConvBNReLU(3, 8, 3, activation="gelu")
+    layer = nn.ConvBNReLU(3, 8, 3)
+    for mode in (True, False):
+        layer.train(mode)
+        with genesis.no_grad(), pytest.raises(ValueError, match="channels"):
+            layer(genesis.ones(1, 4, 8, 8))
+        with genesis.no_grad(), pytest.raises(ValueError, match="'residual': expected the result's shape"):
+            layer(genesis.ones(1, 3, 8, 8), genesis.ones(1, 8, 4, 4))
+    with pytest.raises(ValueError, match="multiple of groups"):
+        nn.ConvBNReLU(3, 8, 3, groups=2)
+    with pytest.raises(AttributeError, match="no setter"):
+        layer.conv = nn.Conv2d(3, 8, 3)

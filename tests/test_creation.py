@@ -10,6 +10,7 @@ import torch
 
 import genesis
 from genesis import backends
+from genesis.backends import registry
 from genesis.errors import DTypeError, ShapeError
 
 
@@ -95,7 +96,8 @@ def test_generator_states() -> None:
 
 
 def test_a_seed_reaches_backends_that_are_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "active", {})
+    monkeypatch.setattr(registry, "_plain", {})
+    monkeypatch.setattr(registry, "active", {})
     genesis.manual_seed(3)
     first = backends.get("cpu").rand((2,), genesis.float32).tolist()
     genesis.manual_seed(3)

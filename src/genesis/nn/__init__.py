@@ -1,8 +1,8 @@
 """Modules: layers with parameters."""
 
 from genesis.nn import functional as functional
-from genesis.nn import utils as utils
 from genesis.nn import init as init
+from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import ELU as ELU
 from genesis.nn.modules.activation import GELU as GELU

@@ -72,7 +72,8 @@ def conv_bn_relu(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
     )
     if not training:
-        assert running_mean is not None and running_var is not None
+        assert running_mean is not None
+        assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     if residual is not None:
         y.add_(residual)

@@ -16,7 +16,8 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     y, mean, inverse_std = aten.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     if not training:
-        assert running_mean is not None and running_var is not None
+        assert running_mean is not None
+        assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     return y, mean, inverse_std
 

@@ -36,6 +36,7 @@ from genesis.nn.modules.dropout import Dropout2d as Dropout2d
 from genesis.nn.modules.embedding import Embedding as Embedding
 from genesis.nn.modules.embedding import RotaryEmbedding as RotaryEmbedding
 from genesis.nn.modules.fused import ConvBNReLU as ConvBNReLU
+from genesis.nn.modules.fused import FusedConv as FusedConv
 from genesis.nn.modules.linear import Flatten as Flatten
 from genesis.nn.modules.linear import Identity as Identity
 from genesis.nn.modules.linear import Linear as Linear

@@ -29,7 +29,9 @@ def _row_major(operand: torch.Tensor) -> torch.Tensor:
 
 
 def assert_close(actual: Any, expected: torch.Tensor, tolerance: float = 1e-9) -> None:
-    torch.testing.assert_close(actual.detach().to_torch(), expected.detach(), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        actual.detach().to_torch(), expected.detach(), rtol=tolerance, atol=tolerance, equal_nan=True
+    )
 
 
 def assert_agreement(

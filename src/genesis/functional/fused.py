@@ -149,8 +149,8 @@ class PackedConv:
 
 
 def conv_prepack(
-    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
-    groups: int = 1,
+    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0,
+    dilation: Size = 1, groups: int = 1,
 ) -> PackedConv:  # fmt: skip
     """weight in the layout in which conv_prepacked runs fastest, for inputs like input_shape (others work too)."""
     op = "conv_prepack"

@@ -1,6 +1,6 @@
 """U-Net(16) on 4×1×128² and ResNet-18 on 4×3×224², on the CPU, beside PyTorch with the same weights.
 
-Inference: torch.compile with freezing is the reference. Training (a step of SGD with momentum): PyTorch eager with model
+Inference: torch.compile with freezing is the reference. Training (a step of SGD with momentum): PyTorch eager, model
 and input in channels_last. Genesis passes when it takes no longer than the reference.
 
     python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--threads 2] [--rounds 15]

@@ -1,10 +1,10 @@
-"""Measures two or more sides of a comparison in one run: interleaved, so that a busy moment of the machine hits them all.
+"""Measures two or more sides of a comparison in one run: interleaved, so that a busy moment hits them all.
 
     comparison = Comparison("bench_relu")
     comparison.measure("relu 1 MB", {"torch": lambda: torch.relu(x), "genesis": lambda: F.relu(y)})
     comparison.finish()
 
-The first side is the reference: a ratio below 1 means less time than it. finish() writes benchmarks/results/<name>.json.
+The first side is the reference: a ratio below 1 is less time. finish() writes benchmarks/results/<name>.json.
 """
 
 from __future__ import annotations

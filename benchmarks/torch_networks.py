@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ class UNet(nn.Module):
     def __init__(self, in_channels: int = 1, num_classes: int = 1, width: int = 16, depth: int = 3) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(depth)]
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(pairwise(widths))
         self.encoder = nn.ModuleList(map(two_convolutions, [in_channels, *widths], widths))
         self.upsample = nn.ModuleList(nn.ConvTranspose2d(coarse, fine, 2, 2) for fine, coarse in pairs)
         self.decoder = nn.ModuleList(two_convolutions(2 * fine, fine) for fine, _ in pairs)

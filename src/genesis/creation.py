@@ -219,7 +219,9 @@ def linspace(
         raise DTypeError(describe("linspace", "steps", "an int", type(steps).__name__))
     if steps < 0:
         raise ValueError(describe("linspace", "steps", "at least 0", steps))
-    values = np.linspace(_number("linspace", "start", start), _number("linspace", "end", end), steps)
+    start, end = float(_number("linspace", "start", start)), float(_number("linspace", "end", end))
+    index, step = np.arange(steps, dtype=np.float64), (end - start) / max(steps - 1, 1)
+    values = np.where(index < steps / 2, start + step * index, end - step * (steps - 1 - index))  # both ends exact
     return Tensor(
         NDArray.from_numpy(values, dtypes.float64).to(_dtype(dtype)).to_device(_device(device)), requires_grad
     )

@@ -298,7 +298,7 @@ class Tensor(Methods):
 
     def __repr__(self) -> str:
         body = np.array2string(self.array.numpy_values(), precision=4, separator=", ", threshold=1000, prefix="tensor(")
-        notes = ""
+        notes = f", shape={self.shape}" if self.numel() == 0 else ""
         if self.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
             notes += f", dtype={self.dtype}"
         if self.device.type != "cpu":

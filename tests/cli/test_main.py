@@ -43,14 +43,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_python_m_genesis_starts_without_torch() -> None:
-    code = "import sys; from genesis.cli import main; code = main(['info']); print('torch' in sys.modules); sys.exit(code)"
+    code = (
+        "import sys; from genesis.cli import main; code = main(['info']); print('torch' in sys.modules); sys.exit(code)"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "False"
     run = subprocess.run([sys.executable, "-m", "genesis", "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"genesis {genesis.__version__}\n"
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_ctrl_c(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert capsys.readouterr().err == "genesis info: interrupted\n"
 
 
-# --- info -----------------------------------------------------------------------------------------------------------------
+# --- info ------------------------------------------------------------------------------------------------------------
 
 
 def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,58 +1,61 @@
-"""Which of OpInfo's ops belong to the public surface, which dtypes they are tried in, and where we deviate on purpose."""
+"""Which of OpInfo's ops belong to the public surface, in which dtypes they run, and where we deviate on purpose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 import genesis
 import genesis.nn.functional as F
 from genesis import Tensor
 
-ELEMENTWISE = """
-    add sub mul div floor_divide remainder pow neg abs exp log log1p expm1 sqrt rsqrt square reciprocal sign sin cos tanh
-    sigmoid erf floor ceil round clamp maximum minimum where eq ne lt le gt ge isnan isinf isfinite
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+ELEMENTWISE = words("""
+    add sub mul div floor_divide remainder pow neg abs exp log log1p expm1 sqrt rsqrt square reciprocal sign sin cos
+    tanh sigmoid erf floor ceil round clamp maximum minimum where eq ne lt le gt ge isnan isinf isfinite
     logical_and logical_or logical_not
-""".split()
-ACTIVATIONS = """
-    nn.functional.relu nn.functional.leaky_relu nn.functional.relu6 nn.functional.elu nn.functional.gelu
+""")
+ACTIVATIONS = words("""
+    nn.functional.relu
+    nn.functional.leaky_relu nn.functional.relu6 nn.functional.elu nn.functional.gelu
     nn.functional.silu nn.functional.softplus nn.functional.hardswish nn.functional.hardsigmoid softmax log_softmax
-""".split()
-REDUCTIONS = "sum mean prod amax amin max min var std argmax argmin all any logsumexp cumsum norm".split()
-PRODUCTS = "matmul mm bmm mv dot outer einsum __rmatmul__".split()
-SHAPES = """
+""")
+REDUCTIONS = words("sum mean prod amax amin max min var std argmax argmin all any logsumexp cumsum norm")
+PRODUCTS = words("matmul mm bmm mv dot outer einsum __rmatmul__")
+SHAPES = words("""
     reshape view view_as flatten unflatten squeeze unsqueeze permute transpose t T mT movedim diagonal flip roll
     expand expand_as broadcast_to repeat tile cat stack split chunk unbind narrow tril triu
-""".split()
-SELECTION = """
+""")
+SELECTION = words("""
     __getitem__ index_select index_add index_put gather take_along_dim scatter scatter_add masked_fill masked_select
     sort argsort topk nonzero
-""".split()
-CONVERSIONS = "clone contiguous item double float half bfloat16 long int bool byte".split()
-CREATION = "zeros ones full eye arange linspace zeros_like ones_like full_like".split()
+""")
+CONVERSIONS = words("clone contiguous item double float half bfloat16 long int bool byte")
+CREATION = words("zeros ones full eye arange linspace zeros_like ones_like full_like")
 
-CONVOLUTION = "conv1d conv2d conv_transpose1d conv_transpose2d".split()
-NORMALISATION = "batch_norm layer_norm group_norm instance_norm rms_norm".split()
-POOLING = """
+CONVOLUTION = words("conv1d conv2d conv_transpose1d conv_transpose2d")
+NORMALISATION = words("batch_norm layer_norm group_norm instance_norm rms_norm")
+POOLING = words("""
     max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d
-""".split()
-IMAGES = "interpolate pad pixel_shuffle pixel_unshuffle".split()
-DENSE = "linear embedding one_hot scaled_dot_product_attention dropout dropout2d".split()
-LOSSES = """
+""")
+IMAGES = words("interpolate pad pixel_shuffle pixel_unshuffle")
+DENSE = words("linear embedding one_hot scaled_dot_product_attention dropout dropout2d")
+LOSSES = words("""
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy
     binary_cross_entropy_with_logits kl_div
-""".split()
-NEURAL = [
-    "nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *POOLING, *IMAGES, *DENSE, *LOSSES)
-]
+""")
+NEURAL = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *POOLING, *IMAGES, *DENSE, *LOSSES)]
 NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION)]
 
 ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
+INTEGERS_ONLY = {"nn.functional.one_hot"}
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
-# Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
+
 def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     """As OpInfo calls random functions: with this seed, so that both draw the same numbers."""
 
@@ -63,10 +66,11 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-METHODS = """
+# Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
+METHODS = words("""
     view view_as expand expand_as repeat __getitem__ __rmatmul__
     contiguous item double float half bfloat16 long int bool byte
-""".split()
+""")
 CALLS: dict[str, Callable[..., Any]] = {
     **{name: getattr(Tensor, name) for name in METHODS},
     "T": lambda x: x.T,
@@ -79,20 +83,13 @@ CALLS: dict[str, Callable[..., Any]] = {
     "where": lambda x, condition, other: genesis.where(condition, x, other),
 }
 
-# name → (what we refuse on purpose, whether a sample asks for it). The table in docs/deviations.md lists the same names.
+# name → (what we refuse on purpose, whether a sample asks for it); docs/deviations.md lists the same names.
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _strings(sample)),
+    "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _values(sample)),
     "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
-    # --- neural networks ---
-    "nn.functional.conv1d": ("complex dtypes", lambda sample: _has_complex(sample)),
-    "nn.functional.conv2d": ("complex dtypes", lambda sample: _has_complex(sample)),
     "nn.functional.batch_norm": ("a 1-d input, which has no channels", lambda sample: sample.input.ndim < 2),
 }
 
 
-def _has_complex(sample: Any) -> bool:
-    return any(isinstance(arg, torch.Tensor) and arg.is_complex() for arg in (sample.input, *sample.args))
-
-
-def _strings(sample: Any) -> list[Any]:
+def _values(sample: Any) -> list[Any]:
     return [value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, str)]

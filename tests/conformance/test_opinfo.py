@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.conformance import surface
-from tests.conformance.harness import check_error, check_sample, find
+from tests.conformance.harness import check_refused, check_sample, find
 
 OPS: dict[str, list[Any]] = {}
 for info in op_db:
@@ -22,8 +24,8 @@ def cases() -> Iterator[Any]:
     for name in surface.NAMES:
         for op in OPS.get(name, ()):
             extra = HALVES_AND_DOUBLE if name in surface.ALL_DTYPES else ()
-            first = torch.float32 if torch.float32 in op.dtypes else torch.int64
-            for dtype in (first, *(dtype for dtype in extra if dtype in op.dtypes)):
+            main = torch.int64 if name in surface.INTEGERS_ONLY else torch.float32
+            for dtype in [dtype for dtype in (main, *extra) if dtype in op.dtypes]:
                 variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 
@@ -37,6 +39,7 @@ def test_samples(op: Any, dtype: torch.dtype) -> None:
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     for number, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)):
         if refused(sample):
+            check_refused(ours, sample, surface.DEVIATIONS[op.name][0])
             continue
         try:
             check_sample(ours, op.op, sample, gradients=gradients)
@@ -53,4 +56,10 @@ def test_errors(name: str) -> None:
     for op in OPS[name]:
         for error_input in op.error_inputs("cpu") if op.error_inputs_func else ():
             if not refused(error_input.sample_input):
-                check_error(ours, error_input)
+                check_refused(ours, error_input.sample_input, error_input.error_regex)
+
+
+def test_deviations_are_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "deviations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page, re.MULTILINE)
+    assert dict(rows) == {name: reason for name, (reason, _) in surface.DEVIATIONS.items()}

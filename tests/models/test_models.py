@@ -51,7 +51,7 @@ def test_state_round_trip_and_inference(small: tuple[str, nn.Module, genesis.Ten
         assert other(input).tolist() == folded.tolist()
 
 
-# --- the registry -------------------------------------------------------------------------------------------------------
+# --- the registry ----------------------------------------------------------------------------------------------------
 
 
 def test_a_name_that_is_taken() -> None:
@@ -68,11 +68,13 @@ def test_a_name_that_is_not_there() -> None:
         models.create("resnet5")
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------------
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def test_unet_refuses_sizes_that_do_not_halve() -> None:
-    with pytest.raises(ValueError, match=r"'input': expected \(N, C, H, W\) with H and W multiples of 4, got \(1, 1, 8"):
+    with pytest.raises(
+        ValueError, match=r"'input': expected \(N, C, H, W\) with H and W multiples of 4, got \(1, 1, 8"
+    ):
         models.unet(width=2)(genesis.ones(1, 1, 8, 6))
 
 
@@ -89,5 +91,7 @@ def test_basic_blocks_refuse_what_only_bottlenecks_have(name: str, value: int) -
 
 
 def test_resnet_refuses_a_wrong_number_of_dilations() -> None:
-    with pytest.raises(ValueError, match=r"'replace_stride_with_dilation': expected None or three bools, got \(True,\)"):
+    with pytest.raises(
+        ValueError, match=r"'replace_stride_with_dilation': expected None or three bools, got \(True,\)"
+    ):
         models.resnet50(replace_stride_with_dilation=(True,))

@@ -45,7 +45,9 @@ def test_results_gradients_and_statistics(name: str) -> None:
     np.testing.assert_allclose(actual.detach().numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-9)
     for (key, mine), parameter in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         largest = parameter.grad.abs().max().item()
-        np.testing.assert_allclose(mine.grad.numpy(), parameter.grad.numpy(), rtol=1e-7, atol=1e-9 * largest, err_msg=key)
+        np.testing.assert_allclose(
+            mine.grad.numpy(), parameter.grad.numpy(), rtol=1e-7, atol=1e-9 * largest, err_msg=key
+        )
     for (key, mine), buffer in zip(ours.named_buffers(), theirs.buffers(), strict=True):
         np.testing.assert_allclose(mine.numpy(), buffer.numpy(), rtol=1e-9, atol=1e-12, err_msg=key)
 

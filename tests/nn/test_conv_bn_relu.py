@@ -169,7 +169,7 @@ def test_packed_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     with genesis.no_grad():
         for size in range(4, 40):
             layer(genesis.ones(1, 4, size, size))
-    assert len(layer._folded._entries) <= layer._folded.max_shapes
+    assert len(layer._fused._entries) <= layer._fused.max_shapes
 
 
 def test_frozen_parameters_fold_without_no_grad(monkeypatch: pytest.MonkeyPatch) -> None:

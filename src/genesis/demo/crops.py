@@ -40,10 +40,8 @@ def _crop(photograph: Photograph, generator: np.random.Generator, size: int) -> 
     return photograph.image[window], photograph.mask[window].astype(np.float32)
 
 
-def _augmented(
-    image: np.ndarray, mask: np.ndarray, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    quarter_turns, flipped = generator.integers(4), generator.random() < 0.5
+def _augmented(image: np.ndarray, mask: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    quarter_turns, flipped = int(generator.integers(4)), generator.random() < 0.5
     image, mask = np.rot90(image, quarter_turns), np.rot90(mask, quarter_turns)
     if flipped:
         image, mask = np.fliplr(image), np.fliplr(mask)

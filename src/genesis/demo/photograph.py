@@ -62,7 +62,7 @@ def watershed_mask(image: np.ndarray) -> np.ndarray:
 def from_files(image_path: Path, mask_path: Path) -> Photograph:
     """A user's picture, and a mask of the same size in which the objects are bright.
 
-    Raises: ValueError: a file is no picture, the sizes differ, or the mask is empty or full. OSError: it cannot be read.
+    Raises: ValueError: a file is no picture, the sizes differ, or the mask is all of one kind. OSError: no such file.
     """
     image, mask = _read("image", image_path), _read("mask", mask_path)
     if image.shape != mask.shape:
@@ -74,13 +74,16 @@ def from_files(image_path: Path, mask_path: Path) -> Photograph:
 
 
 def _read(argument: str, path: Path) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    """Grey values, of which the brightest is 1: whether white is written as 1, 255 or 65535 makes no difference."""
+    from PIL import Image
 
     try:
         with Image.open(path) as picture:
             values = np.asarray(picture.convert("F"), dtype=np.float32)
-    except UnidentifiedImageError:
-        raise ValueError(describe("demo", argument, "a picture", f"{path}, which is none")) from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # the file is not there, or not to be read; the others are about what is in it
+        raise ValueError(describe("demo", argument, "a picture", f"{path}: {error}")) from None
     return values / max(float(values.max()), 1.0)
 
 

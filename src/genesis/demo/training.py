@@ -56,7 +56,7 @@ class Training:
         self._optimizer = optim.AdamW(self.model.parameters(), lr=plan.lr)
         self._schedule = self._new_schedule()
 
-    # --- learning -----------------------------------------------------------------------------------------------------
+    # --- learning ----------------------------------------------------------------------------------------------------
 
     def run_epoch(self, progress: PlainProgress) -> Epoch:
         """Train on plan.steps batches of crops, then look at the held-out part."""
@@ -94,7 +94,7 @@ class Training:
 
         return optim.lr_scheduler.LambdaLR(self._optimizer, factor, last_epoch=done - 1)
 
-    # --- looking --------------------------------------------------------------------------------------------------------
+    # --- looking -----------------------------------------------------------------------------------------------------
 
     def predict(self, image: np.ndarray) -> np.ndarray:
         """The probability of each pixel of (H, W) to belong to an object, by the network as it is now."""
@@ -115,7 +115,7 @@ class Training:
     def _tensor(self, images: np.ndarray) -> genesis.Tensor:
         return genesis.from_numpy((images - self._mean) / self._deviation).to(self.device)
 
-    # --- checkpoints --------------------------------------------------------------------------------------------------
+    # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
         """Write all that resume() needs to go on."""

@@ -87,18 +87,18 @@ class Conv2d(ArrayFunction):
         check_dtypes("conv2d", input, weight, bias)
         spatial = weight.ndim - 2
         needs_input, needs_weight, _ = ctx.needs_input_grad
-        ctx.save(input if needs_weight else None, weight if needs_input else None)
+        planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
+        ctx.save(planes if needs_weight else None, weight if needs_input else None)
         ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
-        planes = _pad_after(as_planes(input, spatial), extra)
         y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        input, weight = ctx.saved
+        planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2
-        grad = as_planes(grad, spatial)
+        grad = as_planes(grad, spatial).contiguous(channels_last=True)
         grad_input = grad_weight = None
         if needs_input:
             shape = planes_shape(ctx.input_shape, spatial)
@@ -107,7 +107,6 @@ class Conv2d(ArrayFunction):
             grad_input = grad_input.narrow(2, 0, shape[2]).narrow(3, 0, shape[3])
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
-            planes = _pad_after(as_planes(input, spatial), ctx.extra)
             grad_weight = grad.conv_weight_grad(planes, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
             grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
         return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
@@ -183,9 +182,7 @@ def _conv_transpose(
             raise ShapeError(describe(op, "output_padding", f"less than stride {s} or dilation {d}", extra))
         sizes.append((size - 1) * s - 2 * p + d * (kernel - 1) + extra + 1)
     if min(sizes) < 1:
-        raise ShapeError(
-            describe(op, "input", f"an output of at least 1 in each dimension, not {tuple(sizes)}", x_shape)
-        )
+        raise ShapeError(describe(op, "input", f"an output of sizes >= 1, not {tuple(sizes)}", f"shape {x_shape}"))
     geometry = (planar(stride, 1), planar(padding, 0), planar(dilation, 1), groups)
     # Where output_padding reaches a whole stride, no convolution maps the result to the input: it gets rows of zeros.
     extra = planar(tuple(o // s for o, s in zip(output_padding, stride, strict=True)), 0)
@@ -204,9 +201,9 @@ class ConvTranspose2d(ArrayFunction):
         check_dtypes("conv_transpose2d", input, weight, bias)
         spatial = weight.ndim - 2
         needs_input, needs_weight, _ = ctx.needs_input_grad
-        ctx.save(input if needs_weight else None, weight if needs_input else None)
-        ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
-        planes = _pad_after(as_planes(input, spatial), extra)
+        planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
+        ctx.save(planes if needs_weight else None, weight if needs_input else None)
+        ctx.input_shape, ctx.weight_shape, ctx.geometry = input.shape, weight.shape, geometry
         channels = weight.shape[1] * geometry[-1]
         shape = (planes.shape[0], channels, *size)
         y = planes.conv_input_grad(as_planes(weight, spatial), shape, *geometry, bias)
@@ -214,10 +211,10 @@ class ConvTranspose2d(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        input, weight = ctx.saved
+        planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2
-        grad = as_planes(grad, spatial)
+        grad = as_planes(grad, spatial).contiguous(channels_last=True)
         grad_input = grad_weight = None
         if needs_input:
             height, width = planes_shape(ctx.input_shape, spatial)[2:]
@@ -225,7 +222,6 @@ class ConvTranspose2d(ArrayFunction):
             grad_input = grad_input.narrow(2, 0, height).narrow(3, 0, width)
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
-            planes = _pad_after(as_planes(input, spatial), ctx.extra)
             grad_weight = planes.conv_weight_grad(grad, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
             grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
         return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None

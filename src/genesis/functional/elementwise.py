@@ -62,7 +62,7 @@ def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
     if isinstance(alpha, bool) and not all(dtype.name == "bool" for dtype in dtypes):
         raise DTypeError(describe(op, "alpha", "a number, as the inputs are not bool", alpha))
-    return mul(other, alpha)
+    return mul(other, alpha) if isinstance(other, Tensor) else other * alpha
 
 
 def mul(input: Tensor | Number, other: Tensor | Number) -> Any:

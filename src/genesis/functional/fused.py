@@ -82,6 +82,7 @@ class ConvBNReLU(ArrayFunction):
         eps: float, geometry: Geometry, activation: str | None,
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
+        input = input.contiguous(channels_last=True)
         if residual is not None:
             residual = residual.to(input.dtype)
         y, conv_output, mean, inverse_std = input.conv_bn_relu(
@@ -148,8 +149,8 @@ class PackedConv:
 
 
 def conv_prepack(
-    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1,
-    groups: int = 1,
+    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0,
+    dilation: Size = 1, groups: int = 1,
 ) -> PackedConv:  # fmt: skip
     """weight in the layout in which conv_prepacked runs fastest, for inputs like input_shape (others work too)."""
     op = "conv_prepack"

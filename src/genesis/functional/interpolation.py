@@ -77,7 +77,7 @@ class InterpolateVolumeArea(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, size: Shape) -> NDArray:
         n, channels, depth, height, width = x.shape
         planes = x.reshape((n, channels * depth, height, width))
-        columns = planes.adaptive_avg_pool2d(size[1:]).reshape((n, channels, depth, size[1] * size[2]))
+        columns = planes.adaptive_avg_pool2d((size[1], size[2])).reshape((n, channels, depth, size[1] * size[2]))
         ctx.save(planes, columns)
         ctx.shape = x.shape
         return columns.adaptive_avg_pool2d((size[0], columns.shape[3])).reshape((n, channels, *size))

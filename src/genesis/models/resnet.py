@@ -48,7 +48,7 @@ class Block(ConvNorm):
         """The input, brought to the shape of the block's result where that differs."""
         if self.downsample is None:
             return input
-        return self.conv_norm(*self.downsample, input, activation=None)
+        return self.conv_norm(self.downsample[0], self.downsample[1], input, activation=None)
 
 
 class BasicBlock(Block):
@@ -61,7 +61,11 @@ class BasicBlock(Block):
         base_width: int = 64, dilation: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
-        for name, value, only in (("groups", groups, 1), ("width_per_group", base_width, 64), ("dilation", dilation, 1)):
+        for name, value, only in (
+            ("groups", groups, 1),
+            ("width_per_group", base_width, 64),
+            ("dilation", dilation, 1),
+        ):
             if value != only:
                 raise ValueError(describe("BasicBlock", name, only, value))
         self.conv1 = conv3x3(inplanes, planes, stride)
@@ -176,9 +180,7 @@ class ResNet(ConvNorm):
 
 def conv3x3(in_planes: int, out_planes: int, stride: int = 1, groups: int = 1, dilation: int = 1) -> nn.Conv2d:
     """A 3×3 convolution that keeps the size at stride 1."""
-    return nn.Conv2d(
-        in_planes, out_planes, 3, stride, padding=dilation, dilation=dilation, groups=groups, bias=False
-    )
+    return nn.Conv2d(in_planes, out_planes, 3, stride, padding=dilation, dilation=dilation, groups=groups, bias=False)
 
 
 def conv1x1(in_planes: int, out_planes: int, stride: int = 1) -> nn.Conv2d:

@@ -6,6 +6,8 @@ output has the size of the input.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import genesis
 import genesis.nn.functional as F
 from genesis import nn
@@ -24,8 +26,7 @@ class UNet(nn.Module):
         widths = [width * 2**level for level in range(depth)]  # of the levels, from the finest to the coarsest
         self.encoder = nn.ModuleList(map(_two_convolutions, [in_channels, *widths], widths))
         self.upsample = nn.ModuleList(
-            nn.ConvTranspose2d(coarse, fine, kernel_size=2, stride=2)
-            for fine, coarse in zip(widths, widths[1:], strict=False)
+            nn.ConvTranspose2d(coarse, fine, kernel_size=2, stride=2) for fine, coarse in pairwise(widths)
         )
         self.decoder = nn.ModuleList(_two_convolutions(2 * fine, fine) for fine in widths[:-1])
         self.head = nn.Conv2d(width, num_classes, kernel_size=1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from genesis import dtypes, shapes
 from genesis.dtypes import DType
+from genesis.errors import ShapeError
 from genesis.ndarray.device import CPU, Device
 from genesis.ndarray.dispatch import backend_of, call, call_raw
 from genesis.ndarray.math import MathOps
@@ -133,6 +134,10 @@ class NDArray(MathOps, NeuralOps):
         """In place: self takes source's values, broadcast and cast."""
         if isinstance(source, NDArray):
             shapes.broadcast_strides("copy", source.shape, (0,) * source.ndim, self.shape)
+        if any(stride == 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True)):
+            raise ShapeError(
+                f"in place: elements of this expanded tensor of shape {self.shape} share memory; change a .clone()"
+            )
         call_raw("copy_into", self, source)
         self.changes.count += 1
 

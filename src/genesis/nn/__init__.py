@@ -1,8 +1,8 @@
 """Modules: layers with parameters."""
 
 from genesis.nn import functional as functional
-from genesis.nn import utils as utils
 from genesis.nn import init as init
+from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import ELU as ELU
 from genesis.nn.modules.activation import GELU as GELU
@@ -36,6 +36,7 @@ from genesis.nn.modules.dropout import Dropout2d as Dropout2d
 from genesis.nn.modules.embedding import Embedding as Embedding
 from genesis.nn.modules.embedding import RotaryEmbedding as RotaryEmbedding
 from genesis.nn.modules.fused import ConvBNReLU as ConvBNReLU
+from genesis.nn.modules.fused import FusedConv as FusedConv
 from genesis.nn.modules.linear import Flatten as Flatten
 from genesis.nn.modules.linear import Identity as Identity
 from genesis.nn.modules.linear import Linear as Linear

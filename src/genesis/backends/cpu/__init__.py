@@ -9,6 +9,7 @@ from genesis.backends.cpu import (
     indexing,
     linalg,
     loss,
+    memory,
     norm,
     optimizer,
     pooling,
@@ -24,4 +25,5 @@ MODULES = (
 
 
 def load() -> Backend:
+    memory.keep_freed_memory()
     return Backend.from_modules("cpu", MODULES)

@@ -34,27 +34,22 @@ def conv_input_grad(
         wide = _accumulator(grad.dtype, dilation)
         operands = (_channels_last(grad).to(wide), weight.to(wide), bias.to(wide))
         return torch.conv_transpose2d(*operands, stride, padding, open_sizes, groups, dilation).to(grad.dtype)
-    # Only the shape and the dtype of the input count here.
-    input = grad.new_empty(1).expand(input_shape)
-    return _backward(_channels_last(grad), input, weight, stride, padding, dilation, groups, 0)
+    wide = _accumulator(grad.dtype, dilation)
+    # Its values don't count, but its order in memory becomes that of the result.
+    input = torch.empty(input_shape, dtype=wide, memory_format=torch.channels_last)
+    options = (None, stride, padding, dilation, False, (0, 0), groups, (True, False, False))
+    grads = aten.convolution_backward(_channels_last(grad).to(wide), input, weight.to(wide), *options)
+    return grads[0].to(grad.dtype)
 
 
 def conv_weight_grad(
     grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Tensor:
-    weight = grad.new_empty(1).expand(weight_shape)
-    return _backward(_channels_last(grad), _channels_last(input), weight, stride, padding, dilation, groups, 1)
-
-
-def _backward(
-    grad: Tensor, input: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int, which: int
-) -> Tensor:
-    mask = (which == 0, which == 1, False)
     wide = _accumulator(grad.dtype, dilation)
-    grads = aten.convolution_backward(
-        grad.to(wide), input.to(wide), weight.to(wide), None, stride, padding, dilation, False, (0, 0), groups, mask
-    )
-    return grads[which].to(grad.dtype)
+    weight = torch.empty(weight_shape, dtype=wide)  # its values don't count
+    options = (None, stride, padding, dilation, False, (0, 0), groups, (False, True, False))
+    grads = aten.convolution_backward(_channels_last(grad).to(wide), _channels_last(input).to(wide), weight, *options)
+    return grads[1].to(grad.dtype).contiguous()  # row-major like the parameter that an optimizer changes by it
 
 
 def _accumulator(dtype: torch.dtype, dilation: Pair) -> torch.dtype:
@@ -77,7 +72,8 @@ def conv_bn_relu(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
     )
     if not training:
-        assert running_mean is not None and running_var is not None
+        assert running_mean is not None
+        assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     if residual is not None:
         y.add_(residual)

@@ -30,21 +30,32 @@ def triu(x: Tensor, diagonal: int) -> Tensor:
 def pad(x: Tensor, pads: tuple[Pair, ...], mode: str, value: Number) -> Tensor:
     if mode == "constant":
         return F.pad(x, _from_last(pads), "constant", value)
-    for dim, (before, after) in enumerate(pads):
+    order = _memory_order(x)
+    y = x.permute(order)
+    for position, dim in enumerate(order):
+        before, after = pads[dim]
         if before or after:
-            x = x.index_select(dim, _source_index(x.shape[dim], before, after, mode))
-    return x
+            y = y.index_select(position, _source_index(x.shape[dim], before, after, mode))
+    return y.permute([order.index(dim) for dim in range(x.ndim)])
 
 
 def pad_backward(grad: Tensor, shape: Shape, pads: tuple[Pair, ...], mode: str) -> Tensor:
     if mode == "constant":
         return F.pad(grad, _from_last(tuple((-before, -after) for before, after in pads)))
-    for dim, (before, after) in reversed(tuple(enumerate(pads))):
+    order = _memory_order(grad)
+    y = grad.permute(order)
+    for position, dim in reversed(tuple(enumerate(order))):
+        before, after = pads[dim]
         if before or after:
             index = _source_index(shape[dim], before, after, mode)
-            smaller = (*grad.shape[:dim], shape[dim], *grad.shape[dim + 1 :])
-            grad = grad.new_zeros(smaller).index_add_(dim, index, grad)
-    return grad
+            smaller = (*y.shape[:position], shape[dim], *y.shape[position + 1 :])
+            y = y.new_zeros(smaller).index_add_(position, index, y)
+    return y.permute([order.index(dim) for dim in range(grad.ndim)])
+
+
+def _memory_order(x: Tensor) -> list[int]:
+    """The dimensions from the outermost in memory to the innermost: permuted so, a dense array is row-major."""
+    return sorted(range(x.ndim), key=lambda dim: -x.stride(dim))
 
 
 def _from_last(pads: tuple[Pair, ...]) -> list[int]:

@@ -16,7 +16,8 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     y, mean, inverse_std = aten.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     if not training:
-        assert running_mean is not None and running_var is not None
+        assert running_mean is not None
+        assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     return y, mean, inverse_std
 
@@ -41,6 +42,8 @@ def layer_norm_backward(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     shape = x.shape[x.ndim - normalized_ndim :]
+    if weight is None and needs[2]:  # torch has no gradient of a bias alone
+        weight = x.new_ones(shape)
     bias = weight  # only asked whether there is one
     return aten.native_layer_norm_backward(grad, x, shape, mean, inverse_std, weight, bias, needs)
 
@@ -49,7 +52,7 @@ def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     n, c, plane = _planes(x.shape)
-    return aten.native_group_norm(x.contiguous(), weight, bias, n, c, plane, num_groups, eps)
+    return aten.native_group_norm(_dense(x, _order(x)), weight, bias, n, c, plane, num_groups, eps)
 
 
 def group_norm_backward(
@@ -57,9 +60,25 @@ def group_norm_backward(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     n, c, plane = _planes(x.shape)
-    return aten.native_group_norm_backward(
-        grad.contiguous(), x.contiguous(), mean, inverse_std, weight, n, c, plane, num_groups, needs
+    if weight is None and needs[2]:  # torch has no gradient of a bias alone
+        weight = x.new_ones(c)
+    order = _order(x)
+    # torch 2.13 crashes on channels-last operands when grad_x is not asked for: ask, and drop it.
+    asked = (needs[0] or order is torch.channels_last, *needs[1:])
+    grad_x, grad_weight, grad_bias = aten.native_group_norm_backward(
+        _dense(grad, order), _dense(x, order), mean, inverse_std, weight, n, c, plane, num_groups, asked
     )
+    return grad_x if needs[0] else None, grad_weight, grad_bias
+
+
+def _order(x: Tensor) -> torch.memory_format:
+    """The order of x in memory, which torch's group norm keeps if its operands agree on it."""
+    is_channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if is_channels_last else torch.contiguous_format
+
+
+def _dense(x: Tensor, order: torch.memory_format) -> Tensor:
+    return x.contiguous(memory_format=order)
 
 
 def _planes(shape: Shape) -> tuple[int, int, int]:

@@ -21,4 +21,5 @@ def load() -> Backend:
     return Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
 
 
-_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams"}  # what the families stand on
+# What the families stand on.
+_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams", "tiles", "tuning", "walk"}

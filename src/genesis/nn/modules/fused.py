@@ -56,7 +56,7 @@ class ConvBNReLU(Module):
         for name, part in enumerate((conv, norm) if activation is None else (conv, norm, ReLU())):
             self.add_module(str(name), part)
         self.activation = activation
-        self._folded = _FoldedConv()
+        self._fused = FusedConv()
 
     @property
     def conv(self) -> Conv2d:
@@ -67,43 +67,43 @@ class ConvBNReLU(Module):
         return self._modules["1"]  # type: ignore[return-value]
 
     def train(self, mode: bool = True) -> ConvBNReLU:
-        self._folded.clear()
+        self._fused.clear()
         return super().train(mode)
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:
         """input: (N, C, H, W); residual: added before the activation, in the shape of the result."""
-        conv, norm = self.conv, self.norm
-        if self._can_fold(input, residual):
-            packed = self._folded.packed(conv, norm, input.shape)
-            return F.conv_prepacked(input, packed, residual, self.activation)
-        mean, var, training, momentum = norm.begin_batch()
-        return F.conv_bn_relu(
-            input, conv.weight, conv.bias, norm.weight, norm.bias, mean, var, training=training, momentum=momentum,
-            eps=norm.eps, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
-            residual=residual, activation=self.activation,
-        )  # fmt: skip
-
-    def _can_fold(self, input: Tensor, residual: Tensor | None) -> bool:
-        """Whether this is inference: fixed statistics, nothing to differentiate, no other precision asked for."""
-        if self.training or self.norm.running_mean is None or state.autocast is not None:
-            return False
-        return not state.recording or not any(
-            tensor is not None and tensor.requires_grad for tensor in (input, residual, *self.parameters())
-        )
+        return self._fused(self.conv, self.norm, input, residual, self.activation)
 
 
-class _FoldedConv:
-    """The folded and packed weights of a layer, one per input shape, each with the arrays that it was made of."""
+class FusedConv:
+    """Runs a convolution and its batch norm as one op: for a module that has the two as parts, under whatever names.
+
+    It holds the folded and packed weights, one per input shape, each with the arrays that it was made of.
+    """
 
     max_shapes = 8
 
     def __init__(self) -> None:
         self._entries: dict[Shape, tuple[list[NDArray | None], list[int], Any]] = {}
 
+    def __call__(
+        self, conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None = None,
+        activation: str | None = "relu",
+    ) -> Any:  # fmt: skip
+        """activation(norm(conv(input)) + residual)."""
+        if _is_inference(conv, norm, input, residual):
+            return F.conv_prepacked(input, self._get_packed(conv, norm, input.shape), residual, activation)
+        mean, var, training, momentum = norm.begin_batch()
+        return F.conv_bn_relu(
+            input, conv.weight, conv.bias, norm.weight, norm.bias, mean, var, training=training, momentum=momentum,
+            eps=norm.eps, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
+            residual=residual, activation=activation,
+        )  # fmt: skip
+
     def clear(self) -> None:
         self._entries.clear()
 
-    def packed(self, conv: Conv2d, norm: BatchNorm2d, input_shape: Shape) -> Any:
+    def _get_packed(self, conv: Conv2d, norm: BatchNorm2d, input_shape: Shape) -> Any:
         tensors = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
         arrays = [None if tensor is None else tensor.array for tensor in tensors]
         counts = [0 if array is None else array.changes.count for array in arrays]
@@ -118,8 +118,16 @@ class _FoldedConv:
         self._entries[input_shape] = arrays, counts, packed
         return packed
 
-    def __reduce__(self) -> tuple[type[_FoldedConv], tuple[()]]:
-        return _FoldedConv, ()  # copies and pickles fold anew
+    def __reduce__(self) -> tuple[type[FusedConv], tuple[()]]:
+        return FusedConv, ()  # copies and pickles fold anew
+
+
+def _is_inference(conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None) -> bool:
+    """Whether statistics are fixed, there is nothing to differentiate, and no other precision is asked for."""
+    if norm.training or norm.running_mean is None or state.autocast is not None:
+        return False
+    tensors = (input, residual, conv.weight, conv.bias, norm.weight, norm.bias)
+    return not state.recording or not any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _centred(kernel_size: Size, dilation: Size) -> Size:

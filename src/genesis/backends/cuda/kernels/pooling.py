@@ -1,0 +1,291 @@
+"""Pooling. Backwards gather: each element of the input looks up the windows that it lies in, so sums come in one order.
+
+Windows are described by pairs (height, width): kernel, stride, padding, dilation, and the sizes of input and output.
+ADAPTIVE windows follow from the sizes alone: output i covers input ⌊i·I/O⌋ up to ⌈(i+1)·I/O⌉.
+"""
+
+import triton
+import triton.language as tl
+
+from genesis import dtypes
+from genesis.backends.cuda.kernels.pointwise import COMPUTE
+from genesis.backends.cuda.launch import Specimen
+
+_SIZES = [
+    "num_elements",
+    "num_channels",
+    "out_size",
+    "size",
+    "kernel",
+    "stride",
+    "padding",
+    "dilation",
+    "reach",
+    "divisor",
+]
+
+
+@triton.jit
+def _lanes(num_elements, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """This program's elements, and which of them there are. WIDE: offsets need 64 bits."""
+    block = tl.program_id(0)
+    if WIDE:
+        block = block.to(tl.int64)
+    index = block * BLOCK + tl.arange(0, BLOCK)
+    return index, index < num_elements
+
+
+@triton.jit
+def _element(index, num_channels, size, CHANNELS_LAST: tl.constexpr):
+    """(image, channel, row, column) of an element, by its place in dense memory."""
+    if CHANNELS_LAST:
+        channel = index % num_channels
+        rest = index // num_channels
+        column = rest % size[1]
+        rest = rest // size[1]
+        row = rest % size[0]
+        image = rest // size[0]
+    else:
+        column = index % size[1]
+        rest = index // size[1]
+        row = rest % size[0]
+        rest = rest // size[0]
+        channel = rest % num_channels
+        image = rest // num_channels
+    return image, channel, row, column
+
+
+@triton.jit
+def _window(i, out_size, size, kernel, stride, padding, dilation, ADAPTIVE: tl.constexpr):
+    """(first, end) of output i's window along an axis, padding included."""
+    if ADAPTIVE:
+        first = i * size // out_size
+        end = ((i + 1) * size + out_size - 1) // out_size
+    else:
+        first = i * stride - padding
+        end = tl.minimum(first + (kernel - 1) * dilation + 1, size + padding)
+    return first, end
+
+
+@triton.jit
+def _last_window(i, out_size, size, stride, padding, ADAPTIVE: tl.constexpr):
+    """The last output whose window can reach input i."""
+    if ADAPTIVE:
+        last = ((i + 1) * out_size - 1) // size
+    else:
+        last = tl.minimum((i + padding) // stride, out_size - 1)
+    return last
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _max_pool_kernel(
+    out_ptr,
+    indices_ptr,
+    x_ptr,
+    num_elements,
+    num_channels,
+    out_size,
+    size,
+    kernel,
+    stride,
+    padding,
+    dilation,
+    x_strides,
+    ADAPTIVE: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    LOWEST: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The first of equals; NaN wins. indices count the elements of an input plane, row by row."""
+    index, mask = _lanes(num_elements, WIDE, BLOCK)
+    image, channel, row, column = _element(index, num_channels, out_size, CHANNELS_LAST)
+    top, bottom = _window(row, out_size[0], size[0], kernel[0], stride[0], padding[0], dilation[0], ADAPTIVE)
+    left, right = _window(column, out_size[1], size[1], kernel[1], stride[1], padding[1], dilation[1], ADAPTIVE)
+    plane = x_ptr + image * x_strides[0] + channel * x_strides[1]
+    best = tl.full((BLOCK,), LOWEST, COMPUTE)
+    found = tl.full((BLOCK,), -1, tl.int32)
+    for i in range(kernel[0] * kernel[1]):
+        y = top + i // kernel[1] * dilation[0]
+        x = left + i % kernel[1] * dilation[1]
+        inside = mask & (y >= 0) & (y < bottom) & (y < size[0]) & (x >= 0) & (x < right) & (x < size[1])
+        value = tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
+        taken = inside & ((found < 0) | (value > best) | (value != value))
+        best = tl.where(taken, value, best)
+        found = tl.where(taken, (y * size[1] + x).to(tl.int32), found)
+    tl.store(out_ptr + index, best.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(indices_ptr + index, found.to(tl.int64), mask=mask)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _max_pool_backward_kernel(
+    out_ptr,
+    grad_ptr,
+    indices_ptr,
+    num_elements,
+    num_channels,
+    out_size,
+    size,
+    stride,
+    padding,
+    reach,
+    grad_strides,
+    indices_strides,
+    ADAPTIVE: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """grad where a window's index names this element. reach: how many windows it can lie in, along each axis."""
+    index, mask = _lanes(num_elements, WIDE, BLOCK)
+    image, channel, row, column = _element(index, num_channels, size, CHANNELS_LAST)
+    bottom = _last_window(row, out_size[0], size[0], stride[0], padding[0], ADAPTIVE)
+    right = _last_window(column, out_size[1], size[1], stride[1], padding[1], ADAPTIVE)
+    grad_plane = grad_ptr + image * grad_strides[0] + channel * grad_strides[1]
+    indices_plane = indices_ptr + image * indices_strides[0] + channel * indices_strides[1]
+    total = tl.zeros((BLOCK,), COMPUTE)
+    for i in range(reach[0] * reach[1]):
+        y = bottom - i // reach[1]
+        x = right - i % reach[1]
+        inside = mask & (y >= 0) & (x >= 0)
+        at = tl.load(indices_plane + y * indices_strides[2] + x * indices_strides[3], mask=inside, other=-1)
+        chosen = inside & (at == row * size[1] + column)
+        value = tl.load(grad_plane + y * grad_strides[2] + x * grad_strides[3], mask=chosen, other=0)
+        total += value.to(COMPUTE)
+    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING: tl.constexpr):
+    """What the sum over a window is divided by: divisor, or its elements with or without the padding's."""
+    if divisor is not None:
+        result = (top * 0 + divisor).to(tl.float32)
+    elif COUNT_PADDING:
+        result = ((bottom - top) * (right - left)).to(tl.float32)
+    else:
+        height = tl.minimum(bottom, size[0]) - tl.maximum(top, 0)
+        width = tl.minimum(right, size[1]) - tl.maximum(left, 0)
+        result = (height * width).to(tl.float32)
+    return result
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _avg_pool_kernel(
+    out_ptr,
+    x_ptr,
+    num_elements,
+    num_channels,
+    out_size,
+    size,
+    kernel,
+    stride,
+    padding,
+    divisor,
+    x_strides,
+    ADAPTIVE: tl.constexpr,
+    COUNT_PADDING: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    index, mask = _lanes(num_elements, WIDE, BLOCK)
+    image, channel, row, column = _element(index, num_channels, out_size, CHANNELS_LAST)
+    top, bottom = _window(row, out_size[0], size[0], kernel[0], stride[0], padding[0], 1, ADAPTIVE)
+    left, right = _window(column, out_size[1], size[1], kernel[1], stride[1], padding[1], 1, ADAPTIVE)
+    plane = x_ptr + image * x_strides[0] + channel * x_strides[1]
+    total = tl.zeros((BLOCK,), COMPUTE)
+    any_inside = mask & (bottom < top)  # nothing yet
+    for i in range(kernel[0] * kernel[1]):
+        y = top + i // kernel[1]
+        x = left + i % kernel[1]
+        inside = mask & (y >= 0) & (y < bottom) & (y < size[0]) & (x >= 0) & (x < right) & (x < size[1])
+        total += tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
+        any_inside |= inside
+    total = total / _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING).to(COMPUTE)
+    total = tl.where(any_inside, total, 0)  # a window in the padding only
+    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _avg_pool_backward_kernel(
+    out_ptr,
+    grad_ptr,
+    num_elements,
+    num_channels,
+    out_size,
+    size,
+    kernel,
+    stride,
+    padding,
+    reach,
+    divisor,
+    grad_strides,
+    ADAPTIVE: tl.constexpr,
+    COUNT_PADDING: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The windows that an element lies in, each one's grad shared out. reach: how many there can be along each axis."""
+    index, mask = _lanes(num_elements, WIDE, BLOCK)
+    image, channel, row, column = _element(index, num_channels, size, CHANNELS_LAST)
+    last_row = _last_window(row, out_size[0], size[0], stride[0], padding[0], ADAPTIVE)
+    last_column = _last_window(column, out_size[1], size[1], stride[1], padding[1], ADAPTIVE)
+    plane = grad_ptr + image * grad_strides[0] + channel * grad_strides[1]
+    total = tl.zeros((BLOCK,), COMPUTE)
+    for i in range(reach[0] * reach[1]):
+        y = last_row - i // reach[1]
+        x = last_column - i % reach[1]
+        top, bottom = _window(y, out_size[0], size[0], kernel[0], stride[0], padding[0], 1, ADAPTIVE)
+        left, right = _window(x, out_size[1], size[1], kernel[1], stride[1], padding[1], 1, ADAPTIVE)
+        inside = mask & (y >= 0) & (x >= 0)
+        inside = inside & (top <= row) & (row < bottom) & (left <= column) & (column < right)
+        grad = tl.load(plane + y * grad_strides[2] + x * grad_strides[3], mask=inside, other=0).to(COMPUTE)
+        share = _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING).to(COMPUTE)
+        total += tl.where(inside, grad / share, 0)
+    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def _specimens(dtype, adaptive, channels_last):
+    sizes = (100000, 64, (28, 28), (56, 56))
+    strides = (200704, 1, 3584, 64) if channels_last else (200704, 3136, 56, 1)
+    common = {"ADAPTIVE": adaptive, "CHANNELS_LAST": channels_last, "COMPUTE": COMPUTE[dtype]}
+    common |= {"WIDE": dtype is dtypes.float64, "BLOCK": 1024}
+    kernel, stride, padding, dilation, reach = (3, 3), (2, 2), (1, 1), (1, 1), (2, 2)
+    lowest = float("-inf") if dtype.is_floating_point else -(2**31)
+    specimens = [
+        Specimen(
+            _max_pool_kernel,
+            (dtype, dtypes.int64, dtype, *sizes, kernel, stride, padding, dilation, strides),
+            {**common, "LOWEST": lowest},
+        ),
+        Specimen(
+            _max_pool_backward_kernel,
+            (dtype, dtype, dtypes.int64, *sizes, stride, padding, reach, strides, strides),
+            common,
+        ),
+    ]
+    if dtype.is_floating_point:
+        divisor = None if adaptive else 5
+        counted = {**common, "COUNT_PADDING": channels_last}
+        specimens += [
+            Specimen(_avg_pool_kernel, (dtype, dtype, *sizes, kernel, stride, padding, divisor, strides), counted),
+            Specimen(
+                _avg_pool_backward_kernel,
+                (dtype, dtype, *sizes, kernel, stride, padding, reach, divisor, strides),
+                counted,
+            ),
+        ]
+    return specimens
+
+
+SPECIMENS = [
+    *_specimens(dtypes.float32, False, True),
+    *_specimens(dtypes.bfloat16, True, False),
+    *_specimens(dtypes.float64, False, False),
+    *_specimens(dtypes.int32, False, True),
+]

@@ -1,0 +1,118 @@
+"""Losses over class indices, and the gradient of an embedding table."""
+
+from __future__ import annotations
+
+import math
+
+from genesis import dtypes
+from genesis.backends.cuda import array, storage
+from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.kernels import loss as kernels
+from genesis.backends.cuda.kernels.pointwise import COMPUTE
+from genesis.backends.cuda.launch import launch
+from genesis.backends.cuda.reduction import accumulator
+from genesis.backends.cuda.walk import power_of_2
+from genesis.shapes import Shape, contiguous_strides, is_contiguous
+
+_BLOCK = 256
+
+
+def nll_loss(
+    log_probs: DeviceArray, target: DeviceArray, weight: DeviceArray | None, ignore_index: int
+) -> tuple[DeviceArray, DeviceArray]:
+    loss, each = (array.empty(target.shape, log_probs.dtype, log_probs.device_index) for _ in range(2))
+    shape, strides = log_probs.shape, log_probs.strides
+    launch(
+        kernels._nll_loss_kernel,
+        (-(-target.size // _BLOCK),),
+        loss,
+        each,
+        log_probs,
+        target,
+        weight,
+        target.size,
+        shape[1],
+        ignore_index,
+        _group(target.shape, (strides[0], *strides[2:])),
+        _group(target.shape, target.strides),
+        strides[1],
+        weight.strides[0] if weight is not None else 1,
+        COMPUTE=COMPUTE[log_probs.dtype],
+        RANK=len(target.shape),
+        BLOCK=_BLOCK,
+    )
+    return loss, each
+
+
+def nll_loss_backward(
+    grad: DeviceArray, shape: Shape, target: DeviceArray, weight: DeviceArray | None, ignore_index: int
+) -> DeviceArray:
+    grad_input = storage.full(shape, 0.0, grad.dtype, grad.device_index)
+    launch(
+        kernels._nll_loss_backward_kernel,
+        (-(-target.size // _BLOCK),),
+        grad_input,
+        grad,
+        target,
+        weight,
+        target.size,
+        shape[1],
+        math.prod(shape[2:]),
+        ignore_index,
+        _group(target.shape, grad.strides),
+        _group(target.shape, target.strides),
+        weight.strides[0] if weight is not None else 1,
+        COMPUTE=COMPUTE[grad.dtype],
+        RANK=len(target.shape),
+        BLOCK=_BLOCK,
+    )
+    return grad_input
+
+
+def embedding_backward(
+    grad: DeviceArray, indices: DeviceArray, num_embeddings: int, padding_idx: int, scale_grad_by_freq: bool
+) -> DeviceArray:
+    """Repeated indices add up in float32 (float64 for float64), in no fixed order: last bits may differ."""
+    grad, indices = _contiguous(grad), _contiguous(indices)
+    num_columns, device, wide = grad.shape[-1], grad.device_index, accumulator(grad.dtype)
+    grad_weight = storage.full((num_embeddings, num_columns), 0.0, wide, device)
+    count = None
+    if scale_grad_by_freq:
+        count = storage.full((num_embeddings,), 0, dtypes.int32, device)
+        launch(
+            kernels._count_kernel,
+            (-(-indices.size // _BLOCK),),
+            count,
+            indices,
+            indices.size,
+            num_embeddings,
+            BLOCK=_BLOCK,
+        )
+    block_columns = min(power_of_2(num_columns), 1024)
+    block_rows = min(1024 // block_columns, power_of_2(indices.size))
+    grid = -(-indices.size // block_rows) * -(-num_columns // block_columns)
+    launch(
+        kernels._embedding_backward_kernel,
+        (grid,),
+        grad_weight,
+        grad,
+        indices,
+        count,
+        indices.size,
+        num_columns,
+        num_embeddings,
+        padding_idx,
+        COMPUTE=COMPUTE[wide],
+        BLOCK_ROWS=block_rows,
+        BLOCK_COLUMNS=block_columns,
+    )
+    return grad_weight if wide is grad.dtype else storage.cast(grad_weight, grad.dtype)
+
+
+def _group(shape: Shape, strides: Shape) -> tuple[int, ...]:
+    """Sizes, then strides, inner dimensions first."""
+    return (*shape[::-1], *strides[::-1])
+
+
+def _contiguous(x: DeviceArray) -> DeviceArray:
+    return x if is_contiguous(x.shape, x.strides) else storage.copy(x, contiguous_strides(x.shape))

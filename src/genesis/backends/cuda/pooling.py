@@ -1,0 +1,191 @@
+"""Pooling, forward and backward. Results keep the memory order of the input: NHWC stays NHWC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.backends.contract import Pair
+from genesis.backends.cuda import array, tiles
+from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.kernels import pooling as kernels
+from genesis.backends.cuda.kernels.pointwise import COMPUTE
+from genesis.backends.cuda.launch import launch
+from genesis.dtypes import DType
+from genesis.shapes import Shape, channels_last_strides, contiguous_strides
+
+_ONE, _NONE = (1, 1), (0, 0)
+
+
+def max_pool2d(
+    x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
+) -> tuple[DeviceArray, DeviceArray]:
+    out_size = tuple(
+        _out_size(x.shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], ceil_mode) for i in (0, 1)
+    )
+    return _max_pool(x, out_size, kernel_size, stride, padding, dilation, adaptive=False)
+
+
+def max_pool2d_backward(
+    grad: DeviceArray, x: DeviceArray, indices: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair,
+    dilation: Pair, ceil_mode: bool,
+) -> DeviceArray:  # fmt: skip
+    reach = _reach(kernel_size, stride, dilation)
+    return _max_pool_backward(grad, x, indices, stride, padding, reach, adaptive=False)
+
+
+def avg_pool2d(
+    x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_include_pad: bool,
+    divisor_override: int | None,
+) -> DeviceArray:  # fmt: skip
+    out_size = tuple(_out_size(x.shape[i - 2], kernel_size[i], stride[i], padding[i], 1, ceil_mode) for i in (0, 1))
+    return _avg_pool(x, out_size, kernel_size, stride, padding, divisor_override, count_include_pad, adaptive=False)
+
+
+def avg_pool2d_backward(
+    grad: DeviceArray, x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None,
+) -> DeviceArray:  # fmt: skip
+    reach = _reach(kernel_size, stride, _ONE)
+    return _avg_pool_backward(
+        grad, x, kernel_size, stride, padding, reach, divisor_override, count_include_pad, adaptive=False
+    )
+
+
+def adaptive_avg_pool2d(x: DeviceArray, output_size: Pair) -> DeviceArray:
+    return _avg_pool(x, output_size, _largest_windows(x, output_size), _ONE, _NONE, None, False, adaptive=True)
+
+
+def adaptive_avg_pool2d_backward(grad: DeviceArray, x: DeviceArray) -> DeviceArray:
+    return _avg_pool_backward(grad, x, _ONE, _ONE, _NONE, _adaptive_reach(grad, x), None, False, adaptive=True)
+
+
+def adaptive_max_pool2d(x: DeviceArray, output_size: Pair) -> tuple[DeviceArray, DeviceArray]:
+    return _max_pool(x, output_size, _largest_windows(x, output_size), _ONE, _NONE, _ONE, adaptive=True)
+
+
+def adaptive_max_pool2d_backward(grad: DeviceArray, x: DeviceArray, indices: DeviceArray) -> DeviceArray:
+    return _max_pool_backward(grad, x, indices, _ONE, _NONE, _adaptive_reach(grad, x), adaptive=True)
+
+
+def _max_pool(
+    x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, adaptive: bool
+) -> tuple[DeviceArray, DeviceArray]:
+    out = _like(x, out_size, x.dtype)
+    indices = _like(x, out_size, dtypes.int64)
+    grid, sizes, constants = _plan(out, x, out)
+    launch(
+        kernels._max_pool_kernel, grid, out, indices, x, *sizes, kernel, stride, padding, dilation, _four(x.strides),
+        **constants, ADAPTIVE=adaptive, LOWEST=_lowest(x.dtype),
+    )  # fmt: skip
+    return out, indices
+
+
+def _max_pool_backward(
+    grad: DeviceArray, x: DeviceArray, indices: DeviceArray, stride: Pair, padding: Pair, reach: Pair, adaptive: bool
+) -> DeviceArray:
+    out = _like(x, x.shape[-2:], grad.dtype)
+    grid, sizes, constants = _plan(out, x, grad)
+    launch(
+        kernels._max_pool_backward_kernel, grid, out, grad, indices, *sizes, stride, padding, reach,
+        _four(grad.strides), _four(indices.strides), **constants, ADAPTIVE=adaptive,
+    )  # fmt: skip
+    return out
+
+
+def _avg_pool(
+    x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, divisor: int | None,
+    count_padding: bool, adaptive: bool,
+) -> DeviceArray:  # fmt: skip
+    if not x.dtype.is_floating_point:
+        op = "adaptive_avg_pool2d" if adaptive else "avg_pool2d"
+        raise NotImplementedError(f"{op} has no cuda implementation for {x.dtype.name}")
+    out = _like(x, out_size, x.dtype)
+    grid, sizes, constants = _plan(out, x, out)
+    launch(
+        kernels._avg_pool_kernel, grid, out, x, *sizes, kernel, stride, padding, divisor, _four(x.strides),
+        **constants, ADAPTIVE=adaptive, COUNT_PADDING=count_padding,
+    )  # fmt: skip
+    return out
+
+
+def _avg_pool_backward(
+    grad: DeviceArray, x: DeviceArray, kernel: Pair, stride: Pair, padding: Pair, reach: Pair, divisor: int | None,
+    count_padding: bool, adaptive: bool,
+) -> DeviceArray:  # fmt: skip
+    out = _like(x, x.shape[-2:], grad.dtype)
+    grid, sizes, constants = _plan(out, x, grad)
+    launch(
+        kernels._avg_pool_backward_kernel, grid, out, grad, *sizes, kernel, stride, padding, reach, divisor,
+        _four(grad.strides), **constants, ADAPTIVE=adaptive, COUNT_PADDING=count_padding,
+    )  # fmt: skip
+    return out
+
+
+def _plan(out: DeviceArray, x: DeviceArray, pooled: DeviceArray) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+    """Grid, sizes and constants of a kernel with one lane per element of out."""
+    block = min(1024, max(32, tiles.power_of_2(out.size)))
+    sizes = (out.size, out.shape[-3], pooled.shape[-2:], x.shape[-2:])
+    wide = any(_reaches_far(each) for each in (out, x, pooled))
+    constants = {"CHANNELS_LAST": _is_channels_last(out), "COMPUTE": COMPUTE[out.dtype], "WIDE": wide, "BLOCK": block}
+    return (-(-out.size // block),), sizes, constants
+
+
+def _out_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    """
+    >>> _out_size(6, 3, 2, 0, 1, False), _out_size(6, 3, 2, 0, 1, True)
+    (2, 3)
+    """
+    room = size + 2 * padding - dilation * (kernel - 1) - 1
+    out = (room + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if (
+        ceil_mode and (out - 1) * stride >= size + padding
+    ):  # the last window starts inside the input or the left padding
+        out -= 1
+    return out
+
+
+def _reach(kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
+    """How many windows can contain one element, along each axis, gaps of dilated ones included."""
+    return tuple(-(-((kernel[i] - 1) * dilation[i] + 1) // stride[i]) for i in (0, 1))  # type: ignore[return-value]
+
+
+def _largest_windows(x: DeviceArray, out_size: Pair) -> Pair:
+    def largest(size: int, out: int) -> int:
+        i = np.arange(out)
+        return int(np.max(-(-(i + 1) * size // out) - i * size // out, initial=0))
+
+    return largest(x.shape[-2], out_size[0]), largest(x.shape[-1], out_size[1])
+
+
+def _adaptive_reach(grad: DeviceArray, x: DeviceArray) -> Pair:
+    return tuple(grad.shape[i] // max(x.shape[i], 1) + 2 for i in (-2, -1))  # type: ignore[return-value]
+
+
+def _like(x: DeviceArray, size: Shape, dtype: DType) -> DeviceArray:
+    """An array of planes of another size, in x's memory order."""
+    shape = (*x.shape[:-2], *size)
+    strides = channels_last_strides(shape) if _is_channels_last(x) else contiguous_strides(shape)
+    return array.empty(shape, dtype, x.device_index, strides)
+
+
+def _is_channels_last(x: DeviceArray) -> bool:
+    return len(x.shape) == 4 and x.shape[1] > 1 and x.strides[1] == 1 and x.strides[3] >= x.shape[1]
+
+
+def _reaches_far(x: DeviceArray) -> bool:
+    """Do offsets need 64 bits?"""
+    return sum(size * stride for size, stride in zip(x.shape, x.strides, strict=True)) + 1024 >= 2**31
+
+
+def _four(strides: Shape) -> Shape:
+    """Of (N, C, H, W), for arrays with and without N."""
+    return strides if len(strides) == 4 else (0, *strides)
+
+
+def _lowest(dtype: DType) -> float | int:
+    if dtype.is_floating_point:
+        return float("-inf")
+    return int(np.iinfo(dtype.name).min)

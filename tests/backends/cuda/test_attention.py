@@ -1,0 +1,121 @@
+"""Attention and its gradients against the CPU backend in float64: masks, strides, sizes, dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from genesis import backends
+from genesis.backends.backend import Backend
+
+Put = Callable[[Any], Any]
+Get = Callable[[Any], Tensor]
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture
+def cpu() -> Backend:
+    return backends.get("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64).to(dtype)
+
+
+def close(result: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    assert result.dtype == dtype
+    assert result.shape == expected.shape
+    scale = expected.abs().max().item() if expected.numel() else 0.0
+    # Products of order 1 are summed, also where the sum is 0, as the gradient of a single key's score.
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=TOLERANCE[dtype] * max(scale, 1.0))
+
+
+def check(
+    cuda: Backend, cpu: Backend, put: Put, get: Get,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, is_causal: bool = False,
+) -> None:  # fmt: skip
+    dtype, scale = query.dtype, 0.3
+    wide = [x.double().contiguous() for x in (query, key, value)]
+    wide_mask = mask if mask is None or mask.dtype is torch.bool else mask.double()
+    expected, probabilities = cpu.attention(*wide, wide_mask, is_causal, scale)
+    arrays = [put(x) for x in (query, key, value, mask)]
+    y, saved = cuda.attention(*arrays, is_causal, scale)
+    close(get(y), expected, dtype)
+    grad = torch.randn_like(expected).to(dtype)
+    gradients = cpu.attention_backward(grad.double(), *wide, wide_mask, expected, probabilities, is_causal, scale)
+    results = cuda.attention_backward(put(grad), *arrays, y, saved, is_causal, scale)
+    for result, wanted in zip(results, gradients, strict=True):
+        close(get(result), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention(cuda: Backend, cpu: Backend, put: Put, get: Get, dtype: torch.dtype, is_causal: bool) -> None:
+    query, key, value = random(2, 70, 16, dtype=dtype), random(2, 70, 16, dtype=dtype), random(2, 70, 16, dtype=dtype)
+    check(cuda, cpu, put, get, query, key, value, None, is_causal)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "head", "value_size"),
+    [(1, 1, 8, 8), (5, 40, 8, 24), (40, 5, 20, 8), (150, 33, 16, 16), (3, 150, 64, 64), (20, 20, 96, 130)],
+)
+def test_attention_sizes(
+    cuda: Backend, cpu: Backend, put: Put, get: Get,
+    num_queries: int, num_keys: int, head: int, value_size: int, is_causal: bool,
+) -> None:  # fmt: skip
+    query, key, value = random(1, num_queries, head), random(1, num_keys, head), random(1, num_keys, value_size)
+    check(cuda, cpu, put, get, query, key, value, None, is_causal)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "additive", "infinite", "blind rows", "per head"])
+def test_attention_masks(cuda: Backend, cpu: Backend, put: Put, get: Get, kind: str, is_causal: bool) -> None:
+    query, key, value = random(2, 3, 20, 16), random(2, 3, 37, 16), random(2, 3, 37, 16)
+    mask = torch.rand(20, 37) < 0.7
+    mask[:, 0] = True
+    if kind == "blind rows":
+        mask[3:5] = False
+    if kind == "additive":
+        mask = random(20, 37)
+    if kind == "infinite":
+        mask = torch.where(mask, 0.0, -torch.inf)
+    mask = mask.expand(2, 3, 20, 37)
+    if kind == "per head":
+        mask = (torch.rand(3, 37, 20) < 0.7).transpose(1, 2).expand(2, 3, 20, 37)
+    check(cuda, cpu, put, get, query, key, value, mask, is_causal)
+
+
+def test_attention_of_any_strides(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:
+    query = random(2, 20, 3, 16).transpose(1, 2)
+    key = random(2, 3, 16, 40)[..., ::2].transpose(2, 3)
+    value = random(2, 1, 20, 16).expand(2, 3, 20, 16)
+    check(cuda, cpu, put, get, query, key, value)
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2), (0,)], ids=str)
+def test_attention_leading_dimensions(cuda: Backend, cpu: Backend, put: Put, get: Get, lead: tuple[int, ...]) -> None:
+    check(cuda, cpu, put, get, random(*lead, 6, 8), random(*lead, 7, 8), random(*lead, 7, 8))
+
+
+def test_attention_of_large_scores(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:
+    query, key, value = random(1, 8, 16) * 30, random(1, 50, 16) * 30, random(1, 50, 16)
+    y, _ = cuda.attention(put(query), put(key), put(value), None, False, 1.0)
+    expected, _ = cpu.attention(query.double(), key.double(), value.double(), None, False, 1.0)
+    torch.testing.assert_close(get(y).double(), expected, rtol=1e-3, atol=1e-3)  # scores of 10⁴ in float32
+
+
+def test_attention_refuses_large_heads(cuda: Backend, put: Put) -> None:
+    x = put(torch.zeros(1, 2, 257))
+    with pytest.raises(NotImplementedError, match="attention has no cuda implementation for float32 heads above 256"):
+        cuda.attention(x, x, x, None, False, 1.0)

@@ -1,0 +1,107 @@
+"""conv_bn_relu and its backward against torch's separate layers in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genesis.backends.backend import Backend
+
+Put = Callable[[Any], Any]
+Get = Callable[[Any], Tensor]
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+GEOMETRY = ((2, 1), (1, 1), (1, 1), 1)
+NAMES = ("input", "weight", "bias", "gamma", "beta", "residual")
+MOMENTUM, EPS = 0.1, 1e-5
+
+
+def close(result: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    assert result.shape == expected.shape
+    scale = expected.abs().max().clamp_min(1e-3).item()
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+def operands(dtype: torch.dtype) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    shapes = ((3, 4, 6, 5), (7, 4, 3, 3), (7,), (7,), (7,), (3, 7, 3, 5))
+    return {name: torch.randn(shape, dtype=torch.float64).to(dtype) for name, shape in zip(NAMES, shapes, strict=True)}
+
+
+def reference(
+    given: dict[str, Tensor], running: tuple[Tensor, Tensor] | None, training: bool, activation: str | None
+) -> tuple[Tensor, Tensor]:
+    """The result and the convolution's output."""
+    x = F.conv2d(given["input"], given["weight"], given.get("bias"), *GEOMETRY)
+    mean, var = running or (None, None)
+    y = F.batch_norm(x, mean, var, given.get("gamma"), given.get("beta"), training, MOMENTUM, EPS)
+    y = y + given["residual"] if "residual" in given else y
+    return (y.relu() if activation else y), x
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("without", [(), ("bias", "residual"), ("gamma", "beta")], ids=str)
+@pytest.mark.parametrize("activation", ["relu", None])
+def test_conv_bn_relu(
+    cuda: Backend,
+    put: Put,
+    get: Get,
+    dtype: torch.dtype,
+    training: bool,
+    without: tuple[str, ...],
+    activation: str | None,
+) -> None:
+    given = {name: value for name, value in operands(dtype).items() if name not in without}
+    wide = {name: value.to(torch.float64, copy=True).requires_grad_() for name, value in given.items()}
+    statistics = torch.float64 if dtype is torch.float64 else torch.float32
+    running = torch.randn(7, dtype=statistics), torch.rand(7, dtype=statistics) + 0.5
+    expected_running = tuple(value.to(torch.float64, copy=True) for value in running)
+    expected, conv_output = reference(wide, expected_running, training, activation)  # type: ignore[arg-type]
+
+    array = {name: put(given.get(name)) for name in NAMES}
+    on_device = [put(value) for value in running]
+    y, x, mean, inverse_std = cuda.conv_bn_relu(
+        *(array[name] for name in NAMES[:5]), *on_device, array["residual"],
+        training, MOMENTUM, EPS, *GEOMETRY, activation,
+    )  # fmt: skip
+    assert get(y).dtype == dtype
+    assert get(mean).dtype == get(inverse_std).dtype == statistics
+    close(get(y), expected.detach(), dtype)
+    close(get(x), conv_output.detach(), dtype)
+    for result, wanted in zip(on_device, expected_running, strict=True):
+        close(get(result), wanted, dtype)
+
+    grad = torch.randn_like(expected).to(dtype)
+    names = [name for name in NAMES if name in given]
+    wanted = dict(zip(names, torch.autograd.grad(expected, [wide[n] for n in names], grad.double()), strict=True))
+    needs = tuple(name in given for name in NAMES)
+    saved = (array["input"], array["weight"], array["gamma"], x, mean, inverse_std, y, training, *GEOMETRY, activation)
+    grads = cuda.conv_bn_relu_backward(put(grad), *saved, needs)
+    for name, result in zip(NAMES, grads, strict=True):
+        assert (result is None) == (name not in given)
+        if name in given:
+            assert get(result).dtype == dtype
+            close(get(result), wanted[name], dtype)
+
+    for i, name in enumerate(names):  # one at a time
+        alone = cuda.conv_bn_relu_backward(put(grad), *saved, tuple(name == other for other in NAMES))
+        assert [result is not None for result in alone] == [name == other for other in NAMES], i
+        close(get(alone[NAMES.index(name)]), wanted[name], dtype)
+
+
+def test_statistics_of_a_large_mean(cuda: Backend, put: Put, get: Get) -> None:
+    torch.manual_seed(0)
+    x = 1e4 + torch.randn(4, 3, 40, 40)
+    weight = torch.eye(3).reshape(3, 3, 1, 1)
+    _, _, mean, inverse_std = cuda.conv_bn_relu(
+        put(x), put(weight), None, None, None, None, None, None, True, 0.1, 0.0, (1, 1), (0, 0), (1, 1), 1, None
+    )
+    torch.testing.assert_close(get(mean).double(), x.double().mean((0, 2, 3)), rtol=1e-7, atol=0)
+    expected = x.double().var((0, 2, 3), correction=0).rsqrt()
+    torch.testing.assert_close(get(inverse_std).double(), expected, rtol=1e-5, atol=0)

@@ -1,0 +1,172 @@
+"""Pooling against the CPU backend: windows, paddings, ceil mode, layouts, dtypes, NaN, ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from genesis import backends
+from genesis.backends.backend import Backend
+
+Put = Callable[[Any], Any]
+Get = Callable[[Any], Tensor]
+
+TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+LAYOUTS = ["contiguous", "channels last", "steps"]
+# kernel_size, stride, padding, dilation, ceil_mode
+WINDOWS = [
+    ((2, 2), (2, 2), (0, 0), (1, 1), False),
+    ((3, 3), (2, 2), (1, 1), (1, 1), False),
+    ((3, 2), (2, 3), (1, 1), (1, 1), True),
+    ((2, 3), (1, 2), (0, 1), (2, 3), False),
+    ((1, 1), (3, 2), (0, 0), (1, 1), True),
+    ((5, 4), (5, 4), (2, 2), (1, 1), True),
+]
+
+
+@pytest.fixture
+def cpu() -> Backend:
+    return backends.get("cpu")
+
+
+def sample(*shape: int, dtype: torch.dtype = torch.float32, layout: str = "contiguous") -> Tensor:
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64).to(dtype)
+    if layout == "channels last":
+        return x.contiguous(memory_format=torch.channels_last)
+    if layout == "steps":
+        wide = torch.zeros(*shape[:-1], 2 * shape[-1], dtype=dtype).transpose(-1, -2).contiguous().transpose(-1, -2)
+        return wide[..., ::2].copy_(x)
+    return x
+
+
+def close(result: Tensor, expected: Tensor) -> None:
+    assert result.dtype == expected.dtype
+    relative = TOLERANCE.get(expected.dtype, 0.0)
+    torch.testing.assert_close(result, expected, rtol=relative, atol=relative, equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_max_pool2d(cuda: Backend, cpu: Backend, put: Put, get: Get, window: tuple[Any, ...], layout: str) -> None:
+    x = sample(2, 3, 9, 8, layout=layout)
+    y, indices = cuda.max_pool2d(put(x), *window)
+    expected, expected_indices = cpu.max_pool2d(x, *window)
+    assert torch.equal(get(y), expected)
+    assert torch.equal(get(indices), expected_indices)
+    grad = sample(*expected.shape, layout=layout)
+    close(
+        get(cuda.max_pool2d_backward(put(grad), put(x), indices, *window)),
+        cpu.max_pool2d_backward(grad, x, expected_indices, *window),
+    )
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, torch.int64, torch.uint8], ids=str)
+def test_max_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
+    x = sample(2, 3, 7, 7, dtype=torch.float64).mul(10).to(dtype)
+    window = WINDOWS[1]
+    y, indices = cuda.max_pool2d(put(x), *window)
+    expected, expected_indices = cpu.max_pool2d(x, *window)
+    assert get(y).dtype == dtype
+    assert torch.equal(get(y), expected)
+    assert torch.equal(get(indices), expected_indices)
+    if dtype.is_floating_point:
+        grad = sample(*expected.shape, dtype=dtype)
+        result = get(cuda.max_pool2d_backward(put(grad), put(x), indices, *window))
+        assert result.dtype == dtype
+        wide = cpu.max_pool2d_backward(grad.double(), x.double(), expected_indices, *window)
+        torch.testing.assert_close(result.double(), wide, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def test_max_pool2d_of_nan_ties_and_infinities(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:
+    x = torch.tensor(
+        [[1.0, 1, 5, 5], [1, 1, torch.nan, 5], [-torch.inf, -torch.inf, 2, 3], [-torch.inf, -torch.inf, 3, 3]]
+    )
+    y, indices = cuda.max_pool2d(put(x[None]), (2, 2), (2, 2), (0, 0), (1, 1), False)
+    expected, expected_indices = cpu.max_pool2d(x[None], (2, 2), (2, 2), (0, 0), (1, 1), False)
+    close(get(y), expected)
+    assert torch.equal(get(indices), expected_indices)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("divisor", [None, 3])
+@pytest.mark.parametrize("count_include_pad", [True, False])
+@pytest.mark.parametrize("window", [w for w in WINDOWS if w[3] == (1, 1)], ids=str)
+def test_avg_pool2d(
+    cuda: Backend, cpu: Backend, put: Put, get: Get,
+    window: tuple[Any, ...], count_include_pad: bool, divisor: int | None, layout: str,
+) -> None:  # fmt: skip
+    kernel, stride, padding, _, ceil_mode = window
+    padding = min(padding, (kernel[0] // 2, kernel[1] // 2))
+    options = (kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+    x = sample(2, 3, 9, 8, layout=layout)
+    expected = cpu.avg_pool2d(x, *options)
+    close(get(cuda.avg_pool2d(put(x), *options)), expected)
+    grad = sample(*expected.shape, layout=layout)
+    close(get(cuda.avg_pool2d_backward(put(grad), put(x), *options)), cpu.avg_pool2d_backward(grad, x, *options))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_avg_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
+    x = sample(2, 3, 7, 7, dtype=dtype)
+    options = ((3, 3), (2, 2), (1, 1), False, True, None)
+    result = get(cuda.avg_pool2d(put(x), *options))
+    assert result.dtype == dtype
+    expected = cpu.avg_pool2d(x.double(), *options)
+    torch.testing.assert_close(result.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    result = get(cuda.avg_pool2d_backward(put(expected.to(dtype)), put(x), *options))
+    expected = cpu.avg_pool2d_backward(expected.to(dtype).double(), x.double(), *options)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("out_size", [(1, 1), (3, 5), (9, 8), (13, 20), (2, 8)], ids=str)
+def test_adaptive_pools(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, out_size: tuple[int, int], layout: str
+) -> None:
+    x = sample(2, 3, 9, 8, layout=layout)
+    expected = cpu.adaptive_avg_pool2d(x, out_size)
+    close(get(cuda.adaptive_avg_pool2d(put(x), out_size)), expected)
+    grad = sample(*expected.shape, layout=layout)
+    close(get(cuda.adaptive_avg_pool2d_backward(put(grad), put(x))), cpu.adaptive_avg_pool2d_backward(grad, x))
+    y, indices = cuda.adaptive_max_pool2d(put(x), out_size)
+    expected, expected_indices = cpu.adaptive_max_pool2d(x, out_size)
+    assert torch.equal(get(y), expected)
+    assert torch.equal(get(indices), expected_indices)
+    close(
+        get(cuda.adaptive_max_pool2d_backward(put(grad), put(x), indices)),
+        cpu.adaptive_max_pool2d_backward(grad, x, expected_indices),
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 7), (0, 3, 6, 7)], ids=str)
+def test_pools_without_and_of_no_batch(cuda: Backend, cpu: Backend, put: Put, get: Get, shape: tuple[int, ...]) -> None:
+    x = sample(*shape)
+    window = WINDOWS[0]
+    y, indices = cuda.max_pool2d(put(x), *window)
+    expected, expected_indices = cpu.max_pool2d(x, *window)
+    assert torch.equal(get(y), expected)
+    close(
+        get(cuda.max_pool2d_backward(y, put(x), indices, *window)),
+        cpu.max_pool2d_backward(expected, x, expected_indices, *window),
+    )
+    close(get(cuda.adaptive_avg_pool2d(put(x), (2, 2))), cpu.adaptive_avg_pool2d(x, (2, 2)))
+
+
+def test_pools_keep_channels_last(cuda: Backend, put: Put) -> None:
+    x = put(sample(2, 4, 6, 6, layout="channels last"))
+    y, indices = cuda.max_pool2d(x, *WINDOWS[0])
+    assert cuda.strides(y) == cuda.strides(indices) == (36, 1, 12, 4)
+    assert cuda.strides(cuda.max_pool2d_backward(y, x, indices, *WINDOWS[0])) == (144, 1, 24, 4)
+    assert cuda.strides(cuda.adaptive_avg_pool2d(x, (1, 1))) == (4, 1, 4, 4)
+
+
+def test_avg_pool2d_refuses_integers(cuda: Backend, put: Put) -> None:
+    x = put(torch.ones(1, 1, 4, 4, dtype=torch.int64))
+    with pytest.raises(NotImplementedError, match="avg_pool2d has no cuda implementation for int64"):
+        cuda.avg_pool2d(x, (2, 2), (2, 2), (0, 0), False, True, None)

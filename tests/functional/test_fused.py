@@ -1,0 +1,164 @@
+"""conv_bn_relu against PyTorch's unfused layers in float64, and the folded form for inference."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as TF
+
+import genesis
+import genesis.nn.functional as F
+from genesis.errors import DTypeError, GraphError, ShapeError
+from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
+
+N, C, K, SIZE = 3, 4, 6, 7
+RUNNING_MEAN, RUNNING_VAR = normal(K, seed=5), normal(K, seed=6).abs() + 0.5
+
+
+def unfused(
+    x: Any, w: Any, b: Any, gamma: Any, beta: Any, residual: Any, *, running: Any, training: bool, activation: Any,
+    **geometry: Any,
+) -> Any:  # fmt: skip
+    y = TF.batch_norm(TF.conv2d(x, w, b, **geometry), *running, gamma, beta, training, 0.1, 1e-5)
+    y = y if residual is None else y + residual
+    return y if activation is None else y.relu()
+
+
+def operands(bias: bool, affine: bool, residual: bool, groups: int = 1, out: int = 4) -> list[torch.Tensor | None]:
+    return [
+        normal(N, C, SIZE, SIZE),
+        normal(K, C // groups, 3, 3),
+        normal(K) if bias else None,
+        normal(K, seed=2) if affine else None,
+        normal(K, seed=3) if affine else None,
+        normal(N, K, out, out, seed=4) if residual else None,
+    ]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("bias", "affine", "residual"), list(itertools.product([True, False], repeat=3)))
+def test_agreement_with_unfused_layers(training: bool, bias: bool, affine: bool, residual: bool) -> None:
+    def ours(x: Any, w: Any, b: Any, gamma: Any, beta: Any, res: Any) -> Any:
+        running = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
+        return F.conv_bn_relu(x, w, b, gamma, beta, *running, training, stride=2, padding=1, residual=res)
+
+    def theirs(*args: Any) -> Any:
+        running = RUNNING_MEAN.clone(), RUNNING_VAR.clone()
+        return unfused(*args, running=running, training=training, activation="relu", stride=2, padding=1)
+
+    assert_agreement(ours, theirs, *operands(bias, affine, residual))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("geometry", [{"groups": 2}, {"dilation": 2, "padding": "same"}, {"stride": (1, 2)}])
+def test_geometries_without_activation(training: bool, geometry: dict[str, Any]) -> None:
+    running = (RUNNING_MEAN, RUNNING_VAR)
+    assert_agreement(
+        lambda *a: F.conv_bn_relu(*a[:5], *map(to_genesis, running), training, activation=None, **geometry),
+        lambda *a: unfused(
+            *a, running=[r.clone() for r in running], training=training, activation=None, **geometry
+        ),
+        *operands(True, True, False, groups=geometry.get("groups", 1)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradcheck(training: bool) -> None:
+    shapes = ((2, 2, 4, 4), (3, 2, 3, 3), (3,), (3,), (3,), (2, 3, 2, 2))
+    leaves = [to_genesis(normal(*shape, seed=i), True) for i, shape in enumerate(shapes)]
+    mean, var = to_genesis(RUNNING_MEAN[:3]), to_genesis(RUNNING_VAR[:3])
+
+    def call(*args: Any) -> Any:
+        running = mean.clone(), var.clone()
+        return F.conv_bn_relu(*args[:5], *running, training, stride=2, padding=1, residual=args[5])
+
+    assert genesis.autograd.gradcheck(call, leaves)
+
+
+def test_running_statistics_are_updated() -> None:
+    x, w, b, gamma, beta, _ = operands(True, True, False)
+    mine, theirs = [to_genesis(r) for r in (RUNNING_MEAN, RUNNING_VAR)], [RUNNING_MEAN.clone(), RUNNING_VAR.clone()]
+    F.conv_bn_relu(*map(to_genesis, (x, w, b, gamma, beta)), *mine, training=True, momentum=0.3)
+    TF.batch_norm(TF.conv2d(x, w, b), *theirs, gamma, beta, True, 0.3)
+    for actual, expected in zip(mine, theirs, strict=True):
+        assert_close(actual, expected)
+
+
+def test_large_mean() -> None:
+    """Statistics survive a mean of 1e4 standard deviations."""
+    x = normal(N, C, SIZE, SIZE, dtype=torch.float32) + 1e4
+    w = normal(K, C, 1, 1, dtype=torch.float32)
+    running = to_genesis(torch.zeros(K)), to_genesis(torch.ones(K))
+    y = F.conv_bn_relu(to_genesis(x), to_genesis(w), None, None, None, *running, training=True, activation=None)
+    exact = TF.batch_norm(TF.conv2d(x.double(), w.double()), None, None, training=True)
+    reference = TF.batch_norm(TF.conv2d(x.contiguous(memory_format=torch.channels_last), w), None, None, training=True)
+    assert (y.detach().to_torch() - exact).norm() <= 1.1 * (reference - exact).norm()
+
+
+def test_statistics_changed_before_backward_are_noticed() -> None:
+    x, w, b, gamma, beta, _ = [to_genesis(t) for t in operands(True, True, False)]
+    mean, var = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
+    y = F.conv_bn_relu(x, w.requires_grad_(), b, gamma, beta, mean, var)
+    mean.zero_()
+    with pytest.raises(GraphError, match="changed in place"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("activation", ["relu", None])
+def test_folded_and_prepacked(dtype: torch.dtype, residual: bool, activation: str | None) -> None:
+    args = [t if t is None else t.to(dtype) for t in operands(True, True, residual)]
+    x, w, b, gamma, beta, res = map(to_genesis, args)
+    mean, var = to_genesis(RUNNING_MEAN.to(dtype)), to_genesis(RUNNING_VAR.to(dtype))
+    weight, bias = F.fold_batch_norm(w, b, gamma, beta, mean, var, 1e-5)
+    packed = F.conv_prepack(weight, bias, x.shape, stride=2, padding=1)
+    y = F.conv_prepacked(x, packed, res, activation)
+    exact = unfused(
+        *[t if t is None else t.double() for t in args],
+        running=(RUNNING_MEAN.to(dtype).double(), RUNNING_VAR.to(dtype).double()),
+        training=False, activation=activation, stride=2, padding=1,
+    )  # fmt: skip
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
+    assert (y.to_torch().double() - exact).norm() <= tolerance * exact.norm()
+    assert y.dtype is x.dtype
+    assert not y.requires_grad
+
+
+def test_prepacked_takes_another_batch() -> None:
+    w = normal(K, C, 3, 3, dtype=torch.float32)
+    packed = F.conv_prepack(to_genesis(w), None, (1, C, 8, 8))
+    x = normal(2, C, 5, 6, dtype=torch.float32)
+    assert_close(F.conv_prepacked(to_genesis(x), packed), TF.conv2d(x, w), 1e-5)
+
+
+def test_refusals() -> None:
+    x, w, b, gamma, beta, res = [to_genesis(t) for t in operands(True, True, True)]
+    mean, var = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
+    args = (x, w, b, gamma, beta, mean, var)
+    with pytest.raises(
+        ShapeError, match=r"conv_bn_relu: argument 'residual': expected the result's shape \(3, 6, 5, 5\)"
+    ):
+        F.conv_bn_relu(*args, residual=res)
+    with pytest.raises(ValueError, match="'activation': expected \"relu\" or None, got 'gelu'"):
+        F.conv_bn_relu(*args, activation="gelu")
+    with pytest.raises(ShapeError, match=r"'gamma': expected shape \(6,\), one for each channel, got \(4,\)"):
+        F.conv_bn_relu(x, w, b, gamma[:4], beta, mean, var)
+    with pytest.raises(ValueError, match="'running_mean': expected a Tensor, as the running statistics are used"):
+        F.conv_bn_relu(x, w, b, gamma, beta, None, None)
+    with pytest.raises(ShapeError, match="'input': expected more than 1 value per channel in training"):
+        F.conv_bn_relu(x[:1, :, :3, :3], w, b, gamma, beta, mean, var, training=True)
+    with pytest.raises(ShapeError, match="'padding': expected \"same\" with odd kernel sizes only"):
+        F.conv_bn_relu(x, w[:, :, :2], b, gamma, beta, mean, var, padding="same")
+    with pytest.raises(ShapeError, match="'input': expected 4 dimensions"):
+        F.conv_bn_relu(x[0], *args[1:])
+    with pytest.raises(DTypeError, match="'residual': expected a Tensor"):
+        F.conv_bn_relu(*args, residual=1.0)
+    packed = F.conv_prepack(w, b, x.shape)
+    with pytest.raises(ShapeError, match="'input': expected 4 channels"):
+        F.conv_prepacked(x[:, :3], packed)
+    with pytest.raises(ShapeError, match="'input_shape': expected 4 sizes"):
+        F.conv_prepack(w, b, (3, 4))

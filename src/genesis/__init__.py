@@ -180,8 +180,8 @@ channels_last, contiguous_format, preserve_format = "channels_last", "contiguous
 
 
 def __getattr__(name: str) -> object:
-    if name == "data":  # on first use, as it imports torch
+    if name in ("cuda", "data", "profiler"):  # on first use: a program that has none of them does not wait for them
         import importlib
 
-        return importlib.import_module("genesis.data")
+        return importlib.import_module(f"genesis.{name}")
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")

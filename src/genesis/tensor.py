@@ -328,7 +328,7 @@ def _drawn(target: Tensor, op: str, scale: float, shift: float) -> Any:
     """scale · draws + shift, in target's shape and dtype."""
     if not target.is_floating_point():
         raise DTypeError(describe(op, "self", "a floating dtype", target.dtype))
-    draws = NDArray.random(op, target.device, target.shape, target.dtype)
+    draws = NDArray.random(op, target.device, target.shape, None, target.dtype)
     return target._like(draws.mul(scale).add(shift))
 
 

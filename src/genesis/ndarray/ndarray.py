@@ -73,7 +73,7 @@ class NDArray(MathOps, NeuralOps):
     @classmethod
     def from_numpy(cls, array: np.ndarray, dtype: DType, device: Device = CPU) -> NDArray:
         """dtype must be the array's own (bfloat16: its bits as uint16). On the CPU the memory is shared."""
-        return cls(backend_of(device).from_host(array, dtype, device.index), device)
+        return cls(backend_of(device).from_cpu(array, dtype, device.index), device)
 
     @classmethod
     def from_dlpack(cls, source: Any, device: Device) -> NDArray:
@@ -93,7 +93,7 @@ class NDArray(MathOps, NeuralOps):
             raise TypeError(
                 "numpy: argument 'self': expected a dtype that numpy has, got bfloat16; convert with .float()"
             )
-        return call_raw("to_host", self)
+        return call_raw("to_cpu", self)
 
     def numpy_values(self) -> np.ndarray:
         """The values for printing and Python lists; bfloat16 as float32."""
@@ -101,7 +101,7 @@ class NDArray(MathOps, NeuralOps):
 
     def bits(self) -> np.ndarray:
         """The values as numpy holds them in a file; bfloat16 as uint16."""
-        return np.ascontiguousarray(call_raw("to_host", self))
+        return np.ascontiguousarray(call_raw("to_cpu", self))
 
     def item(self) -> bool | int | float:
         if self.numel != 1:
@@ -114,7 +114,7 @@ class NDArray(MathOps, NeuralOps):
     def to_device(self, device: Device) -> NDArray:
         if device is self.device:
             return self
-        host = call_raw("to_host", self)
+        host = call_raw("to_cpu", self)
         return NDArray.from_numpy(host, self.dtype, device)
 
     # --- copies and changes in place --------------------------------------------------------------------------------

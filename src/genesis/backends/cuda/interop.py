@@ -104,6 +104,8 @@ def device_of(x: DeviceArray) -> tuple[int, int]:
 
 def export(x: DeviceArray, stream: int | None, max_version: tuple[int, int] | None) -> Any:
     """x.__dlpack__(): a capsule that shows x's memory and keeps it alive."""
+    if stream is None and driver.get().dlpack_device_type == 2:
+        stream = _LEGACY_STREAM  # so the protocol has it
     if stream is not None and stream != -1:
         consumer = 0 if stream == _LEGACY_STREAM else stream
         if consumer != streams.current_handle(x.device_index):

@@ -111,11 +111,36 @@ class NDArray(MathOps, NeuralOps):
     def tolist(self) -> Any:
         return self.numpy_values().tolist()
 
-    def to_device(self, device: Device) -> NDArray:
+    def to_device(self, device: Device, non_blocking: bool = False) -> NDArray:
+        """The values on device, in the same order of memory. non_blocking: the host goes on while pinned memory is
+        copied."""
         if device is self.device:
             return self
-        host = call_raw("to_cpu", self)
-        return NDArray.from_numpy(host, self.dtype, device)
+        backend, strides = backend_of(device), self._dense_strides()
+        if device.type == self.device.type:
+            moved = NDArray.empty(self.shape, self.dtype, device, strides)
+            backend.copy_into(moved.handle, self.handle)
+            return moved
+        rows = self.permute(self._memory_order())
+        host = call_raw("to_cpu", rows)
+        moved = NDArray(backend.from_cpu(host, self.dtype, device.index, non_blocking), device)
+        return moved.view(self.shape, strides)
+
+    def pin_memory(self) -> NDArray:
+        """A copy in memory that CUDA devices copy from by themselves."""
+        rows = self.permute(self._memory_order())
+        copied = NDArray.from_numpy(backend_of(CUDA).empty_pinned(rows.shape, self.dtype), self.dtype)
+        copied.copy_into(rows)
+        return copied.view(self.shape, self._dense_strides())
+
+    def is_pinned(self) -> bool:
+        if self.device.type != "cpu" or "cuda" not in backends.active:  # nobody has pinned anything yet
+            return False
+        return backend_of(CUDA).is_pinned(call_raw("to_cpu", self))
+
+    def record_stream(self, stream: int) -> None:
+        """Reuse the memory only after what this stream has been given by the time it is freed."""
+        call_raw("record_stream", self, stream)
 
     # --- copies and changes in place --------------------------------------------------------------------------------
 
@@ -148,8 +173,12 @@ class NDArray(MathOps, NeuralOps):
 
     def _dense_strides(self) -> Shape:
         """This array's own strides if they are dense, else row-major ones in the order of its dimensions in memory."""
-        order = sorted(range(self.ndim), key=lambda dim: -self.strides[dim])
-        return shapes.strides_in_order(self.shape, order)
+        return shapes.strides_in_order(self.shape, self._memory_order())
+
+    def _memory_order(self) -> list[int]:
+        """The dimensions, that with the largest steps in memory first."""
+        strides = self.strides
+        return sorted(range(self.ndim), key=lambda dim: -strides[dim])
 
     # --- views ------------------------------------------------------------------------------------------------------
 

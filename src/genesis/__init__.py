@@ -179,9 +179,12 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
+_ON_FIRST_USE = ("data", "models")  # these import torch, or take their time
+
+
 def __getattr__(name: str) -> object:
-    if name == "data":  # on first use, as it imports torch
+    if name in _ON_FIRST_USE:
         import importlib
 
-        return importlib.import_module("genesis.data")
+        return importlib.import_module(f"genesis.{name}")
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")

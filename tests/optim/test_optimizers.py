@@ -385,3 +385,16 @@ def _every_other(size: int) -> genesis.Tensor:
 def test_repr_shows_the_options() -> None:
     text = repr(genesis.optim.SGD([genesis.ones(1, requires_grad=True)], lr=0.5))
     assert text.startswith("SGD (\n  group 0: 1 parameters, lr=0.5, momentum=0")
+
+
+@pytest.mark.parametrize("dtype", [genesis.bfloat16, genesis.float16], ids=str)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_moves_long_16_bit_parameters(dtype: genesis.DType, momentum: float) -> None:
+    """PyTorch's fused kernel does not, from 64 elements on."""
+    parameter = genesis.ones(100, dtype=dtype, requires_grad=True)
+    optimizer = genesis.optim.SGD([parameter], lr=0.25, momentum=momentum)
+    for _ in range(2):
+        parameter.grad = genesis.ones(100, dtype=dtype)
+        optimizer.step()
+    expected = 1 - 0.25 * (2 + momentum)
+    assert all(abs(value - expected) <= 2**-8 for value in parameter.tolist())

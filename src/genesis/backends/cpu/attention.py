@@ -46,7 +46,8 @@ def _fused_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _heads(x: Tensor) -> Tensor:
-    """(…, L, E) as (batch, heads, L, E), which the fused kernel wants."""
+    """(…, L, E) as (batch, heads, L, E) with the last dimension dense: what the fused kernel reads, unchecked."""
+    x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
     return x if x.ndim == 4 else x.reshape(-1, 1, *x.shape[-2:])
 
 

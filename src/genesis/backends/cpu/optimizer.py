@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +15,24 @@ def sgd_step(
     params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, lr: float, momentum: float,
     dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
 ) -> None:  # fmt: skip
+    if params[0].dtype in (torch.float16, torch.bfloat16):
+        # torch 2.13's fused kernel loses the gradients of 64 and more 16-bit elements.
+        _sgd_step_in_float32(params, grads, buffers, lr, momentum, dampening, weight_decay, nesterov, maximize, first)
+        return
     torch._fused_sgd_(
         list(params), list(grads), list(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
         dampening=dampening, nesterov=nesterov, maximize=maximize, is_first_step=first,
     )  # fmt: skip
+
+
+def _sgd_step_in_float32(
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, *settings: Any
+) -> None:
+    lists = [list(params), list(grads), list(buffers or ())]
+    wide = [[array.float() for array in arrays] for arrays in lists]
+    sgd_step(wide[0], wide[1], None if buffers is None else wide[2], *settings)
+    for narrow, computed in zip(lists[0] + lists[2], wide[0] + wide[2], strict=True):
+        narrow.copy_(computed)
 
 
 def adam_step(

@@ -127,7 +127,7 @@ def _plan(
 
     walks = [strides] + [broadcast_strides(name, x.shape, x.strides, shape) for x in arrays]
     sizes, merged = collapse(shape, walks)
-    wide = any(_reach(sizes, walk) >= 2**31 for walk in merged) or numel(sizes) >= 2**31 - _BLOCK
+    wide = any(reach(sizes, walk) >= 2**31 for walk in merged) or numel(sizes) >= 2**31 - _BLOCK
     kinds: list[Any] = ["*" + launch.TRITON_NAMES[result_dtype] + ("/16" if out_aligned else "")]
     for operand in operands:
         if isinstance(operand, DeviceArray):
@@ -207,5 +207,5 @@ def collapse(shape: Shape, walks: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
     return tuple(sizes), [tuple(step[k] for step in steps) for k in range(len(walks))]
 
 
-def _reach(sizes: Shape, walk: Shape) -> int:
+def reach(sizes: Shape, walk: Shape) -> int:
     return sum((size - 1) * abs(step) for size, step in zip(sizes, walk, strict=True))

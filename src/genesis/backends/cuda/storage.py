@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, memory, streams
+from genesis.backends.cuda import array, driver, faults, memory, streams
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import storage as kernels
 from genesis.backends.cuda.launch import launch
@@ -70,8 +70,7 @@ def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
         return apply_into(target, kernels._copy_kernel, source, dtype=wide)
     if target.shape == source.shape and target.strides == source.strides and is_dense(target):
         return _copy_bytes(target, source)
-    bits = _BITS[target.dtype.itemsize]  # equal dtypes: bits move, whatever they mean
-    apply_into(_as_bits(target, bits), kernels._copy_kernel, _as_bits(source, bits))
+    apply_into(as_bits(target), kernels._copy_kernel, as_bits(source))  # equal dtypes: bits move, whatever they mean
 
 
 def add_into(target: DeviceArray, source: DeviceArray) -> None:
@@ -113,11 +112,13 @@ def to_host(x: DeviceArray) -> np.ndarray:
     stream = streams.current_handle(x.device_index)
     driver.get().copy(x.device_index, out.ctypes.data, x.data_pointer, out.nbytes, stream)
     driver.get().synchronize_stream(x.device_index, stream)
+    faults.check(x.device_index)
     return out
 
 
 def synchronize(device_index: int = 0) -> None:
     driver.get().synchronize(device_index)
+    faults.check(device_index)
 
 
 def _fill(target: DeviceArray, value: Number) -> None:
@@ -152,5 +153,6 @@ def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
         copy_into(target, received)
 
 
-def _as_bits(x: DeviceArray, bits: DType) -> DeviceArray:
-    return DeviceArray(x.storage, x.shape, x.strides, x.offset, bits)
+def as_bits(x: DeviceArray) -> DeviceArray:
+    """x as integers of its size: for ops that only move values, whatever they mean."""
+    return DeviceArray(x.storage, x.shape, x.strides, x.offset, _BITS[x.dtype.itemsize])

@@ -51,6 +51,13 @@ class NDArray(MathOps, NeuralOps):
     def is_contiguous(self) -> bool:
         return shapes.is_contiguous(self.shape, self.strides)
 
+    @property
+    def is_expanded(self) -> bool:
+        """Whether elements share memory, as after expand()."""
+        return 0 in self.strides and any(
+            stride == 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True)
+        )
+
     def __len__(self) -> int:
         if not self.handle.shape:
             raise TypeError("len() of a 0-d tensor")
@@ -134,7 +141,7 @@ class NDArray(MathOps, NeuralOps):
         """In place: self takes source's values, broadcast and cast."""
         if isinstance(source, NDArray):
             shapes.broadcast_strides("copy", source.shape, (0,) * source.ndim, self.shape)
-        if any(stride == 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True)):
+        if self.is_expanded:
             raise ShapeError(
                 f"in place: elements of this expanded tensor of shape {self.shape} share memory; change a .clone()"
             )

@@ -376,3 +376,17 @@ def test_modes_and_graphs_belong_to_their_thread() -> None:
         for thread in threads:
             thread.join()
     assert results == [(True, True)] * 4
+
+
+def test_gradients_add_up_where_one_is_expanded() -> None:
+    """mean() hands back one number, expanded: nothing may be added into its memory."""
+    x = genesis.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    y = x * 1
+    (y.mean() + (y * y).sum() + y.mean()).backward()
+    assert x.grad.tolist() == [[2.5, 4.5], [6.5, 8.5]]
+    x.grad.mul_(2)  # a grad of its own, which can be changed in place
+    assert x.grad.tolist() == [[5.0, 9.0], [13.0, 17.0]]
+    z = genesis.ones(3, requires_grad=True)
+    z.mean().backward()
+    z.grad.add_(1)
+    assert z.grad.shape == (3,)

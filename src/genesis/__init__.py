@@ -179,8 +179,11 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
+_ON_FIRST_USE = ("cuda", "data", "models", "profiler")  # these import torch, or take their time
+
+
 def __getattr__(name: str) -> object:
-    if name in ("cuda", "data", "profiler"):  # on first use: a program that has none of them does not wait for them
+    if name in _ON_FIRST_USE:
         import importlib
 
         return importlib.import_module(f"genesis.{name}")

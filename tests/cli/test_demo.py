@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,13 @@ def test_the_same_seed_gives_the_same_network(capsys: pytest.CaptureFixture[str]
     assert printed[0] == printed[1]
     assert weights("a") == weights("b")
     assert weights("a") != weights("c")
+
+
+def test_the_same_seed_gives_the_same_network_in_another_process() -> None:
+    arguments = ["demo", *SMALL, "--epochs", "1"]
+    for out in ("a", "b"):
+        subprocess.run([sys.executable, "-m", "genesis", *arguments, "--out", out], check=True, capture_output=True)
+    assert weights("a") == weights("b")
 
 
 def test_ctrl_c_and_going_on_gives_what_one_run_gives(

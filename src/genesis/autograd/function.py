@@ -166,8 +166,8 @@ class Node:
     def __repr__(self) -> str:
         return f"<{self.function.__name__}Backward>"
 
-    def input_grads(self, grads: Sequence[NDArray | None], retain_graph: bool) -> list[NDArray | None]:
-        """The gradient of each input, from those of the outputs."""
+    def input_grads(self, grads: Sequence[NDArray | None], retain_graph: bool) -> list[tuple[NDArray | None, bool]]:
+        """The gradient of each input, from those of the outputs, and whether nobody else holds its memory."""
         ctx = self.ctx
         if ctx is None:
             raise GraphError(
@@ -192,23 +192,24 @@ class Node:
                 f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of "
                 f"apply (None where there is none), got {len(results)}"
             )
-        # An array that also lives elsewhere must not become somebody's grad, which may be changed in place.
+        # What also lives elsewhere must not be changed in place, nor become the grad of a leaf.
         elsewhere = [
             id(as_array(value).changes) for value in (*grads, *ctx._saved) if isinstance(value, NDArray | Variable)
         ]
         if ctx._saved and not retain_graph:
             self.ctx = None
-        own: list[NDArray | None] = []
+        fitted: list[tuple[NDArray | None, bool]] = []
         for result, edge in zip(results, self.edges, strict=True):
             if result is None or edge is None:
-                own.append(None)
+                fitted.append((None, False))
                 continue
-            array = as_array(result)
-            if isinstance(edge[0], Variable) and id(array.changes) in elsewhere:
-                array = array.clone()
+            array = self._fit(as_array(result), edge)
+            shared = id(array.changes) in elsewhere or array.is_expanded
+            if shared and isinstance(edge[0], Variable):
+                array, shared = array.clone(), False
             elsewhere.append(id(array.changes))
-            own.append(self._fit(array, edge))
-        return own
+            fitted.append((array, not shared))
+        return fitted
 
     def _fit(self, grad: NDArray, edge: Edge) -> NDArray:
         target, index = edge

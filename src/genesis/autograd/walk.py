@@ -103,12 +103,22 @@ def _walk(
     ]:
         pending[id(target)] = pending.get(id(target), 0) + 1
     sums: dict[tuple[int, int], NDArray] = {}  # (node or leaf, output) → gradient so far
+    own: set[tuple[int, int]] = set()  # those of the sums whose memory nobody else holds
     found: dict[tuple[int, int], NDArray] = {}
 
-    def deliver(target: Node | Variable, index: int, grad: NDArray | None) -> None:
+    def deliver(target: Node | Variable, index: int, grad: NDArray | None, is_own: bool) -> None:
         key = (id(target), index)
         if grad is not None:
-            sums[key] = grad if key not in sums else sums[key].add(grad)
+            if key not in sums:
+                sums[key] = grad
+            elif key in own:
+                sums[key].add_into(grad)
+                is_own = True
+            else:
+                sums[key] = sums[key].add(grad)
+                is_own = True
+            if is_own:
+                own.add(key)
         pending[id(target)] -= 1
         if isinstance(target, Variable) and pending[id(target)] == 0 and key in sums:
             total = _run_hooks(target._hooks, target._result_class, sums.pop(key))
@@ -131,20 +141,20 @@ def _walk(
         return total
 
     for variable, seed in seeds:
-        deliver(*_target(variable), seed)
+        deliver(*_target(variable), seed, False)
     for node in sorted(nodes, key=lambda node: node.number, reverse=True):
         grads = [collect(node, index) for index in range(len(node.outputs))]
         edges = [
             edge if edge and (targets is None or id(edge[0]) in asked or edge[0] in nodes) else None
             for edge in node.edges
         ]
-        results: Sequence[NDArray | None] = [None] * len(edges)
+        results: Sequence[tuple[NDArray | None, bool]] = [(None, False)] * len(edges)
         if any(grad is not None for grad in grads) and any(edges):
             with callsite.backward_of(node.line) if node.line else nullcontext():
                 results = node.input_grads(grads, retain_graph)
         for edge, result in zip(edges, results, strict=True):
             if edge:
-                deliver(*edge, result)
+                deliver(*edge, *result)
     return [] if targets is None else [found.get((id(target), index)) for target, index in targets]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from genesis.autograd import ArrayFunction
@@ -264,6 +265,16 @@ def conv_geometry(
     op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> tuple[Geometry, Pair]:
     """(stride, padding, dilation, groups) of the convolution of planes, and the extra that "same" pads at the end."""
+    settings = [tuple(value) if isinstance(value, list) else value for value in (stride, padding, dilation, groups)]
+    try:
+        return _known_geometry(op, x_shape, w_shape, *settings)
+    except TypeError:  # what cannot be looked up, since it is of a wrong type: the checks say which
+        return _geometry(op, x_shape, w_shape, *settings)
+
+
+def _geometry(
+    op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
     spatial = len(w_shape) - 2
     stride = per_dimension(op, "stride", stride, spatial, least=1)
     dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
@@ -283,6 +294,9 @@ def conv_geometry(
             raise ShapeError(describe(op, "input", expected, padded))
     extra = tuple(a - b for a, b in zip(after, before, strict=True))
     return (planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
+
+
+_known_geometry = functools.lru_cache(maxsize=4096, typed=True)(_geometry)  # a network asks for few, again and again
 
 
 def _paddings(op: str, padding: Any, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:

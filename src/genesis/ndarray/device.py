@@ -70,3 +70,4 @@ def set_current_index(index: int) -> None:
 
 
 CPU = Device("cpu")
+CUDA = Device("cuda", 0)

@@ -9,8 +9,8 @@ import numpy as np
 
 from genesis import dtypes, shapes
 from genesis.dtypes import DType
-from genesis.errors import ShapeError
-from genesis.ndarray.device import CPU, Device
+from genesis.errors import DeviceError, ShapeError
+from genesis.ndarray.device import CPU, CUDA, Device
 from genesis.ndarray.dispatch import backend_of, call, call_raw
 from genesis.ndarray.math import MathOps
 from genesis.ndarray.neural import NeuralOps
@@ -50,6 +50,13 @@ class NDArray(MathOps, NeuralOps):
     @property
     def is_contiguous(self) -> bool:
         return shapes.is_contiguous(self.shape, self.strides)
+
+    @property
+    def is_expanded(self) -> bool:
+        """Whether elements share memory, as after expand()."""
+        return 0 in self.strides and any(
+            stride == 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True)
+        )
 
     def __len__(self) -> int:
         if not self.handle.shape:
@@ -134,9 +141,10 @@ class NDArray(MathOps, NeuralOps):
         return copied.view(self.shape, self._dense_strides())
 
     def is_pinned(self) -> bool:
-        if self.device.type != "cpu" or "cuda" not in backends.active:  # nobody has pinned anything yet
+        try:
+            return self.device.type == "cpu" and backend_of(CUDA).is_pinned(call_raw("to_cpu", self))
+        except DeviceError:  # no CUDA device to pin for
             return False
-        return backend_of(CUDA).is_pinned(call_raw("to_cpu", self))
 
     def record_stream(self, stream: int) -> None:
         """Reuse the memory only after what this stream has been given by the time it is freed."""
@@ -159,7 +167,7 @@ class NDArray(MathOps, NeuralOps):
         """In place: self takes source's values, broadcast and cast."""
         if isinstance(source, NDArray):
             shapes.broadcast_strides("copy", source.shape, (0,) * source.ndim, self.shape)
-        if any(stride == 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True)):
+        if self.is_expanded:
             raise ShapeError(
                 f"in place: elements of this expanded tensor of shape {self.shape} share memory; change a .clone()"
             )

@@ -21,8 +21,9 @@ A kernel is a @triton.jit function in kernels/<family>.py; its launcher is a fun
    and on a GPU with -m gpu. The simulated device runs one program after the other, so keep grids small there; it fails
    with the kernel's name when a load or store leaves the arrays, and its fresh memory reads as NaN.
 
-Where one kernel is launched again and again with the same shapes, keep what load() gives (pointwise.py does): calling
-its launch(grid, stream, values) yourself saves looking at each argument.
+Where one kernel is launched again and again with the same shapes, keep what load() gives: its launch(grid, stream,
+values) saves looking at each argument, and the function from its prepare(grid, num_leading, rest) packs only what
+changes from call to call, as pointwise.py does with its pointers.
 """
 
 from __future__ import annotations

@@ -70,19 +70,19 @@ def _ordered(
 ) -> tuple[DeviceArray, DeviceArray]:
     """The words of x in order, and the array of the two that is free again."""
     num_rows, num_padded = words.shape
-    constants = {"DESCENDING": descending, "PART": part, "BLOCK": _BLOCK}
-    args = (words, x, order, num_rows, x.size // num_rows, num_padded)
-    launch(kernels._words_kernel, _grid(words.size), *args, **constants)
+    key = {"DESCENDING": descending, "PART": part}
+    num_columns, grid = x.size // num_rows, _grid(words.size)
+    launch(kernels._words_kernel, grid, words, x, order, num_rows, num_columns, num_padded, **key, BLOCK=_BLOCK)
 
-    tiles_per_row, at_once = num_padded // tile, _BLOCK // tile
-    args = (spare, words, num_rows * tiles_per_row, num_padded, tiles_per_row)
-    launch(kernels._sort_tiles_kernel, _grid(words.size), *args, TILE=tile, NUM_TILES=at_once)
+    tiles_per_row, num_tiles = num_padded // tile, words.size // tile
+    tiles = {"TILE": tile, "NUM_TILES": _BLOCK // tile}
+    launch(kernels._sort_tiles_kernel, grid, spare, words, num_tiles, num_padded, tiles_per_row, **tiles)
     words, spare = spare, words
 
     run = tile
     while run < num_padded:
-        args = (spare, words, num_rows, num_padded, run, run.bit_length())
-        launch(kernels._merge_kernel, _grid(words.size), *args, BLOCK=_BLOCK)
+        steps = run.bit_length()
+        launch(kernels._merge_kernel, grid, spare, words, num_rows, num_padded, run, steps, BLOCK=_BLOCK)
         words, spare, run = spare, words, 2 * run
     return words, spare
 

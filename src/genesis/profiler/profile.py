@@ -1,0 +1,86 @@
+"""profile(): records the ops that run inside a with block, on all devices and threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from genesis import backends
+from genesis.profiler import table, trace
+from genesis.profiler.timed import TimedCall
+
+
+class profile:  # noqa: N801  (PyTorch's name)
+    """Record every op inside the with block: its time, bytes and floating-point operations.
+
+    On CUDA the times are taken by events on the stream of each op, so nothing waits; on the CPU by the clock. An op's
+    time is from when the device gets to it until it is done with it: where the device waits for the host, that waiting
+    is in it.
+
+    Example:
+        >>> x = genesis.ones(64, 64)
+        >>> with genesis.profiler.profile() as profiled:
+        ...     for _ in range(3):
+        ...         y = (x @ x).relu()
+        >>> [(row.name, row.calls) for row in profiled.rows(sort_by="name")]
+        [('matmul', 3), ('relu', 3)]
+    """
+
+    def __init__(self) -> None:
+        self._recorded: list[backends.Call] = []
+        self._origins: dict[tuple[str, int], tuple[Any, float]] = {}  # device → a mark, and the host's time there
+        self._timed: list[TimedCall] = []
+
+    def __enter__(self) -> profile:
+        self._began = time.perf_counter()
+        self._recording = backends.recording(self._record)
+        self._recording.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._recording.__exit__(*exception)
+        self._take_times()
+
+    def rows(self, sort_by: str = "total") -> list[table.Row]:
+        """The table's rows, the largest first; by name, in alphabetical order.
+
+        Args:
+            sort_by: "total" | "mean" | "calls" | "bandwidth" | "flops" | "name".
+        Raises: ValueError: another sort_by.
+        """
+        return table.rows(self.calls(), sort_by)
+
+    def table(self, sort_by: str = "total", row_limit: int | None = None) -> str:
+        """A line per op and device: calls, time, share of all time, GB/s, and GFLOP/s where they are counted.
+
+        Args:
+            sort_by: as for rows().
+            row_limit: show so many lines at most.
+        """
+        return table.text(self.rows(sort_by), row_limit)
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline as JSON, for chrome://tracing or ui.perfetto.dev: a row per stream and thread."""
+        Path(path).write_text(trace.to_json(self.calls()), encoding="utf-8")
+
+    def calls(self) -> list[TimedCall]:
+        """Every call in the order of recording; `start` counts in seconds from the beginning of the with block."""
+        self._take_times()
+        return self._timed
+
+    def _record(self, call: backends.Call) -> None:
+        key = (call.backend.name, call.device_index)
+        if key not in self._origins:
+            call.backend.synchronize(call.device_index)  # so that the mark is passed at the time on the clock
+            self._origins[key] = call.backend.time_mark(call.device_index), time.perf_counter() - self._began
+        self._recorded.append(call)
+
+    def _take_times(self) -> None:
+        """Turn marks into seconds; until here nothing has waited for the device."""
+        recorded, self._recorded = self._recorded, []
+        for call in recorded:
+            origin, offset = self._origins[call.backend.name, call.device_index]
+            start = offset + call.backend.seconds_between(origin, call.start)
+            self._timed.append(TimedCall.of(call, start, call.backend.seconds_between(call.start, call.end)))

@@ -310,9 +310,10 @@ def _cumsum_kernel(
     if sums_ptr is not None:
         splits = tl.arange(0, BLOCK_SPLITS)
         before = row_mask[:, None] & (splits < tl.program_id(1))[None, :]
-        carry = tl.sum(tl.load(sums_ptr + splits[None, :] * counts[0] + rows[:, None], mask=before, other=0), 1)
+        sums = tl.load(sums_ptr + splits[None, :] * counts[0] + rows[:, None], mask=before, other=0)
+        carry = tl.sum(sums, 1, keep_dims=True)
     else:
-        carry = tl.zeros((BLOCK_KEPT,), ACCUMULATE)
+        carry = tl.zeros((BLOCK_KEPT, 1), ACCUMULATE)
     first, last = _split(counts)
     for tile in range(first, last):
         columns = tile * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
@@ -320,9 +321,9 @@ def _cumsum_kernel(
             columns = tl.cast(tile, tl.int64) * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
         mask = row_mask[:, None] & (columns < counts[4])[None, :]
         values = tl.load(x_rows + (columns * inner[1])[None, :], mask=mask, other=0).to(ACCUMULATE)
-        running = tl.cumsum(values, 1) + carry[:, None]
+        running = tl.cumsum(values, 1) + carry
         tl.store(out_rows + (columns * out_stride)[None, :], running.to(out_ptr.dtype.element_ty), mask=mask)
-        carry += tl.sum(values, 1)
+        carry += tl.sum(values, 1, keep_dims=True)  # two dimensions: Triton 3.6 cannot compile it with one
 
 
 _ROWS = {"KEPT_RANK": 1, "OUTER_RANK": 1, "INNER_RANK": 1, "WIDE": False, "BLOCK_KEPT": 2, "BLOCK_INNER": 1024}
@@ -385,11 +386,12 @@ SPECIMENS = [
                 "ACCUMULATE": accumulate,
                 "KEPT_RANK": 2,
                 "WIDE": False,
-                "BLOCK_KEPT": 2,
-                "BLOCK_INNER": 1024,
+                "BLOCK_KEPT": block_kept,
+                "BLOCK_INNER": block_inner,
                 "BLOCK_SPLITS": 128,
             },
         )
+        for block_kept, block_inner in ((2, 1024), (128, 4))
         for dtype, out, accumulate in (
             (dtypes.bfloat16, dtypes.bfloat16, tl.float32),
             (dtypes.int32, dtypes.int64, tl.int64),

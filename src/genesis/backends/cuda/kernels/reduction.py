@@ -381,17 +381,20 @@ SPECIMENS = [
     *(
         Specimen(
             _cumsum_kernel,
-            (out, dtype, sums, (640, 70, 7, 70, 71680), (64, 10, 1, 7168), (64, 10, 1, 64), (71680, 64), 64),
+            (out, dtype, sums, *walk),
             {
                 "ACCUMULATE": accumulate,
-                "KEPT_RANK": 2,
+                "KEPT_RANK": len(walk[1]) // 2,
                 "WIDE": False,
                 "BLOCK_KEPT": block_kept,
                 "BLOCK_INNER": block_inner,
                 "BLOCK_SPLITS": 128,
             },
         )
-        for block_kept, block_inner in ((2, 1024), (128, 4))
+        for walk, block_kept, block_inner in (
+            (((640, 70, 7, 70, 71680), (64, 10, 1, 7168), (64, 10, 1, 64), (71680, 64), 64), 2, 1024),
+            (((105, 1, 1, 1, 4), (105, 1), (105, 1), (4, 105), 105), 128, 4),
+        )
         for dtype, out, accumulate in (
             (dtypes.bfloat16, dtypes.bfloat16, tl.float32),
             (dtypes.int32, dtypes.int64, tl.int64),

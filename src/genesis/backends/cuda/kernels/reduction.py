@@ -395,10 +395,11 @@ SPECIMENS = [
             (((640, 70, 7, 70, 71680), (64, 10, 1, 7168), (64, 10, 1, 64), (71680, 64), 64), 2, 1024),
             (((105, 1, 1, 1, 4), (105, 1), (105, 1), (4, 105), 105), 128, 4),
         )
-        for dtype, out, accumulate in (
-            (dtypes.bfloat16, dtypes.bfloat16, tl.float32),
-            (dtypes.int32, dtypes.int64, tl.int64),
+        for dtype, out, total, accumulate in (
+            (dtypes.float32, dtypes.float32, dtypes.float32, tl.float32),
+            (dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, tl.float32),
+            (dtypes.int32, dtypes.int64, dtypes.int64, tl.int64),
         )
-        for sums in (None, dtypes.float32 if out is dtypes.bfloat16 else out)
+        for sums in (None, total)
     ),
 ]

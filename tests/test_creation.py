@@ -99,7 +99,7 @@ def test_a_seed_reaches_backends_that_are_loaded_later(monkeypatch: pytest.Monke
     monkeypatch.setattr(registry, "_plain", {})
     monkeypatch.setattr(registry, "active", {})
     genesis.manual_seed(3)
-    first = backends.get("cpu").rand((2,), genesis.float32).tolist()
+    first = backends.get("cpu").rand((2,)).tolist()
     genesis.manual_seed(3)
     assert genesis.rand(2).tolist() == first
 

@@ -265,7 +265,7 @@ def _random(op: str, size: Any, dtype: DType | None, device: DeviceLike, require
     dtype = _dtype(dtype)
     if not dtype.is_floating_point:
         raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
-    return Tensor(NDArray.random(op, _device(device), _size(op, size), dtype), requires_grad)
+    return Tensor(NDArray.random(op, _device(device), _size(op, size), None, dtype), requires_grad)
 
 
 def randint(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
+from typing import Any
 
-from genesis.errors import DTypeError
+from genesis.errors import DTypeError, describe
 
 BOOL, INTEGER, FLOAT = 0, 1, 2
 
@@ -60,6 +61,15 @@ def set_default_dtype(dtype: DType) -> None:
     if not (isinstance(dtype, DType) and dtype.is_floating_point):
         raise DTypeError(f"set_default_dtype: argument 'd': expected a floating dtype, got {dtype!r}")
     _default = dtype
+
+
+def of_array(op: str, array: Any) -> DType:
+    """The dtype of a numpy array's elements."""
+    dtype = BY_NAME.get(array.dtype.name)
+    if dtype is None or dtype is bfloat16:  # numpy holds the bits of bfloat16 as uint16, so that must be said
+        known = ", ".join(dtype.name for dtype in ALL if dtype is not bfloat16)
+        raise DTypeError(describe(op, "array", f"one of {known}", array.dtype))
+    return dtype
 
 
 def of_scalar(value: object) -> DType:

@@ -31,6 +31,10 @@ class OutOfMemoryError(GenesisError, RuntimeError):
     """The device has no room for what was asked."""
 
 
+class MismatchError(GenesisError, ArithmeticError):
+    """GENESIS_CHECK=cpu: an op gave another result than on the CPU."""
+
+
 def describe(op: str, argument: str, expected: object, actual: object) -> str:
     """The sentence of every argument error.
 

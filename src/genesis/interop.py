@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from genesis import dtypes
 from genesis.autograd import Variable
 from genesis.errors import CheckpointError, DeviceError, DTypeError, describe
-from genesis.ndarray import CPU, Device, NDArray
+from genesis.ndarray import CPU, Device, NDArray, backend_of
 
 if TYPE_CHECKING:
     import torch
@@ -39,16 +39,33 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
 def from_torch(tensor: torch.Tensor) -> Any:
     """A tensor on the memory of a PyTorch tensor, outside its graph.
 
+    On CUDA, what is launched next on Genesis' current stream waits for what PyTorch's has been given.
+
     Example:
         >>> import torch
         >>> genesis.from_torch(torch.ones(2)).tolist()
         [1.0, 1.0]
     """
-    return from_dlpack(tensor.detach())
+    result = from_dlpack(tensor.detach())
+    if tensor.is_cuda:
+        _hold_memory(tensor, result.array.device)
+    return result
+
+
+def _hold_memory(tensor: torch.Tensor, device: Device) -> None:
+    """Let PyTorch reuse the tensor's memory only after what our stream does with it, if that is not its own."""
+    import torch
+
+    ours = backend_of(device).current_stream(device.index)
+    if ours != torch.cuda.current_stream(device.index).cuda_stream:
+        default = torch.cuda.default_stream(device.index)
+        tensor.record_stream(torch.cuda.ExternalStream(ours, device.index) if ours else default)
 
 
 def to_torch(tensor: Variable) -> torch.Tensor:
     """A PyTorch tensor on the memory of a tensor, outside its graph.
+
+    On CUDA, what is launched next on PyTorch's current stream waits for what Genesis' has been given.
 
     Example:
         >>> genesis.ones(2).to_torch()

@@ -142,6 +142,7 @@ class Methods(Variable):
     triu = F.triu
     contiguous = F.contiguous
     clone = F.clone
+    pin_memory = F.pin_memory
 
     # --- selection ----------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,13 @@ class Tensor(Methods):
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.handle.__dlpack_device__()
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """How CuPy, Numba and others see a tensor on a GPU; there is none on the CPU."""
+        if self.requires_grad:
+            raise GraphError("__cuda_array_interface__: the tensor requires grad; show .detach()")
+        return self.array.handle.__cuda_array_interface__
+
     def to(
         self,
         *args: Any,
@@ -154,7 +161,12 @@ class Tensor(Methods):
         copy: bool = False,
         memory_format: str | None = None,
     ) -> Any:
-        """In another dtype or on another device: to(dtype), to(device), to(device, dtype), to(another_tensor)."""
+        """In another dtype or on another device: to(dtype), to(device), to(device, dtype), to(another_tensor).
+
+        non_blocking: while a tensor in pinned memory travels to a CUDA device, the host goes on; leave that memory
+            unchanged until the copy is done. Copies to the CPU always wait.
+        """
+        flags = []
         for arg in args:
             if isinstance(arg, DType):
                 dtype = arg
@@ -162,18 +174,30 @@ class Tensor(Methods):
                 device, dtype = arg.device, arg.dtype
             elif isinstance(arg, str | Device):
                 device = arg
-            elif arg is not None and not isinstance(arg, bool):  # a bool is non_blocking, as copies here always wait
+            elif isinstance(arg, bool):
+                flags.append(arg)
+            elif arg is not None:
                 raise DTypeError(describe("to", "args", "a dtype, a device or a tensor", type(arg).__name__))
         result = self if dtype is None else F.cast(self, dtype)
-        result = result if device is None else F.to_device(result, Device(device))
+        non_blocking, copy = [*flags, *(non_blocking, copy)[len(flags) :]]
+        result = result if device is None else F.to_device(result, Device(device), non_blocking)
         result = F.clone(result) if copy and result is self else result
         return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
     def cpu(self) -> Any:
         return self.to("cpu")
 
-    def cuda(self, device: int | str | Device | None = None) -> Any:
-        return self.to(Device("cuda", device) if isinstance(device, int) or device is None else Device(device))
+    def cuda(self, device: int | str | Device | None = None, non_blocking: bool = False) -> Any:
+        target = Device("cuda", device) if isinstance(device, int) or device is None else Device(device)
+        return self.to(target, non_blocking=non_blocking)
+
+    def is_pinned(self) -> bool:
+        """Is it in page-locked memory, whoever allocated that?"""
+        return self.array.is_pinned()
+
+    def record_stream(self, stream: Any) -> None:
+        """Another stream (genesis.cuda.Stream) uses this memory too: once freed, it waits for that use before reuse."""
+        self.array.record_stream(stream.cuda_stream)
 
     def type_as(self, other: Tensor) -> Any:
         return self.to(other.dtype)
@@ -182,7 +206,7 @@ class Tensor(Methods):
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
         """Take source's values, broadcast and cast."""
-        return self._change(_copied, source)
+        return self._change(_copied, source, non_blocking)
 
     def fill_(self, value: Any) -> Any:
         return self._change(_copied, value)
@@ -328,15 +352,15 @@ def _drawn(target: Tensor, op: str, scale: float, shift: float) -> Any:
     """scale · draws + shift, in target's shape and dtype."""
     if not target.is_floating_point():
         raise DTypeError(describe(op, "self", "a floating dtype", target.dtype))
-    draws = NDArray.random(op, target.device, target.shape, target.dtype)
+    draws = NDArray.random(op, target.device, target.shape, None, target.dtype)
     return target._like(draws.mul(scale).add(shift))
 
 
-def _copied(target: Tensor, source: Any) -> Any:
+def _copied(target: Tensor, source: Any, non_blocking: bool = False) -> Any:
     """source, broadcast and cast to target's shape and dtype: what copy_ writes."""
     if not isinstance(source, Variable):
         return target._like(target.array.full_like(source))
-    return F.expand(F.cast(F.to_device(source, target.device), target.dtype), target.shape)
+    return F.expand(F.cast(F.to_device(source, target.device, non_blocking), target.dtype), target.shape)
 
 
 def _restored(kind: type[Tensor], bits: np.ndarray, dtype: DType, device: str, requires_grad: bool) -> Any:

@@ -147,27 +147,6 @@ def test_prefetch_on_the_cpu_passes_batches_on() -> None:
     assert all(one is other for one, other in zip(passed, batches, strict=True))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_prefetch_copies_one_batch_ahead(count: int) -> None:
-    events: list[str] = []
-
-    class Recorded(genesis.Tensor):
-        """A tensor that notes when it is copied to a device."""
-
-        def to(self, *args: Any, device: Any = None, non_blocking: bool = False, **options: Any) -> Any:
-            assert str(device) == "cuda:1"
-            assert non_blocking
-            events.append(f"copy {self.item()}")
-            return self
-
-    batches = [(Recorded(genesis.tensor(index).array), "name") for index in range(count)]
-    for tensor, name in prefetch(batches, "cuda:1"):
-        assert name == "name"
-        events.append(f"use {tensor.item()}")
-    expected = {0: [], 1: ["copy 0", "use 0"], 3: ["copy 0", "copy 1", "use 0", "copy 2", "use 1", "use 2"]}
-    assert events == expected[count]
-
-
 def test_data_is_imported_on_first_use() -> None:
     assert genesis.data.DataLoader is DataLoader
     with pytest.raises(AttributeError, match="module 'genesis' has no attribute 'nonsense'"):

@@ -9,5 +9,7 @@ from genesis.backends.registry import equip as equip
 from genesis.backends.registry import get as get
 from genesis.backends.registry import manual_seed as manual_seed
 from genesis.backends.registry import use as use
+from genesis.backends.tools import Call as Call
+from genesis.backends.tools import recording as recording
 
 _settings.on_change(_tools.install)

@@ -40,6 +40,7 @@ from genesis.functional.conv import conv_transpose2d as conv_transpose2d
 from genesis.functional.conversion import cast as cast
 from genesis.functional.conversion import clone as clone
 from genesis.functional.conversion import contiguous as contiguous
+from genesis.functional.conversion import pin_memory as pin_memory
 from genesis.functional.conversion import to_device as to_device
 from genesis.functional.dense import linear as linear
 from genesis.functional.einsum import einsum as einsum

@@ -7,7 +7,7 @@ from typing import Any
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
-from genesis.errors import ShapeError, describe
+from genesis.errors import DeviceError, ShapeError, describe
 from genesis.ndarray import Device, NDArray
 
 
@@ -26,20 +26,45 @@ class Cast(ArrayFunction):
         return grad  # the walk casts it to the input's dtype
 
 
-def to_device(input: Tensor, device: Device) -> Any:
-    """input on device; the gradient comes back on input's device. The same tensor if it is there already."""
-    return input if input.array.device is device else ToDevice.apply(input, device=device)
+def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Any:
+    """input on device; the gradient comes back on input's device. The same tensor if it is there already.
+
+    non_blocking: while pinned memory travels to a CUDA device, the host goes on.
+    """
+    if input.array.device is device:
+        return input
+    return ToDevice.apply(input, device=device, non_blocking=non_blocking)
 
 
 class ToDevice(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, device: Device) -> NDArray:
+    def forward(ctx: Any, x: NDArray, *, device: Device, non_blocking: bool) -> NDArray:
         ctx.device = x.device
-        return x.to_device(device)
+        return x.to_device(device, non_blocking)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         return grad.to_device(ctx.device)
+
+
+def pin_memory(input: Tensor) -> Any:
+    """A copy of a CPU tensor in page-locked memory, from which CUDA devices copy by themselves; input, if it is there.
+
+    Raises: DeviceError: input is not on the CPU, or there is no CUDA device.
+    """
+    if input.array.device.type != "cpu":
+        raise DeviceError(describe("pin_memory", "self", "a tensor on the CPU", f"one on {input.array.device}"))
+    return input if input.array.is_pinned() else PinMemory.apply(input)
+
+
+class PinMemory(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray) -> NDArray:
+        return x.pin_memory()
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad
 
 
 def clone(input: Tensor, *, memory_format: str = "preserve") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from genesis.errors import DeviceError
@@ -9,6 +10,8 @@ from genesis.errors import DeviceError
 
 class Device:
     """A device type and an index; equal devices are one object, so `is` compares them.
+
+    "cuda" without an index is the device that is current in this thread (genesis.cuda.set_device), at first the first.
 
     Example:
         >>> genesis.device("cpu"), genesis.device("cuda", 1), genesis.device("cuda:0").type
@@ -30,7 +33,7 @@ class Device:
             index = int(digits)
         if name not in ("cpu", "cuda"):
             raise DeviceError(f"device: argument 'type': expected 'cpu', 'cuda' or 'cuda:N', got {type!r}")
-        key = (name, index or 0)
+        key = (name, (_current.index if name == "cuda" else 0) if index is None else index)
         device = cls._known.get(key)
         if device is None:
             device = super().__new__(cls)
@@ -50,4 +53,21 @@ class Device:
         )
 
 
+class _Current(threading.local):
+    index = 0
+
+
+_current = _Current()
+
+
+def current_index() -> int:
+    """The index of the device that "cuda" means in this thread."""
+    return _current.index
+
+
+def set_current_index(index: int) -> None:
+    _current.index = index
+
+
 CPU = Device("cpu")
+CUDA = Device("cuda", 0)

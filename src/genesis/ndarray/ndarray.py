@@ -9,8 +9,8 @@ import numpy as np
 
 from genesis import dtypes, shapes
 from genesis.dtypes import DType
-from genesis.errors import ShapeError
-from genesis.ndarray.device import CPU, Device
+from genesis.errors import DeviceError, ShapeError
+from genesis.ndarray.device import CPU, CUDA, Device
 from genesis.ndarray.dispatch import backend_of, call, call_raw
 from genesis.ndarray.math import MathOps
 from genesis.ndarray.neural import NeuralOps
@@ -76,7 +76,7 @@ class NDArray(MathOps, NeuralOps):
     @classmethod
     def from_numpy(cls, array: np.ndarray, dtype: DType, device: Device = CPU) -> NDArray:
         """dtype must be the array's own (bfloat16: its bits as uint16). On the CPU the memory is shared."""
-        return cls(backend_of(device).from_host(array, dtype, device.index), device)
+        return cls(backend_of(device).from_cpu(array, dtype, device.index), device)
 
     @classmethod
     def from_dlpack(cls, source: Any, device: Device) -> NDArray:
@@ -96,7 +96,7 @@ class NDArray(MathOps, NeuralOps):
             raise TypeError(
                 "numpy: argument 'self': expected a dtype that numpy has, got bfloat16; convert with .float()"
             )
-        return call_raw("to_host", self)
+        return call_raw("to_cpu", self)
 
     def numpy_values(self) -> np.ndarray:
         """The values for printing and Python lists; bfloat16 as float32."""
@@ -104,7 +104,7 @@ class NDArray(MathOps, NeuralOps):
 
     def bits(self) -> np.ndarray:
         """The values as numpy holds them in a file; bfloat16 as uint16."""
-        return np.ascontiguousarray(call_raw("to_host", self))
+        return np.ascontiguousarray(call_raw("to_cpu", self))
 
     def item(self) -> bool | int | float:
         if self.numel != 1:
@@ -114,11 +114,37 @@ class NDArray(MathOps, NeuralOps):
     def tolist(self) -> Any:
         return self.numpy_values().tolist()
 
-    def to_device(self, device: Device) -> NDArray:
+    def to_device(self, device: Device, non_blocking: bool = False) -> NDArray:
+        """The values on device, in the same order of memory. non_blocking: the host goes on while pinned memory is
+        copied."""
         if device is self.device:
             return self
-        host = call_raw("to_host", self)
-        return NDArray.from_numpy(host, self.dtype, device)
+        backend, strides = backend_of(device), self._dense_strides()
+        if device.type == self.device.type:
+            moved = NDArray.empty(self.shape, self.dtype, device, strides)
+            backend.copy_into(moved.handle, self.handle)
+            return moved
+        rows = self.permute(self._memory_order())
+        host = call_raw("to_cpu", rows)
+        moved = NDArray(backend.from_cpu(host, self.dtype, device.index, non_blocking), device)
+        return moved.view(self.shape, strides)
+
+    def pin_memory(self) -> NDArray:
+        """A copy in memory that CUDA devices copy from by themselves."""
+        rows = self.permute(self._memory_order())
+        copied = NDArray.from_numpy(backend_of(CUDA).empty_pinned(rows.shape, self.dtype), self.dtype)
+        copied.copy_into(rows)
+        return copied.view(self.shape, self._dense_strides())
+
+    def is_pinned(self) -> bool:
+        try:
+            return self.device.type == "cpu" and backend_of(CUDA).is_pinned(call_raw("to_cpu", self))
+        except DeviceError:  # no CUDA device to pin for
+            return False
+
+    def record_stream(self, stream: int) -> None:
+        """Reuse the memory only after what this stream has been given by the time it is freed."""
+        call_raw("record_stream", self, stream)
 
     # --- copies and changes in place --------------------------------------------------------------------------------
 
@@ -151,8 +177,12 @@ class NDArray(MathOps, NeuralOps):
 
     def _dense_strides(self) -> Shape:
         """This array's own strides if they are dense, else row-major ones in the order of its dimensions in memory."""
-        order = sorted(range(self.ndim), key=lambda dim: -self.strides[dim])
-        return shapes.strides_in_order(self.shape, order)
+        return shapes.strides_in_order(self.shape, self._memory_order())
+
+    def _memory_order(self) -> list[int]:
+        """The dimensions, that with the largest steps in memory first."""
+        strides = self.strides
+        return sorted(range(self.ndim), key=lambda dim: -strides[dim])
 
     # --- views ------------------------------------------------------------------------------------------------------
 

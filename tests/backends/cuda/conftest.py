@@ -51,7 +51,7 @@ def put(cuda: Backend) -> Callable[[Any], Any]:
         dtype = dtypes.BY_NAME[str(value.dtype).removeprefix("torch.")]
         memory = torch.as_strided(value, (value.untyped_storage().nbytes() // value.itemsize,), (1,), 0)
         bits = memory.view(torch.uint16) if value.dtype is torch.bfloat16 else memory
-        whole = cuda.from_host(bits.numpy(), dtype)
+        whole = cuda.from_cpu(bits.numpy(), dtype)
         return cuda.view(whole, tuple(value.shape), value.stride(), value.storage_offset())
 
     return put
@@ -62,7 +62,7 @@ def get(cuda: Backend) -> Callable[[DeviceArray], torch.Tensor]:
     """A DeviceArray as a torch tensor."""
 
     def get(x: DeviceArray) -> torch.Tensor:
-        host = torch.from_numpy(cuda.to_host(x))
+        host = torch.from_numpy(cuda.to_cpu(x))
         return host.view(torch.bfloat16) if x.dtype is dtypes.bfloat16 else host
 
     return get

@@ -84,7 +84,7 @@ def test_producer_gets_its_memory_back(simulated: Backend) -> None:
     part = view.view((5,), (2,), 0)
     del view
     gc.collect()
-    assert simulated.to_host(part).tolist() == [1.0] * 5
+    assert simulated.to_cpu(part).tolist() == [1.0] * 5
     with pytest.raises(ValueError, match="referenced"):
         x.resize(20)
     del part

@@ -71,14 +71,14 @@ def _libdevice_kernel(out_ptr, x_ptr, SIZE: tl.constexpr):
 
 
 def upload(cuda: Backend, values: np.ndarray) -> array.DeviceArray:
-    return cuda.from_host(values, dtypes.BY_NAME[values.dtype.name])
+    return cuda.from_cpu(values, dtypes.BY_NAME[values.dtype.name])
 
 
 def test_loops_with_bounds_of_run_time(cuda: Backend) -> None:
     x = np.arange(50, dtype=np.float32)
     out = array.empty((1,), dtypes.float32)
     launch(_loop_kernel, (1,), out, upload(cuda, x), 50, BLOCK=16)
-    assert cuda.to_host(out)[0] == x[:32].sum() + 2 * x[32:].sum()
+    assert cuda.to_cpu(out)[0] == x[:32].sum() + 2 * x[32:].sum()
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=lambda dtype: dtype.name)
@@ -86,7 +86,7 @@ def test_dot_of_16_bit_floats(cuda: Backend, dtype: dtypes.DType) -> None:
     x, y = (np.random.default_rng(seed).integers(-4, 5, (16, 16)).astype(np.float32) for seed in (0, 1))
     out = array.empty((16, 16), dtypes.float32)
     launch(_dot_kernel, (1,), out, cuda.cast(upload(cuda, x), dtype), cuda.cast(upload(cuda, y), dtype), SIZE=16)
-    np.testing.assert_array_equal(cuda.to_host(out), x @ y)
+    np.testing.assert_array_equal(cuda.to_cpu(out), x @ y)
 
 
 def test_reductions(cuda: Backend) -> None:
@@ -94,20 +94,20 @@ def test_reductions(cuda: Backend) -> None:
     out = array.empty((5,), dtypes.float32)
     launch(_reduce_kernel, (1,), out, upload(cuda, x), SIZE=8)
     expected = [7, -8, 2, np.cumsum(x).sum(), (1 / (1 + np.exp(-x))).sum()]
-    np.testing.assert_allclose(cuda.to_host(out), expected, rtol=1e-6)
+    np.testing.assert_allclose(cuda.to_cpu(out), expected, rtol=1e-6)
 
 
 def test_atomics_add_up(cuda: Backend) -> None:
     index = np.array([0, 1, 1, 3, 3, 3, 0, 1, 3, 3], np.int64)
     out = cuda.full((4,), 0.0, dtypes.float32)
     launch(_count_kernel, (3,), out, upload(cuda, index), 10, BLOCK=4)
-    assert cuda.to_host(out).tolist() == [2, 3, 0, 5]
+    assert cuda.to_cpu(out).tolist() == [2, 3, 0, 5]
 
 
 def test_maximum_drops_nan_unless_told(cuda: Backend) -> None:
     out = array.empty((4,), dtypes.float32)
     launch(_maximum_of_nan_kernel, (1,), out, upload(cuda, np.array([np.nan, -1.0], np.float32)))
-    np.testing.assert_array_equal(cuda.to_host(out), [0.0, 0.0, np.nan, 0.0])
+    np.testing.assert_array_equal(cuda.to_cpu(out), [0.0, 0.0, np.nan, 0.0])
 
 
 def test_libdevice(cuda: Backend) -> None:
@@ -116,7 +116,7 @@ def test_libdevice(cuda: Backend) -> None:
     launch(_libdevice_kernel, (1,), out, upload(cuda, x), SIZE=8)
     t = torch.from_numpy(x).double()
     expected = torch.log1p(t) + torch.atan2(t, t + 1) + torch.erf(t) * torch.lgamma(t + 1)
-    np.testing.assert_allclose(cuda.to_host(out), expected.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(cuda.to_cpu(out), expected.numpy(), rtol=1e-5)
 
 
 def test_bfloat16_conversion_is_torchs() -> None:

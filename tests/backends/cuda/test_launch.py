@@ -53,11 +53,11 @@ def _careless_kernel(out_ptr, x_ptr):
 
 
 def call(cuda: Backend, bias: float | None, factor: float, shape: tuple[int, int]) -> float:
-    x = cuda.from_host(np.arange(10, dtype=np.float32), dtypes.float32)
+    x = cuda.from_cpu(np.arange(10, dtype=np.float32), dtypes.float32)
     out = array.empty((1,), dtypes.float32)
     bias_array = None if bias is None else cuda.full((1,), bias, dtypes.float32)
     launch(_weighted_sum_kernel, (1,), out, x, bias_array, factor, shape, 10, BLOCK=16)
-    return float(cuda.to_host(out)[0])
+    return float(cuda.to_cpu(out)[0])
 
 
 def test_arguments_of_every_kind(cuda: Backend) -> None:
@@ -77,7 +77,7 @@ def test_same_kernel_runs_and_compiles_in_one_process(simulated: Backend) -> Non
 def test_an_empty_grid_launches_nothing(cuda: Backend) -> None:
     out = cuda.full((1,), 5.0, dtypes.float32)
     launch(_shift_kernel, (0,), out, out, 1, BLOCK=16)
-    assert cuda.to_host(out).tolist() == [5.0]
+    assert cuda.to_cpu(out).tolist() == [5.0]
 
 
 def test_wrong_arguments_are_listed(cuda: Backend) -> None:
@@ -90,7 +90,7 @@ def test_wrong_arguments_are_listed(cuda: Backend) -> None:
 def test_int_beyond_32_bits(cuda: Backend) -> None:
     out, x = cuda.full((16,), 0.0, dtypes.float32), cuda.full((16,), 2.0, dtypes.float32)
     launch(_shift_kernel, (1,), out, x, 2**40, BLOCK=16)
-    assert (cuda.to_host(out) == 2).all()
+    assert (cuda.to_cpu(out) == 2).all()
 
 
 def test_triton_reads_our_dtypes(simulated: Backend) -> None:
@@ -177,7 +177,7 @@ def test_threads_do_not_mix_arguments(gpu: Backend) -> None:
             out = array.empty((16,), dtypes.float32)
             x = gpu.full((16,), float(1000 * seed + i), dtypes.float32)
             launch(_shift_kernel, (1,), out, x, 16, BLOCK=16)
-            if not (gpu.to_host(out) == 1000 * seed + i).all():
+            if not (gpu.to_cpu(out) == 1000 * seed + i).all():
                 wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -195,4 +195,4 @@ def test_tritons_own_launch_runs_on_our_driver(gpu: Backend) -> None:
     out, x = gpu.full((16,), 0.0, dtypes.float32), gpu.full((16,), 3.0, dtypes.float32)
     with triton_driver.installed():
         _shift_kernel[(1,)](out, x, 16, BLOCK=16)
-    assert (gpu.to_host(out) == 3).all()
+    assert (gpu.to_cpu(out) == 3).all()

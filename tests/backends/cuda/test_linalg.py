@@ -140,16 +140,16 @@ def test_every_tile_gives_the_same(cuda: Backend, put: Put, get: Get) -> None:
 
 @pytest.mark.gpu
 def test_cublaslt_gives_the_same(gpu: Backend) -> None:
-    x = gpu.from_host(random(4, 40, 24).numpy(), linalg.dtypes.float32)
+    x = gpu.from_cpu(random(4, 40, 24).numpy(), linalg.dtypes.float32)
     problem = linalg._problem(x, gpu.view(x, (4, 24, 40), (960, 1, 24), 0), False, 16, (4,))
     runs = linalg._cublaslt_runs(problem)
     if not runs:
         pytest.skip("cuBLASLt is not installed")
-    host = torch.from_numpy(gpu.to_host(x)).double()
+    host = torch.from_numpy(gpu.to_cpu(x)).double()
     for run in runs:
         out = gpu.empty((4, 40, 40), (1600, 40, 1), linalg.dtypes.float32)
         run(out, x, x, None)
-        close(torch.from_numpy(gpu.to_host(out)), host @ host.mT, torch.float32)
+        close(torch.from_numpy(gpu.to_cpu(out)), host @ host.mT, torch.float32)
 
 
 def test_leading_dimension_of_degenerate_matrices() -> None:

@@ -115,7 +115,7 @@ def test_provoked_out_of_memory_on_the_device(cuda: Backend) -> None:
     total = memory.driver.get().properties(0).total_memory
     with pytest.raises(OutOfMemoryError):
         array.empty((2 * total,), dtypes.uint8)
-    assert cuda.to_host(cuda.full((3,), 1, dtypes.int32)).tolist() == [1, 1, 1]
+    assert cuda.to_cpu(cuda.full((3,), 1, dtypes.int32)).tolist() == [1, 1, 1]
 
 
 def test_unknown_device(cuda: Backend) -> None:
@@ -151,6 +151,6 @@ def test_threads_share_the_pool(pool: Pool) -> None:
 def test_fresh_simulated_memory_reads_as_nan(simulated: Backend) -> None:
     for _ in range(2):  # new, and reused
         x = array.empty((100,), dtypes.float32)
-        assert np.isnan(simulated.to_host(x)).all()
+        assert np.isnan(simulated.to_cpu(x)).all()
         simulated.copy_into(x, 1.0)
         del x

@@ -18,9 +18,9 @@ Get = Callable[[Any], torch.Tensor]
 
 FLOATS = [dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16]
 DRAWS: dict[str, Callable[[Backend], Any]] = {
-    "rand": lambda cuda: cuda.rand((100,), dtypes.float32),
-    "rand float64": lambda cuda: cuda.rand((100,), dtypes.float64),
-    "randn": lambda cuda: cuda.randn((100,), dtypes.float32),
+    "rand": lambda cuda: cuda.rand((100,), None, dtypes.float32),
+    "rand float64": lambda cuda: cuda.rand((100,), None, dtypes.float64),
+    "randn": lambda cuda: cuda.randn((100,), None, dtypes.float32),
     "randint": lambda cuda: cuda.randint(-5, 1000, (100,), dtypes.int64),
     "randperm": lambda cuda: cuda.randperm(100, dtypes.int64),
 }
@@ -29,7 +29,7 @@ DRAWS: dict[str, Callable[[Backend], Any]] = {
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rand(cuda: Backend, get: Get, dtype: dtypes.DType) -> None:
     cuda.manual_seed(0)
-    x = get(cuda.rand((50, 401), dtype)).double()
+    x = get(cuda.rand((50, 401), None, dtype)).double()
     assert x.min() >= 0
     assert x.max() < 1
     assert abs(x.mean() - 0.5) < 0.02
@@ -41,7 +41,7 @@ def test_rand(cuda: Backend, get: Get, dtype: dtypes.DType) -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_randn(cuda: Backend, get: Get, dtype: dtypes.DType) -> None:
     cuda.manual_seed(0)
-    x = get(cuda.randn((20001,), dtype)).double()
+    x = get(cuda.randn((20001,), None, dtype)).double()
     moments = torch.stack([x.mean(), x.var(), (x**3).mean(), (x**4).mean()])
     torch.testing.assert_close(moments, torch.tensor([0.0, 1.0, 0.0, 3.0]).double(), rtol=0, atol=0.15)
     assert abs((x[:-1] * x[1:]).mean()) < 0.03  # neighbours share a counter, and nothing else
@@ -119,7 +119,7 @@ def test_known_draws(cuda: Backend, get: Get) -> None:
     """Philox 4x32-10 of key 0, counter 0, from Random123's known answers; so these draws never change."""
     cuda.manual_seed(0)
     words = torch.tensor([0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8])
-    assert torch.equal(get(cuda.rand((4,), dtypes.float32)), (words >> 8).float() / 2**24)
+    assert torch.equal(get(cuda.rand((4,), None, dtypes.float32)), (words >> 8).float() / 2**24)
 
 
 def test_set_rng_state_refuses_another_generators(cuda: Backend) -> None:
@@ -153,4 +153,4 @@ def test_dropout_of_any_order_of_memory(cuda: Backend, put: Put, get: Get) -> No
 @pytest.mark.parametrize("op", ["rand", "randn"])
 def test_integers_have_none(cuda: Backend, op: str) -> None:
     with pytest.raises(NotImplementedError, match=f"{op} has no cuda implementation for int64"):
-        getattr(cuda, op)((3,), dtypes.int64)
+        getattr(cuda, op)((3,), None, dtypes.int64)

@@ -10,7 +10,7 @@ import torch
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import memory, storage
+from genesis.backends.cuda import memory
 from genesis.shapes import channels_last_strides, contiguous_strides
 
 TORCH = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
@@ -56,17 +56,17 @@ def test_host_and_back(cuda: Backend, put: Any, get: Any, dtype: dtypes.DType) -
     same(get(cuda.view(handle, (4, 2), (1, 8), 0)), x.as_strided((4, 2), (1, 8)))
 
 
-def test_from_host_of_strided_and_0d_and_empty(cuda: Backend) -> None:
+def test_from_cpu_of_strided_and_0d_and_empty(cuda: Backend) -> None:
     for array in (np.arange(12.0).reshape(3, 4).T, np.array(3.0), np.zeros((0, 2))):
-        np.testing.assert_array_equal(cuda.to_host(cuda.from_host(array, dtypes.float64)), array)
+        np.testing.assert_array_equal(cuda.to_cpu(cuda.from_cpu(array, dtypes.float64)), array)
 
 
-def test_from_host_does_not_follow_later_changes(cuda: Backend) -> None:
+def test_from_cpu_does_not_follow_later_changes(cuda: Backend) -> None:
     for array in (np.ones(1000, np.float32), memory.pinned_empty((1000,), np.float32)):
         array[:] = 1
-        handle = cuda.from_host(array, dtypes.float32)
+        handle = cuda.from_cpu(array, dtypes.float32)
         array[:] = 2
-        assert (cuda.to_host(handle) == 1).all()
+        assert (cuda.to_cpu(handle) == 1).all()
 
 
 def test_views_share_memory_and_keep_it_alive(cuda: Backend, put: Any, get: Any) -> None:
@@ -150,11 +150,11 @@ def test_add_into(cuda: Backend, put: Any, get: Any) -> None:
 
 
 def test_between_devices(simulated: Backend) -> None:
-    there = simulated.from_host(np.arange(6.0).reshape(2, 3), dtypes.float64, 1)
+    there = simulated.from_cpu(np.arange(6.0).reshape(2, 3), dtypes.float64, 1)
     here = simulated.empty((3, 2), (2, 1), dtypes.float32, 0)
     simulated.copy_into(here, simulated.view(there, (3, 2), (1, 3), 0))
     assert (here.device_index, there.device_index) == (0, 1)
-    np.testing.assert_array_equal(simulated.to_host(here), np.arange(6.0).reshape(2, 3).T)
+    np.testing.assert_array_equal(simulated.to_cpu(here), np.arange(6.0).reshape(2, 3).T)
 
 
 def test_pinned_memory_is_reused(cuda: Backend) -> None:
@@ -162,9 +162,10 @@ def test_pinned_memory_is_reused(cuda: Backend) -> None:
     first = memory.pinned_empty((100,), np.float32)
     first[:] = 3
     address = first.ctypes.data
-    handle = storage.upload(first, dtypes.float32)
+    handle = cuda.from_cpu(first, dtypes.float32, non_blocking=True)
     part = first[10:20]
-    assert memory.pinned_block(part) is memory.pinned_block(first)
+    assert cuda.is_pinned(part)
+    assert not cuda.is_pinned(np.empty(10))
     del first
     cuda.synchronize()
     other = memory.pinned_empty((100,), np.float32).ctypes.data
@@ -172,4 +173,4 @@ def test_pinned_memory_is_reused(cuda: Backend) -> None:
     del part
     blocks = [memory.pinned_empty((100,), np.float32) for _ in range(2)]
     assert {block.ctypes.data for block in blocks} == {address, other}
-    assert (cuda.to_host(handle) == 3).all()
+    assert (cuda.to_cpu(handle) == 3).all()

@@ -43,7 +43,7 @@ def test_memory_belongs_to_the_stream_it_was_made_on(cuda: Backend) -> None:
         x = cuda.full((4,), 2.0, dtypes.float32)
     assert x.storage.stream == stream.handle
     streams.current().wait_stream(stream)
-    np.testing.assert_array_equal(cuda.to_host(cuda.add(x, 1.0)), [3, 3, 3, 3])
+    np.testing.assert_array_equal(cuda.to_cpu(cuda.add(x, 1.0)), [3, 3, 3, 3])
 
 
 def test_events_take_time(cuda: Backend) -> None:
@@ -70,7 +70,7 @@ def test_streams_wait_for_events(gpu: Backend) -> None:
             consumer.wait_event(ready)
             x.storage.record_stream(consumer.handle)
             y = gpu.mul(x, 2.0)
-            assert (gpu.to_host(y) == 2 * (i + 5)).all()
+            assert (gpu.to_cpu(y) == 2 * (i + 5)).all()
 
 
 @pytest.mark.gpu
@@ -81,7 +81,7 @@ def test_threads_with_own_streams(gpu: Backend) -> None:
         with streams.use(Stream()):
             for i in range(50):
                 x = gpu.full((10_000 + seed,), float(seed), dtypes.float32)
-                result = gpu.to_host(gpu.mul(gpu.add(x, float(i)), 2.0))
+                result = gpu.to_cpu(gpu.mul(gpu.add(x, float(i)), 2.0))
                 if not (result == 2 * (seed + i)).all():
                     wrong.append(f"thread {seed}, round {i}")
 

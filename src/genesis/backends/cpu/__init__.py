@@ -12,6 +12,7 @@ from genesis.backends.cpu import (
     memory,
     norm,
     optimizer,
+    order,
     pooling,
     random,
     reduction,
@@ -19,7 +20,7 @@ from genesis.backends.cpu import (
 )
 
 MODULES = (
-    storage, elementwise, activation, reduction, linalg, indexing, random,
+    storage, order, elementwise, activation, reduction, linalg, indexing, random,
     conv, pooling, norm, attention, loss, optimizer,
 )  # fmt: skip
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from genesis.backends.contract import Shape
 from genesis.backends.cpu.storage import TORCH_DTYPES
-from genesis.dtypes import DType
+from genesis.dtypes import DType, float32
 
 
-def manual_seed(seed: int, device_index: int = 0) -> None:
+def manual_seed(seed: int, device_index: int | None = None) -> None:
     torch.default_generator.manual_seed(seed)
 
 
@@ -23,12 +23,17 @@ def set_rng_state(state: bytes, device_index: int = 0) -> None:
     torch.set_rng_state(torch.from_numpy(np.frombuffer(state, dtype=np.uint8).copy()))
 
 
-def rand(shape: Shape, dtype: DType, device_index: int = 0) -> Tensor:
-    return torch.rand(shape, dtype=TORCH_DTYPES[dtype])
+def rand(shape: Shape, seed: int | None = None, dtype: DType = float32, device_index: int = 0) -> Tensor:
+    return torch.rand(shape, dtype=TORCH_DTYPES[dtype], generator=_generator(seed))
 
 
-def randn(shape: Shape, dtype: DType, device_index: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=TORCH_DTYPES[dtype])
+def randn(shape: Shape, seed: int | None = None, dtype: DType = float32, device_index: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=TORCH_DTYPES[dtype], generator=_generator(seed))
+
+
+def _generator(seed: int | None) -> torch.Generator | None:
+    """A new generator for a seed; without one torch's default."""
+    return None if seed is None else torch.Generator().manual_seed(seed)
 
 
 def randint(low: int, high: int, shape: Shape, dtype: DType, device_index: int = 0) -> Tensor:

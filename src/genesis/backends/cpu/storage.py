@@ -12,6 +12,7 @@ from genesis import dtypes
 from genesis.backends.contract import Number, Operand, Shape
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
+from genesis.shapes import contiguous_strides
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
 _GENESIS_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
@@ -33,7 +34,8 @@ def data_pointer(x: Tensor) -> int:
     return x.data_ptr()
 
 
-def empty(shape: Shape, strides: Shape, dtype: DType, device_index: int = 0) -> Tensor:
+def empty(shape: Shape, strides: Shape | None = None, dtype: DType = dtypes.float32, device_index: int = 0) -> Tensor:
+    strides = contiguous_strides(shape) if strides is None else strides
     return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[dtype])
 
 
@@ -69,14 +71,17 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x.to(TORCH_DTYPES[dtype])
 
 
-def from_host(array: np.ndarray, dtype: DType, device_index: int = 0) -> Tensor:
+def from_cpu(
+    array: np.ndarray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
+) -> Tensor:
+    dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype is dtypes.bfloat16 else tensor
 
 
-def to_host(x: Tensor) -> np.ndarray:
+def to_cpu(x: Tensor) -> np.ndarray:
     return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).numpy()
 
 
@@ -88,5 +93,9 @@ def from_dlpack(source: Any) -> Tensor:
     return tensor
 
 
-def synchronize(device_index: int = 0) -> None:
-    """The CPU is always done."""
+def empty_pinned(shape: Shape, dtype: DType) -> np.ndarray:
+    return np.empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    return False  # pinning is done for a GPU; its backend knows

@@ -72,6 +72,12 @@ class DeviceArray:
             raise BufferError("__dlpack__: only this memory itself can be shown, not a copy elsewhere")
         return interop.export(self, stream, max_version)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        from genesis.backends.cuda import interop
+
+        return interop.array_interface(self)
+
     def view(self, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
         """The same storage, read otherwise; offset counts from the storage's start."""
         return DeviceArray(self.storage, shape, strides, offset, self.dtype)

@@ -119,7 +119,7 @@ def _cached_index(size: int, before: int, after: int, mode: str, device: int, st
     else:  # reflect, without the edge itself
         index = np.abs(index)
         index = np.where(index >= size, 2 * (size - 1) - index, index)
-    return storage.from_host(index, dtypes.int64, device)
+    return storage.from_cpu(index, dtypes.int64, device)
 
 
 driver.forget_on_switch(_cached_index.cache_clear)
@@ -244,7 +244,7 @@ def nonzero(x: DeviceArray) -> DeviceArray:
     sums = array.empty((num_blocks + 1,), dtypes.int64, device)
     launch(kernels._count_kernel, (num_blocks,), counts, x, x.size, COMPUTE=compute, BLOCK=_BLOCK)
     launch(kernels._running_sum_kernel, (1,), sums, counts, num_blocks, BLOCK=_BLOCK)
-    total = int(storage.to_host(sums.view((), (), num_blocks)))
+    total = int(storage.to_cpu(sums.view((), (), num_blocks)))
     out = array.empty((total, len(x.shape)), dtypes.int64, device)
     if out.size:
         shape = x.shape[::-1]

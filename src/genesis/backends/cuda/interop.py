@@ -1,4 +1,4 @@
-"""DLPack both ways, without copies: the exchange of arrays with PyTorch, CuPy, JAX and NumPy.
+"""DLPack both ways, without copies: the exchange of arrays with PyTorch, CuPy, JAX and NumPy; and CUDA's own, shown.
 
 The C structures are written and read here with ctypes, so that bfloat16 and the simulated device work too. The consumer
 names its stream, the producer makes that stream wait for what it has launched.
@@ -21,6 +21,9 @@ _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6  # DLDataTypeCode
 _CODES = {dtype: (_FLOAT if dtype.is_floating_point else _INT, 8 * dtype.itemsize) for dtype in dtypes.ALL}
 _CODES |= {dtypes.bfloat16: (_BFLOAT, 16), dtypes.uint8: (_UINT, 8), dtypes.bool_: (_BOOL, 8)}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_TYPE_NAMES = {dtype: f"<{'f' if dtype.is_floating_point else 'i'}{dtype.itemsize}" for dtype in dtypes.ALL}
+_TYPE_NAMES |= {dtypes.int8: "|i1", dtypes.uint8: "|u1", dtypes.bool_: "|b1"}
+_TYPE_NAMES[dtypes.bfloat16] = "<V2"  # which numpy has not; PyTorch says it so
 _LEGACY_STREAM = 1  # what DLPack calls the default stream, our 0
 
 
@@ -102,8 +105,24 @@ def device_of(x: DeviceArray) -> tuple[int, int]:
     return active.dlpack_device_type, x.device_index if active.dlpack_device_type == 2 else 0
 
 
+def array_interface(x: DeviceArray) -> dict[str, Any]:
+    """x.__cuda_array_interface__, version 3: what the consumer launches must come after what is on `stream`."""
+    if driver.get().dlpack_device_type != 2:
+        raise AttributeError("__cuda_array_interface__: the memory of a simulated device is the host's")
+    return {
+        "shape": x.shape,
+        "strides": tuple([step * x.dtype.itemsize for step in x.strides]),
+        "typestr": _TYPE_NAMES[x.dtype],
+        "data": (x.data_pointer if x.size else 0, False),
+        "stream": streams.current_handle(x.device_index) or _LEGACY_STREAM,
+        "version": 3,
+    }
+
+
 def export(x: DeviceArray, stream: int | None, max_version: tuple[int, int] | None) -> Any:
     """x.__dlpack__(): a capsule that shows x's memory and keeps it alive."""
+    if stream is None and driver.get().dlpack_device_type == 2:
+        stream = _LEGACY_STREAM  # so the protocol has it
     if stream is not None and stream != -1:
         consumer = 0 if stream == _LEGACY_STREAM else stream
         if consumer != streams.current_handle(x.device_index):

@@ -16,7 +16,7 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import interpolation as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.storage import from_host
+from genesis.backends.cuda.storage import from_cpu
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
@@ -99,7 +99,7 @@ def _upload(axis: Axis) -> _Tables:
     starts, outputs, output_weights = turned_round(indices, weights, axis.size)
 
     def put(values: np.ndarray, dtype: DType) -> DeviceArray:
-        return from_host(values.astype(dtype.name), dtype, axis.device)
+        return from_cpu(values.astype(dtype.name), dtype, axis.device)
 
     tables = _Tables(
         put(indices, dtypes.int32),

@@ -16,6 +16,7 @@ import numpy as np
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import Driver
+from genesis.backends.cuda.streams import Event
 from genesis.errors import OutOfMemoryError
 
 
@@ -259,46 +260,53 @@ class Storage:
             self._others = (*self._others, stream)
 
 
+# --- page-locked host memory ------------------------------------------------------------------------------------------
 class _PinnedBlock:
-    """Page-locked host memory. A copy from it can be under way when it is freed, so it keeps the copies' events."""
+    """Host memory from which the device copies by itself; freed blocks are kept for the next array of their size."""
 
-    __slots__ = ("_home", "events", "pointer", "size")
+    __slots__ = ("_home", "pointer", "size")
 
     def __init__(self, num_bytes: int) -> None:
         self.size = 1 << max(num_bytes - 1, 4095).bit_length()
-        self.events: list[Any] = []
         self.pointer = 0
         self._home = _pinned.setdefault((driver.get().name, self.size), deque())
-        for _ in range(len(self._home)):
-            pointer, events = self._home.popleft()
-            if all(event.query() for event in events):
-                self.pointer = pointer
-                return
-            self._home.append((pointer, events))
-        self.pointer = driver.get().allocate_pinned(self.size)
+        try:
+            self.pointer = self._home.popleft()
+        except IndexError:
+            self.pointer = driver.get().allocate_pinned(self.size)
 
     def __del__(self) -> None:
         if self.pointer:
-            self._home.append((self.pointer, self.events))
+            self._home.append(self.pointer)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
 
-_pinned: dict[tuple[str, int], deque[tuple[int, list[Any]]]] = {}  # driver, size → (pointer, events of its last copies)
+_pinned: dict[tuple[str, int], deque[int]] = {}  # driver, size → free blocks
+_copied_from: deque[tuple[Event, np.ndarray]] = deque()  # pinned arrays that the device may still be reading
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """A numpy array in page-locked memory, which copies to the device without the host waiting."""
+    _forget_copied()
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return np.asarray(_PinnedBlock(nbytes))[:nbytes].view(dtype).reshape(shape)
 
 
-def pinned_block(array: np.ndarray) -> _PinnedBlock | None:
-    """The page-locked block that an array shows, if it shows one."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base if isinstance(base, _PinnedBlock) else None
+def keep_until(event: Event, array: np.ndarray) -> None:
+    """Hold an array that the device copies from, whoever pinned it, until the event after the copy is passed."""
+    _forget_copied()
+    _copied_from.append((event, array))
+
+
+def _forget_copied() -> None:
+    for _ in range(len(_copied_from)):
+        try:
+            event, array = _copied_from.popleft()
+        except IndexError:  # another thread was faster
+            return
+        if not event.query():
+            _copied_from.append((event, array))

@@ -108,14 +108,14 @@ def _table(addresses: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], devic
     blocks = np.arange(firsts[-1]) - firsts[which]
     uploads = (np.array([*addresses, sizes], np.int64), np.stack([which, blocks], 1), firsts)
     addresses_and_sizes, chunks, first_chunks = (
-        storage.from_host(part.astype(np.int64), dtypes.int64, device) for part in uploads
+        storage.from_cpu(part.astype(np.int64), dtypes.int64, device) for part in uploads
     )
     return _Table(addresses_and_sizes, chunks, first_chunks, int(firsts[-1]))
 
 
 @functools.lru_cache(maxsize=64)
 def _positions(positions: tuple[int, ...], device: int, stream: int) -> DeviceArray:
-    return storage.from_host(np.array(positions, np.int64), dtypes.int64, device)
+    return storage.from_cpu(np.array(positions, np.int64), dtypes.int64, device)
 
 
 driver.forget_on_switch(_table.cache_clear)

@@ -43,11 +43,17 @@ class _Generator:
 
 _lock = threading.Lock()
 _generators: dict[int, _Generator] = {}
+_seed_of_all: int | None = None  # of the devices that have no generator yet
 
 
-def manual_seed(seed: int, device_index: int = 0) -> None:
+def manual_seed(seed: int, device_index: int | None = None) -> None:
+    global _seed_of_all
     with _lock:
-        _generators[device_index] = _Generator(seed % 2**64)
+        if device_index is None:
+            _seed_of_all = seed % 2**64
+            _generators.clear()
+        else:
+            _generators[device_index] = _Generator(seed % 2**64)
 
 
 def get_rng_state(device_index: int = 0) -> bytes:
@@ -65,18 +71,18 @@ def set_rng_state(state: bytes, device_index: int = 0) -> None:
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
-def rand(shape: Shape, dtype: DType, device_index: int = 0) -> DeviceArray:
+def rand(shape: Shape, seed: int | None = None, dtype: DType = dtypes.float32, device_index: int = 0) -> DeviceArray:
     _floats_only("rand", dtype)
     out = array.empty(shape, dtype, device_index)
-    numbers = (*_generator(device_index).advance(), out.size)
+    numbers = (*_seed_and_call(seed, device_index), out.size)
     launch(kernels._rand_kernel, _grid(out.size), out, *numbers, BITS=_EXACT_BITS[dtype], BLOCK=_BLOCK)
     return out
 
 
-def randn(shape: Shape, dtype: DType, device_index: int = 0) -> DeviceArray:
+def randn(shape: Shape, seed: int | None = None, dtype: DType = dtypes.float32, device_index: int = 0) -> DeviceArray:
     _floats_only("randn", dtype)
     out = array.empty(shape, dtype, device_index)
-    numbers = (*_generator(device_index).advance(), out.size)
+    numbers = (*_seed_and_call(seed, device_index), out.size)
     launch(kernels._randn_kernel, _grid(out.size), out, *numbers, BLOCK=_BLOCK)
     return out
 
@@ -113,9 +119,16 @@ def dropout(x: DeviceArray, p: float) -> tuple[DeviceArray, DeviceArray]:
     return y, mask
 
 
+def _seed_and_call(seed: int | None, device_index: int) -> tuple[int, int]:
+    """What a draw depends on: the first call of that seed, or the next one of the device's generator."""
+    return _generator(device_index).advance() if seed is None else (_signed(seed % 2**64), 0)
+
+
 def _generator(device_index: int) -> _Generator:
     with _lock:
-        return _generators.setdefault(device_index, _Generator())
+        if device_index not in _generators:
+            _generators[device_index] = _Generator() if _seed_of_all is None else _Generator(_seed_of_all)
+        return _generators[device_index]
 
 
 def _grid(size: int) -> tuple[int]:

@@ -30,6 +30,7 @@ class SimulatedDriver:
         self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # pointer → device, memory
         self._regions: dict[int, int] = {}  # pointer → bytes in use by an array
         self._foreign: dict[int, int] = {}
+        self._pinned: dict[int, int] = {}  # pointer → bytes
         self._used = [0] * num_devices
         self._streams = itertools.count(0x100)
         show_device(0, self.properties(0))
@@ -76,10 +77,16 @@ class SimulatedDriver:
         return {**self._foreign, **self._regions}
 
     def allocate_pinned(self, num_bytes: int) -> int:
-        return self.allocate(0, num_bytes, 0)
+        pointer = self.allocate(0, num_bytes, 0)
+        self._pinned[pointer] = num_bytes
+        return pointer
 
     def release_pinned(self, pointer: int) -> None:
+        del self._pinned[pointer]
         self.release(0, pointer, 0)
+
+    def is_pinned(self, pointer: int) -> bool:
+        return any(start <= pointer < start + size for start, size in self._pinned.copy().items())
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         ctypes.memmove(target, source, num_bytes)

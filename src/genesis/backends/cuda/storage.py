@@ -33,7 +33,9 @@ def data_pointer(x: DeviceArray) -> int:
     return x.data_pointer
 
 
-def empty(shape: Shape, strides: Shape, dtype: DType, device_index: int = 0) -> DeviceArray:
+def empty(
+    shape: Shape, strides: Shape | None = None, dtype: DType = dtypes.float32, device_index: int = 0
+) -> DeviceArray:
     return array.empty(shape, dtype, device_index, strides)
 
 
@@ -85,27 +87,24 @@ def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
     return out
 
 
-def from_host(array: np.ndarray, dtype: DType, device_index: int = 0) -> DeviceArray:
-    x = upload(array, dtype, device_index)
-    if memory.pinned_block(array) is not None:
-        driver.get().synchronize_stream(device_index, streams.current_handle(device_index))
-    return x
-
-
-def upload(source: np.ndarray, dtype: DType, device_index: int = 0) -> DeviceArray:
-    """As from_host, but where source is page-locked (memory.pinned_empty) the host goes on while the copy runs."""
-    source = np.ascontiguousarray(source).reshape(source.shape)
-    assert source.itemsize == dtype.itemsize, f"from_host: {source.dtype} cannot hold {dtype.name}"
-    x = array.empty(source.shape, dtype, device_index)
+def from_cpu(
+    array: np.ndarray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
+) -> DeviceArray:
+    dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
+    assert array.itemsize == dtype.itemsize, f"from_cpu: {array.dtype} cannot hold {dtype.name}"
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    x = empty(array.shape, None, dtype, device_index)
     stream = streams.current_handle(device_index)
-    driver.get().copy(device_index, x.data_pointer, source.ctypes.data, source.nbytes, stream)
-    block = memory.pinned_block(source)
-    if block is not None:
-        block.events.append(streams.current(device_index).record_event())
+    driver.get().copy(device_index, x.data_pointer, array.ctypes.data, array.nbytes, stream)
+    if is_pinned(array):  # all other memory has been read by now
+        if non_blocking:
+            memory.keep_until(streams.current(device_index).record_event(), array)
+        else:
+            driver.get().synchronize_stream(device_index, stream)
     return x
 
 
-def to_host(x: DeviceArray) -> np.ndarray:
+def to_cpu(x: DeviceArray) -> np.ndarray:
     if not is_contiguous(x.shape, x.strides):
         x = copy(x, contiguous_strides(x.shape))
     name = "uint16" if x.dtype is dtypes.bfloat16 else x.dtype.name
@@ -117,9 +116,12 @@ def to_host(x: DeviceArray) -> np.ndarray:
     return out
 
 
-def synchronize(device_index: int = 0) -> None:
-    driver.get().synchronize(device_index)
-    faults.check(device_index)
+def empty_pinned(shape: Shape, dtype: DType) -> np.ndarray:
+    return memory.pinned_empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    return array.nbytes > 0 and driver.get().is_pinned(array.ctypes.data)
 
 
 def _fill(target: DeviceArray, value: Number) -> None:
@@ -140,13 +142,12 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
 
 def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
     """Between devices: to the target's dtype there, over, to the target's strides here."""
-    staged = source
-    alike = source.dtype is target.dtype and source.shape == target.shape
-    if not (alike and is_contiguous(source.shape, source.strides)):
-        staged = array.empty(target.shape, target.dtype, source.device_index)
-        copy_into(staged, source)
-    whole = is_contiguous(target.shape, target.strides)
+    whole = is_dense(target)
     received = target if whole else array.empty(target.shape, target.dtype, target.device_index)
+    staged = source
+    if (source.dtype, source.shape, source.strides) != (target.dtype, target.shape, received.strides):
+        staged = array.empty(target.shape, target.dtype, source.device_index, received.strides)
+        copy_into(staged, source)
     streams.current(target.device_index).wait_stream(streams.current(source.device_index))
     _copy_bytes(received, staged)
     streams.current(target.device_index).synchronize()  # the source's pool knows nothing of the target's stream

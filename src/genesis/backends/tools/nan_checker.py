@@ -10,7 +10,7 @@ from genesis.backends.tools import operands
 from genesis.callsite import user_line
 
 _IN_PLACE = frozenset(("copy_into", "add_into", "put", "sgd_step", "adam_step", "scale_into", "unscale_into"))
-_UNWATCHED = operands.NO_WORK | {"empty", "to_host", "from_host", "from_dlpack"}  # NaNs in their results are not theirs
+_UNWATCHED = operands.NO_WORK | {"empty", "to_cpu", "from_cpu", "from_dlpack"}  # NaNs in their results are not theirs
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
@@ -45,6 +45,6 @@ def _any_nan(backend: Backend, handles: list[Any], numbers: tuple[Any, ...] = ()
     for x in handles:
         if backend.dtype(x).is_floating_point:
             found = backend.any(backend.isnan(x), tuple(range(len(x.shape))), False)
-            if backend.to_host(found).item():
+            if backend.to_cpu(found).item():
                 return True
     return False

@@ -15,13 +15,19 @@ NO_WORK = frozenset(
         "data_pointer",
         "view",
         "synchronize",
+        "empty_pinned",
+        "is_pinned",
+        "current_stream",
+        "record_stream",
+        "time_mark",
+        "seconds_between",
         "manual_seed",
         "get_rng_state",
         "set_rng_state",
     )
 )  # ops that ask or arrange; no element is read or written
-FOREIGN_ARGUMENTS = frozenset(("from_host", "from_dlpack"))  # arrays that are no handles of the backend
-FOREIGN_RESULTS = frozenset(("to_host",))
+FOREIGN_ARGUMENTS = frozenset(("from_cpu", "from_dlpack"))  # arrays that are no handles of the backend
+FOREIGN_RESULTS = frozenset(("to_cpu",))
 
 
 def arguments(op: str, args: tuple[Any, ...]) -> list[Any]:

@@ -27,6 +27,7 @@ _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _NON_BLOCKING = 1  # streams do not wait for the legacy default stream
 _PORTABLE = 1  # pinned memory for all contexts
 _NO_TIMING = 2
+_HOST_MEMORY = 1
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
 
 
@@ -121,6 +122,11 @@ class CudaDriver:
 
     def release_pinned(self, pointer: int) -> None:
         _check(cu.cuMemFreeHost(pointer), "free pinned memory")
+
+    def is_pinned(self, pointer: int) -> bool:
+        self.activate(self.current_device())
+        result = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)
+        return result[0] == _SUCCESS and int(result[1]) == _HOST_MEMORY  # an error: no memory that CUDA knows
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         if num_bytes:

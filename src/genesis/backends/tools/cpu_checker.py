@@ -1,0 +1,145 @@
+"""GENESIS_CHECK=cpu: each op of a device also runs on the CPU; the first whose results differ raises, with its line."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.backends.backend import Backend, Op
+from genesis.backends.tools import operands
+from genesis.callsite import user_line
+from genesis.errors import MismatchError
+
+# Relative to the element itself and to the largest one, see _allowed().
+TOLERANCE = {dtypes.float64: 1e-10, dtypes.float32: 1e-4, dtypes.float16: 4e-3, dtypes.bfloat16: 3e-2}
+
+_RANDOM = frozenset(("rand", "randn", "randint", "randperm", "dropout"))
+_UNCHECKED = operands.NO_WORK | operands.FOREIGN_ARGUMENTS | operands.FOREIGN_RESULTS | _RANDOM | {"empty"}
+# Their further results are one of several right answers (which of equal values), or a matter of the backend alone.
+_FIRST_RESULT_ONLY = frozenset(
+    ("sort", "topk", "max_pool2d", "adaptive_max_pool2d", "attention", "conv_bn_relu")
+    + ("batch_norm", "layer_norm", "group_norm", "rms_norm")
+)
+# A sum of large numbers can be small, and then its error is theirs; the same holds for every backward.
+_SUMS = frozenset(
+    ("sum", "mean", "var", "cumsum", "norms", "matmul", "linear", "index_add", "scatter_add", "put", "add_into")
+    + ("conv_forward", "conv_input_grad", "conv_weight_grad", "conv_bn_relu", "conv_prepacked", "interpolate")
+    + ("batch_norm", "layer_norm", "group_norm", "rms_norm")
+)
+
+
+def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, Op], Op]:
+    """What to put around each op of a backend other than the CPU's; get_cpu gives that one."""
+    copies = _Copies(backend, get_cpu)
+
+    def check(op: str, function: Op) -> Op:
+        if op in _UNCHECKED:
+            return function
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            theirs = [copies.of(value) for value in args]
+            options = {name: copies.of(value) for name, value in kwargs.items()}
+            before = _largest(copies.cpu, theirs) if op in _SUMS or op.endswith("_backward") else 0.0
+            result = function(*args, **kwargs)
+            expected = _REFERENCES.get(op, _same_op)(copies.cpu, op, *theirs, **options)
+            if op == "conv_prepack":
+                copies.remember(result, expected)
+                return result
+            inputs = operands.arguments(op, (*args, *kwargs.values()))
+            pairs = [("argument", *pair) for pair in enumerate(zip(inputs, _handles(theirs, options), strict=True))]
+            outputs = zip(operands.results(op, result), operands.results(op, expected), strict=False)
+            pairs += [("result", *pair) for pair in enumerate(outputs) if pair[0] == 0 or op not in _FIRST_RESULT_ONLY]
+            for kind, number, (ours, reference) in pairs:
+                difference = _difference(copies, ours, reference, before, inputs)
+                if difference is not None:
+                    raise MismatchError(
+                        f"{op}: {kind} {number} differs from the CPU's: {difference}; from "
+                        f"{operands.describe(backend, inputs)}; called at {user_line()}"
+                    )
+            return result
+
+        return checked
+
+    return check
+
+
+class _Copies:
+    """The arguments of a device's op, on the CPU."""
+
+    def __init__(self, backend: Backend, get_cpu: Callable[[], Backend]) -> None:
+        self._backend, self._get_cpu = backend, get_cpu
+        self._remembered: dict[int, Any] = {}  # opaque values of the device → those of the CPU
+
+    @property
+    def cpu(self) -> Backend:
+        return self._get_cpu()
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)([self.of(item) for item in value])
+        if hasattr(value, "shape"):
+            return self.cpu.from_cpu(self._backend.to_cpu(value), self._backend.dtype(value))
+        return self._remembered.get(id(value), value)
+
+    def remember(self, value: Any, reference: Any) -> None:
+        """From now on `reference` stands for `value`, as long as that lives."""
+        self._remembered[id(value)] = reference
+        weakref.finalize(value, self._remembered.pop, id(value), None)
+
+
+def _same_op(cpu: Backend, op: str, *args: Any, **kwargs: Any) -> Any:
+    return getattr(cpu, op)(*args, **kwargs)
+
+
+def _attention_backward(cpu: Backend, op: str, grad: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    mask, y, _, is_causal, scale = rest
+    saved = cpu.attention(query, key, value, mask, is_causal, scale)[1]  # each backend has its own
+    return cpu.attention_backward(grad, query, key, value, mask, y, saved, is_causal, scale)
+
+
+_REFERENCES: dict[str, Callable[..., Any]] = {"attention_backward": _attention_backward}
+
+
+def _handles(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    return operands.arguments("", (*args, *kwargs.values()))
+
+
+def _difference(copies: _Copies, ours: Any, reference: Any, before: float, inputs: list[Any]) -> str | None:
+    """What is different, or None. before: the largest value of the inputs, where it counts."""
+    cpu, backend = copies.cpu, copies._backend
+    kinds = [(tuple(ours.shape), backend.dtype(ours).name), (tuple(reference.shape), cpu.dtype(reference).name)]
+    if kinds[0] != kinds[1]:
+        return f"{kinds[0][1]} {kinds[0][0]}, on the CPU {kinds[1][1]} {kinds[1][0]}"
+    actual, expected = (_values(cpu, x) for x in (copies.of(ours), reference))
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):  # infinities that are the same subtract to NaN
+        error = np.where(same, 0, np.nan_to_num(np.abs(actual - expected), nan=np.inf, posinf=np.inf))
+    tolerance = max([TOLERANCE.get(dtype, 0.0) for dtype in [backend.dtype(x) for x in (ours, *inputs)]])
+    if not backend.dtype(ours).is_floating_point:
+        tolerance = 0.0
+    finite = np.abs(np.where(np.isfinite(expected), expected, 0))
+    allowed = tolerance * (finite + max(finite.max(initial=0.0), before))
+    wrong = error > allowed
+    if not wrong.any():
+        return None
+    worst = np.unravel_index(np.argmax(np.where(wrong, error, 0)), error.shape)
+    index = tuple(int(i) for i in worst)
+    return (
+        f"{wrong.sum()} of {wrong.size} elements, most at {index}: {actual[worst]:.6g} on {backend.name}, "
+        f"{expected[worst]:.6g} on the CPU (error {error[worst]:.3g}, allowed {allowed[worst]:.3g})"
+    )
+
+
+def _largest(cpu: Backend, args: list[Any]) -> float:
+    """The largest finite absolute value among the floating arrays."""
+    floats = [_values(cpu, x) for x in operands.arguments("", tuple(args)) if cpu.dtype(x).is_floating_point]
+    return max([float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in floats], default=0.0)
+
+
+def _values(cpu: Backend, x: Any) -> np.ndarray:
+    """A CPU handle as float64; integers beyond 2**53 lose their last digits alike on both sides."""
+    return np.array(cpu.to_cpu(cpu.cast(x, dtypes.float64)))

@@ -1,0 +1,68 @@
+"""Notes every op that runs: between which two points of time, with how many bytes and floating-point operations."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from genesis.backends import contract
+from genesis.backends.backend import OPS, Backend, Op
+from genesis.backends.tools import operands
+from genesis.backends.tools.timer import FLOPS
+
+
+class Call(NamedTuple):
+    """One op that ran. The marks are the backend's: backend.seconds_between(start, end)."""
+
+    op: str
+    backend: Backend
+    device_index: int
+    queue: int  # the stream, or on the CPU the thread
+    start: Any
+    end: Any
+    num_bytes: int  # read and written at least
+    num_flops: int  # 0 where they are not counted
+    arrays: str  # dtypes and shapes, in and out
+
+
+def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, Op], Op]:
+    """What to put around each op, so that record is told of each call."""
+
+    def note(op: str, function: Op) -> Op:
+        if op in operands.NO_WORK:
+            return function
+        position = _DEVICE_POSITIONS.get(op, sys.maxsize)
+        count_flops = FLOPS.get(op)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            inputs = operands.arguments(op, (*args, *kwargs.values()))
+            if inputs:
+                _, device = inputs[0].__dlpack_device__()
+            else:
+                device = kwargs.get("device_index", 0) if len(args) <= position else args[position]
+            start = backend.time_mark(device)
+            result = function(*args, **kwargs)
+            end = backend.time_mark(device)
+            outputs = operands.results(op, result)
+            queue = threading.get_ident() if backend.name == "cpu" else backend.current_stream(device)
+            num_bytes = operands.num_bytes(backend, inputs + outputs)
+            arrays = f"{operands.describe(backend, inputs)} → {operands.describe(backend, outputs)}"
+            num_flops = count_flops(*args) if count_flops else 0
+            record(Call(op, backend, device, queue, start, end, num_bytes, num_flops, arrays))
+            return result
+
+        return noted
+
+    return note
+
+
+def _device_positions() -> dict[str, int]:
+    """Where the ops that make arrays from nothing are told the device."""
+    parameters = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in OPS}
+    return {op: names.index("device_index") for op, names in parameters.items() if "device_index" in names}
+
+
+_DEVICE_POSITIONS = _device_positions()

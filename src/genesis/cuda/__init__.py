@@ -1,0 +1,40 @@
+"""What users see of CUDA devices: which there are, streams and events, memory, random numbers. PyTorch's torch.cuda.
+
+Example:
+    >>> from genesis.settings import override
+    >>> with override(cuda="simulated"):
+    ...     genesis.cuda.is_available(), genesis.cuda.get_device_name(0)
+    (True, 'simulated')
+"""
+
+from genesis.cuda.device import DeviceProperties as DeviceProperties
+from genesis.cuda.device import current_device as current_device
+from genesis.cuda.device import device as device
+from genesis.cuda.device import device_count as device_count
+from genesis.cuda.device import get_device_capability as get_device_capability
+from genesis.cuda.device import get_device_name as get_device_name
+from genesis.cuda.device import get_device_properties as get_device_properties
+from genesis.cuda.device import is_available as is_available
+from genesis.cuda.device import set_device as set_device
+from genesis.cuda.device import synchronize as synchronize
+from genesis.cuda.memory import empty_cache as empty_cache
+from genesis.cuda.memory import max_memory_allocated as max_memory_allocated
+from genesis.cuda.memory import max_memory_reserved as max_memory_reserved
+from genesis.cuda.memory import mem_get_info as mem_get_info
+from genesis.cuda.memory import memory_allocated as memory_allocated
+from genesis.cuda.memory import memory_reserved as memory_reserved
+from genesis.cuda.memory import memory_stats as memory_stats
+from genesis.cuda.memory import reset_peak_memory_stats as reset_peak_memory_stats
+from genesis.cuda.memory import set_memory_limit as set_memory_limit
+from genesis.cuda.memory import set_per_process_memory_fraction as set_per_process_memory_fraction
+from genesis.cuda.random import get_rng_state as get_rng_state
+from genesis.cuda.random import manual_seed as manual_seed
+from genesis.cuda.random import manual_seed_all as manual_seed_all
+from genesis.cuda.random import set_rng_state as set_rng_state
+from genesis.cuda.streams import Event as Event
+from genesis.cuda.streams import ExternalStream as ExternalStream
+from genesis.cuda.streams import Stream as Stream
+from genesis.cuda.streams import current_stream as current_stream
+from genesis.cuda.streams import default_stream as default_stream
+from genesis.cuda.streams import stream as stream
+from genesis.errors import OutOfMemoryError as OutOfMemoryError

@@ -1,0 +1,143 @@
+"""Streams and events, as in torch.cuda.
+
+A stream is a queue of work that a device does in order. Each thread has a current stream per device, at first the
+default one, which PyTorch's work goes to as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from genesis.backends.cuda import driver, streams
+from genesis.cuda.device import DeviceLike, index_of
+from genesis.cuda.device import device as device_context
+from genesis.errors import describe
+from genesis.ndarray import Device
+
+
+class Stream(streams.Stream):
+    """A queue of work of its own on one device.
+
+    What is launched inside `with genesis.cuda.stream(s)` goes there. Nothing waits for anything on another stream
+    unless told so: `s.wait_stream(other)` before s reads what other computes.
+
+    Args:
+        device: the current one by default.
+        priority: lower numbers go first: -1 is before 0.
+    """
+
+    def __init__(self, device: DeviceLike = None, priority: int = 0) -> None:
+        super().__init__(index_of("Stream", device), priority)
+
+    @property
+    def device(self) -> Device:
+        return Device("cuda", self.device_index)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The address by which the driver and other libraries know it; 0 is the default stream."""
+        return self.handle
+
+    def query(self) -> bool:
+        """Has all work on it been done?"""
+        return super().record_event().query()
+
+    def record_event(self, event: streams.Event | None = None) -> streams.Event:
+        """Mark this point in the stream's order."""
+        return super().record_event(Event() if event is None else event)
+
+    def wait_event(self, event: streams.Event) -> None:
+        """What comes later on this stream starts after the event."""
+        event.wait(self)
+
+    def __repr__(self) -> str:
+        return f"<genesis.cuda.Stream device={self.device} cuda_stream={self.handle:#x}>"
+
+
+class ExternalStream(Stream):
+    """A stream that another library made, by its address. Its owner keeps it alive."""
+
+    def __init__(self, stream_ptr: int, device: DeviceLike = None) -> None:
+        streams.Stream.__init__(self, index_of("ExternalStream", device), handle=stream_ptr)
+
+
+class Event(streams.Event):
+    """A point in a stream's order; it belongs to the device of the stream that it is first recorded on.
+
+    Args:
+        enable_timing: take the time, for elapsed_time().
+        blocking: accepted for PyTorch's sake; how the host waits is left to the driver.
+        interprocess: False; events are not shared between processes.
+    """
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self.handle = None  # until it is recorded
+        if interprocess:
+            raise ValueError(describe("Event", "interprocess", "False", interprocess))
+        self._enable_timing = enable_timing
+        self._driver = driver.get()
+
+    def record(self, stream: streams.Stream | None = None) -> None:
+        """Mark the present end of a stream, by default of the current device's current one."""
+        stream = current_stream() if stream is None else stream
+        if self.handle is None:
+            super().__init__(stream.device_index, self._enable_timing)
+        super().record(stream)
+
+    def wait(self, stream: streams.Stream | None = None) -> None:
+        """What comes later on a stream, the current one by default, starts after this event."""
+        if self.handle is not None:
+            super().wait(current_stream() if stream is None else stream)
+
+    def query(self) -> bool:
+        """Has all work before it been done? True for an event that was never recorded."""
+        return self.handle is None or super().query()
+
+    def synchronize(self) -> None:
+        """Wait until all work before it is done."""
+        if self.handle is not None:
+            super().synchronize()
+
+    def elapsed_time(self, end_event: streams.Event) -> float:
+        """Milliseconds from this event to the other; both were made with enable_timing, recorded and are done."""
+        for name, event in (("self", self), ("end_event", end_event)):
+            if event.handle is None or not getattr(event, "_enable_timing", True):
+                raise ValueError(describe("elapsed_time", name, "an event with enable_timing that was recorded", event))
+        return super().elapsed_time(end_event)
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self.handle is None else f"on cuda:{self.device_index}"
+        return f"<genesis.cuda.Event {state}{', timing' if self._enable_timing else ''}>"
+
+
+def current_stream(device: DeviceLike = None) -> Stream:
+    """The stream that this thread launches on."""
+    found = streams.current(index_of("current_stream", device))
+    return found if isinstance(found, Stream) else ExternalStream(found.handle, found.device_index)
+
+
+def default_stream(device: DeviceLike = None) -> Stream:
+    """The stream that work goes to until another is chosen; PyTorch's default stream too."""
+    return ExternalStream(0, index_of("default_stream", device))
+
+
+@contextmanager
+def stream(stream: Stream | None) -> Iterator[Stream | None]:
+    """Launch on this stream inside the with block, in this thread; "cuda" means its device there. None: no change.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     side = genesis.cuda.Stream()
+        ...     with genesis.cuda.stream(side):
+        ...         x = genesis.ones(3, device="cuda")
+        ...     genesis.cuda.current_stream().wait_stream(side)
+        ...     (x * 2).tolist()
+        [2.0, 2.0, 2.0]
+    """
+    if stream is None:
+        yield None
+        return
+    with device_context(stream.device_index), streams.use(stream):
+        yield stream

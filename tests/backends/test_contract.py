@@ -1,0 +1,114 @@
+"""Both backends keep the contract: its signatures, and the few ops by which a person uses a backend directly."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from genesis import backends, dtypes
+from genesis.backends import OPS, Backend, contract
+from genesis.errors import DTypeError
+from genesis.settings import override
+from tests.conftest import num_gpus
+
+GPU = pytest.param("auto", marks=pytest.mark.gpu, id="gpu")
+
+
+@pytest.fixture(params=["cpu", "simulated", GPU])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.param == "cpu":
+        yield backends.get("cpu")
+    else:
+        with override(cuda=request.param):
+            yield backends.get("cuda")
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_signatures_are_those_of_the_contract(device_type: str) -> None:
+    with override(cuda="auto" if num_gpus() else "simulated"):
+        found = backends.get(device_type)
+    for op in OPS:
+        theirs = inspect.signature(getattr(found, op)).parameters
+        ours = inspect.signature(getattr(contract, op)).parameters
+        assert [(p.name, p.default) for p in theirs.values()] == [(p.name, p.default) for p in ours.values()], op
+
+
+# --- what a person says to a backend  -----------------------------------------------------------------------------
+
+
+def test_randn_of_a_seed(backend: Backend) -> None:
+    x = backend.randn((40, 50), 7)
+    assert (tuple(x.shape), backend.dtype(x)) == ((40, 50), dtypes.float32)
+    values = backend.to_cpu(x)
+    assert abs(values.mean()) < 0.1
+    assert abs(values.std() - 1) < 0.1
+    np.testing.assert_array_equal(backend.to_cpu(backend.randn((40, 50), seed=7)), values)
+    assert not np.array_equal(backend.to_cpu(backend.randn((40, 50), seed=8)), values)
+
+
+@pytest.mark.parametrize("op", ["rand", "randn"])
+def test_a_seed_leaves_the_generator_alone(backend: Backend, op: str) -> None:
+    draw = getattr(backend, op)
+    backend.manual_seed(1)
+    expected = [backend.to_cpu(draw((5,))).copy() for _ in range(2)]
+    backend.manual_seed(1)
+    first = backend.to_cpu(draw((5,)))
+    draw((5,), seed=3)
+    np.testing.assert_array_equal([first, backend.to_cpu(draw((5,)))], expected)
+    assert backend.dtype(draw((5,), 3, dtypes.float64)) is dtypes.float64
+
+
+def test_the_generator_of_a_seed_begins_with_the_numbers_of_that_seed(backend: Backend) -> None:
+    backend.manual_seed(5)
+    np.testing.assert_array_equal(backend.to_cpu(backend.randn((9,))), backend.to_cpu(backend.randn((9,), 5)))
+
+
+def test_empty(backend: Backend) -> None:
+    x = backend.empty((2, 3))
+    assert (tuple(x.shape), backend.strides(x), backend.dtype(x)) == ((2, 3), (3, 1), dtypes.float32)
+    y = backend.empty((2, 3), (1, 2), dtypes.int8)
+    assert (backend.strides(y), backend.dtype(y)) == ((1, 2), dtypes.int8)
+
+
+@pytest.mark.parametrize("name", [dtype.name for dtype in dtypes.ALL if dtype is not dtypes.bfloat16])
+def test_there_and_back_in_the_dtype_of_the_array(backend: Backend, name: str) -> None:
+    array = np.arange(6).reshape(2, 3).astype(name)
+    x = backend.from_cpu(array)
+    backend.synchronize()
+    assert backend.dtype(x) is dtypes.BY_NAME[name]
+    np.testing.assert_array_equal(backend.to_cpu(x), array)
+
+
+def test_bits_of_bfloat16_are_named(backend: Backend) -> None:
+    x = backend.from_cpu(np.array([0x3F80], np.uint16), dtypes.bfloat16)
+    assert backend.to_cpu(backend.cast(x, dtypes.float32)).tolist() == [1.0]
+    with pytest.raises(DTypeError, match=r"^from_cpu: argument 'array': expected one of float64, .*, got uint16"):
+        backend.from_cpu(np.zeros(1, np.uint16))
+
+
+# --- the order of work ------------------------------------------------------------------------------------------------
+
+
+def test_time_passes_between_marks(backend: Backend) -> None:
+    start = backend.time_mark()
+    x = backend.full((1000,), 1.0, dtypes.float32)
+    end = backend.time_mark()
+    assert 0 < backend.seconds_between(start, end) < 60
+    backend.record_stream(x, backend.current_stream())
+    assert backend.to_cpu(x).sum() == 1000
+
+
+def test_pinned_memory_holds_arrays(backend: Backend) -> None:
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        array = backend.empty_pinned((2, 3), dtype)
+        array[:] = 0
+        assert (array.shape, array.itemsize) == ((2, 3), dtype.itemsize)
+        assert backend.is_pinned(array) == (backend.name == "cuda")
+        x = backend.from_cpu(array, dtype, non_blocking=True)
+        backend.synchronize()
+        assert not backend.to_cpu(x).any()
+    assert not backend.is_pinned(np.zeros(3))
+    assert not backend.is_pinned(np.zeros(0))

@@ -85,7 +85,7 @@ def training(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[st
     eager = copy.deepcopy(theirs).train().to(memory_format=torch.channels_last)
     channels_last = input.contiguous(memory_format=torch.channels_last)
     torch_optimizer = torch.optim.SGD(eager.parameters(), lr=1e-3, momentum=0.9)
-    model, mine = ours.train(), genesis.from_torch(input)
+    model, mine = ours.train(), genesis.from_torch(channels_last)
     optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
     def step_torch() -> None:

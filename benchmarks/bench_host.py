@@ -41,31 +41,49 @@ def compare(case: str, sides: Sides, wait: Callable[[], object]) -> None:
     print(f"  {case:<28} {shown}")
 
 
-def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch: bool = True) -> None:
-    """All cases on one device."""
+def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch: bool = True) -> list[str]:
+    """All cases on one device. Returns the names of those that failed: one must not cost the others."""
     print(f"{title}: µs per call")
-    backend, index = backends.get(device.partition(":")[0]), 0
-    x, tx = genesis.ones(16, device=device), torch.ones(16, device=device if beside_torch else "cpu")
-    handle, float32 = x.array.handle, dtypes.float32
-    sides: dict[str, Sides] = {
-        "add, backend alone": {"genesis": lambda: backend.add(handle, handle)},
-        "allocate and free": {
-            "genesis": lambda: backend.empty((16,), (1,), float32, index),
-            "torch": lambda: torch.empty(16, device=tx.device),
-        },
-        "add": {"genesis": lambda: x + x, "torch": lambda: tx + tx},
-        "add a number": {"genesis": lambda: x + 1.0, "torch": lambda: tx + 1.0},
-        "add, broadcast": {"genesis": lambda: x[:, None] + x, "torch": lambda: tx[:, None] + tx},
-        "MLP 784-512-256-10, batch 1": mlp(device, tx.device),
-    }
+    failed = []
     with genesis.no_grad(), torch.no_grad():
-        for case, pair in sides.items():
-            if not beside_torch:
-                pair.pop("torch", None)
+        for case, prepare in CASES.items():
             try:
-                compare(case, pair, wait)
-            except NotImplementedError as missing:
-                print(f"  {case:<28} {missing}")
+                sides = prepare(device, torch.device(device if beside_torch else "cpu"))
+                if not beside_torch:
+                    sides.pop("torch", None)
+                compare(case, sides, wait)
+            except Exception as error:
+                failed.append(f"{title}: {case}")
+                print(f"  {case:<28} {type(error).__name__}: {error}")
+    return failed
+
+
+def add_alone(device: str, torch_device: torch.device) -> Sides:
+    backend, handle = backends.get(device), genesis.ones(16, device=device).array.handle
+    return {"genesis": lambda: backend.add(handle, handle)}
+
+
+def allocate(device: str, torch_device: torch.device) -> Sides:
+    backend, float32 = backends.get(device), dtypes.float32
+    return {
+        "genesis": lambda: backend.empty((16,), (1,), float32, 0),
+        "torch": lambda: torch.empty(16, device=torch_device),
+    }
+
+
+def add(device: str, torch_device: torch.device) -> Sides:
+    x, tx = genesis.ones(16, device=device), torch.ones(16, device=torch_device)
+    return {"genesis": lambda: x + x, "torch": lambda: tx + tx}
+
+
+def add_number(device: str, torch_device: torch.device) -> Sides:
+    x, tx = genesis.ones(16, device=device), torch.ones(16, device=torch_device)
+    return {"genesis": lambda: x + 1.0, "torch": lambda: tx + 1.0}
+
+
+def add_broadcast(device: str, torch_device: torch.device) -> Sides:
+    x, tx = genesis.ones(16, device=device), torch.ones(16, device=torch_device)
+    return {"genesis": lambda: x[:, None] + x, "torch": lambda: tx[:, None] + tx}
 
 
 def mlp(device: str, torch_device: torch.device) -> Sides:
@@ -78,6 +96,16 @@ def mlp(device: str, torch_device: torch.device) -> Sides:
     theirs = torch.nn.Sequential(*layers(torch.nn)).to(torch_device)
     x, tx = genesis.ones(1, 784, device=device), torch.ones(1, 784, device=torch_device)
     return {"genesis": lambda: ours(x), "torch": lambda: theirs(tx)}
+
+
+CASES: dict[str, Callable[[str, torch.device], Sides]] = {
+    "add, backend alone": add_alone,
+    "allocate and free": allocate,
+    "add": add,
+    "add a number": add_number,
+    "add, broadcast": add_broadcast,
+    "MLP 784-512-256-10, batch 1": mlp,
+}
 
 
 class StubbedDriver(SimulatedDriver):
@@ -109,13 +137,12 @@ def main() -> int:
     if parser.parse_args().stubbed:
         driver._drivers["simulated"] = StubbedDriver()
         genesis.settings.settings.cuda = "simulated"
-        compare_on("cuda", "stubbed launches", lambda: None, beside_torch=False)
-        return 0
+        return 1 if compare_on("cuda", "stubbed launches", lambda: None, beside_torch=False) else 0
     torch.set_num_threads(1)
-    compare_on("cpu", "cpu", lambda: None)
+    failed = compare_on("cpu", "cpu", lambda: None)
     if torch.cuda.is_available() and driver.is_available():
-        compare_on("cuda", torch.cuda.get_device_name(), torch.cuda.synchronize)
-    return 0
+        failed += compare_on("cuda", torch.cuda.get_device_name(), torch.cuda.synchronize)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ NEURAL = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION, *PO
 NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALISATION)]
 
 ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
+DROPOUTS = words("nn.functional.dropout nn.functional.dropout2d")
 INTEGERS_ONLY = {"nn.functional.one_hot"}
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
@@ -76,8 +77,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
     "mT": lambda x: x.mT,
     "einsum": lambda operands, equation: genesis.einsum(equation, operands),
-    "nn.functional.dropout": _seeded(F.dropout),
-    "nn.functional.dropout2d": _seeded(F.dropout2d),
+    **{name: _seeded(getattr(F, name.rpartition(".")[2])) for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
     "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
@@ -89,6 +89,23 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
     "nn.functional.batch_norm": ("a 1-d input, which has no channels", lambda sample: sample.input.ndim < 2),
 }
+
+# Whether a sample draws random numbers: the CPU draws those of PyTorch's generator, other devices have their own.
+DRAWS: dict[str, Callable[[Any], bool]] = {
+    **{name: lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1 for name in DROPOUTS},
+    "nn.functional.scaled_dot_product_attention": lambda sample: _option(sample, 3, "dropout_p", 0.0) > 0,
+}
+
+# Ops whose 16-bit samples have no one right answer on another device, and why.
+NOT_IN_16_BITS = {
+    "topk": "the samples have equal elements, which come in any order",
+    "nn.functional.scaled_dot_product_attention": "the samples saturate the softmax, where a gradient is a difference "
+    "of products that cancel; tests/conformance/test_fuzz.py has samples of usual size",
+}
+
+
+def _option(sample: Any, position: int, name: str, default: float) -> float:
+    return sample.args[position] if len(sample.args) > position else sample.kwargs.get(name, default)
 
 
 def _values(sample: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from genesis import shapes
+from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
@@ -221,15 +221,17 @@ class BCEWithLogitsLoss(ArrayFunction):
     ) -> NDArray:
         ctx.save(x, target, weight, pos_weight)
         ctx.reduction = reduction
+        dtype = x.dtype
+        x, target, weight, pos_weight = _at_least_float32(x, target, weight, pos_weight)
         if pos_weight is None:
             each = _softplus(x).sub(x.mul(target))
         else:
             each = target.rsub(1).mul(x).add(pos_weight.sub(1).mul(target).add(1).mul(_softplus(x.neg())))
-        return reduced(each if weight is None else each.mul(weight), reduction)
+        return reduced(each if weight is None else each.mul(weight), reduction).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        x, target, weight, pos_weight = ctx.saved
+        x, target, weight, pos_weight = _at_least_float32(*ctx.saved)
         needs_x, needs_target, _, _ = ctx.needs_input_grad
         slope_x = slope_target = None
         if needs_x and pos_weight is None:
@@ -240,6 +242,11 @@ class BCEWithLogitsLoss(ArrayFunction):
             slope_target = x.neg() if pos_weight is None else pos_weight.sub(1).mul(_softplus(x.neg())).sub(x)
         slopes = [s if s is None or weight is None else s.mul(weight) for s in (slope_x, slope_target)]
         return *[None if s is None else spread(grad, s, ctx.reduction) for s in slopes], None, None
+
+
+def _at_least_float32(*arrays: NDArray | None) -> list[Any]:
+    """16 bits are too few for differences of rounded terms."""
+    return [x.to(dtypes.float32) if x is not None and x.dtype.itemsize == 2 else x for x in arrays]
 
 
 def _softplus(x: NDArray) -> NDArray:

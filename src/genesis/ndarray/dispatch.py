@@ -15,12 +15,14 @@ from genesis.shapes import Shape
 class Array:
     """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
 
-    __slots__ = ("changes", "device", "handle")
+    __slots__ = ("_dtype", "_strides", "changes", "device", "handle")
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
         self.handle = handle
         self.device = device
         self.changes = Changes() if changes is None else changes
+        self._dtype: DType | None = None  # asked of the backend once
+        self._strides: Shape | None = None
 
     @property
     def shape(self) -> Shape:
@@ -28,7 +30,18 @@ class Array:
 
     @property
     def dtype(self) -> DType:
-        return backend_of(self.device).dtype(self.handle)
+        dtype = self._dtype
+        if dtype is None:
+            dtype = self._dtype = backend_of(self.device).dtype(self.handle)
+        return dtype
+
+    @property
+    def strides(self) -> Shape:
+        """In elements."""
+        strides = self._strides
+        if strides is None:
+            strides = self._strides = backend_of(self.device).strides(self.handle)
+        return strides
 
     @classmethod
     def full(cls, shape: Shape, value: bool | int | float, dtype: DType, device: Device) -> Self:

@@ -32,10 +32,6 @@ class NDArray(MathOps, NeuralOps):
         return len(self.handle.shape)
 
     @property
-    def strides(self) -> Shape:
-        return backend_of(self.device).strides(self.handle)
-
-    @property
     def offset(self) -> int:
         return backend_of(self.device).offset(self.handle)
 
@@ -174,8 +170,8 @@ class NDArray(MathOps, NeuralOps):
         call_raw("copy_into", self, source)
         self.changes.count += 1
 
-    def add_into(self, source: NDArray) -> None:
-        """In place: self += source, equal shapes and dtypes."""
+    def add_into(self, source: NDArray | int | float) -> None:
+        """In place: self += source, a number or an array of equal shape and dtype."""
         call_raw("add_into", self, source)
         self.changes.count += 1
 

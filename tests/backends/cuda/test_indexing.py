@@ -96,6 +96,7 @@ def test_pad_by_repeating(beside: Beside, mode: str) -> None:
     pads = ((0, 0), (2, 1), (0, 3))
     beside("pad", sample(2, 3, 4), pads, mode, 0)
     beside("pad", sample(4, 3, 2, dtype=torch.float16).permute(2, 1, 0), pads, mode, 0)
+    beside("pad", sample(3, 5), ((0, 0), (-2, 1)), mode, 0)
     beside("pad_backward", sample(2, 6, 7), (2, 3, 4), pads, mode, tolerance=1e-6)
     beside("pad_backward", sample(2, 6, 7, dtype=torch.bfloat16), (2, 3, 4), pads, mode, tolerance=1e-1)
 

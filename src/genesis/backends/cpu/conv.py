@@ -46,10 +46,11 @@ def conv_weight_grad(
     grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Tensor:
     wide = _accumulator(grad.dtype, dilation)
-    weight = torch.empty(weight_shape, dtype=wide)  # its values don't count
+    # Its values don't count, but its order in memory becomes that of the result, as the layers' own weights have it.
+    weight = torch.empty(weight_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (False, True, False))
     grads = aten.convolution_backward(_channels_last(grad).to(wide), _channels_last(input).to(wide), weight, *options)
-    return grads[1].to(grad.dtype).contiguous()  # row-major like the parameter that an optimizer changes by it
+    return grads[1].to(grad.dtype)
 
 
 def _accumulator(dtype: torch.dtype, dilation: Pair) -> torch.dtype:

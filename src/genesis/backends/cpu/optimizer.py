@@ -20,7 +20,7 @@ def sgd_step(
         _sgd_step_in_float32(params, grads, buffers, lr, momentum, dampening, weight_decay, nesterov, maximize, first)
         return
     torch._fused_sgd_(
-        list(params), list(grads), list(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
+        _flat(params), _flat(grads), _flat(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
         dampening=dampening, nesterov=nesterov, maximize=maximize, is_first_step=first,
     )  # fmt: skip
 
@@ -43,10 +43,15 @@ def adam_step(
     fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
     steps = [torch.tensor(float(step)) for _ in params]
     fused(
-        list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), list(max_exp_avg_sqs or ()), steps,
+        _flat(params), _flat(grads), _flat(exp_avgs), _flat(exp_avg_sqs), _flat(max_exp_avg_sqs or ()), steps,
         lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps,
         amsgrad=max_exp_avg_sqs is not None, maximize=maximize,
     )  # fmt: skip
+
+
+def _flat(arrays: Sequence[Tensor]) -> list[Tensor]:
+    """Dense arrays as rows, in the order of their memory: torch's fused kernels copy whatever is not row-major."""
+    return [array if array.is_contiguous() else array.as_strided((array.numel(),), (1,)) for array in arrays]
 
 
 def scale_into(arrays: Sequence[Tensor], factor: Operand) -> None:

@@ -63,7 +63,7 @@ def copy_into(target: Tensor, source: Operand) -> None:
         target.fill_(source)
 
 
-def add_into(target: Tensor, source: Tensor) -> None:
+def add_into(target: Tensor, source: Operand) -> None:
     target.add_(source)
 
 

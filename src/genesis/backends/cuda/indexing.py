@@ -114,8 +114,9 @@ def _cached_index(size: int, before: int, after: int, mode: str, device: int, st
     index = np.arange(-before, size + after, dtype=np.int64)
     if mode == "replicate":
         index = index.clip(0, size - 1)
-    elif mode == "circular":
-        index = index % size
+    elif mode == "circular":  # what is left after cropping goes round
+        start = max(-before, 0)
+        index = start + (index - start) % (size - start - max(-after, 0))
     else:  # reflect, without the edge itself
         index = np.abs(index)
         index = np.where(index >= size, 2 * (size - 1) - index, index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from genesis import dtypes
+from genesis.backends.contract import Operand
 from genesis.backends.cuda import array, driver, faults, memory, streams
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import storage as kernels
@@ -75,7 +76,7 @@ def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
     apply_into(as_bits(target), kernels._copy_kernel, as_bits(source))  # equal dtypes: bits move, whatever they mean
 
 
-def add_into(target: DeviceArray, source: DeviceArray) -> None:
+def add_into(target: DeviceArray, source: Operand) -> None:
     apply_into(target, kernels._add_into_kernel, target, source)
 
 

@@ -58,8 +58,7 @@ class _BatchNorm(Module):
         """
         update = self.training and self.track_running_stats
         if update and self.num_batches_tracked is not None:
-            count = self.num_batches_tracked.array
-            count.copy_into(count.add(1))  # on the array: a counter has no place in a graph
+            self.num_batches_tracked.array.add_into(1)  # the array: a counter has no place in a graph
         momentum = self.momentum
         if momentum is None:
             momentum = 1.0 / self.num_batches_tracked.item() if update else 0.0

@@ -71,21 +71,26 @@ class Product:
         self._algorithm = found.algorithm
         number = ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float
         self._one, self._zero = number(1), number(0)
+        here: Any = driver.get()
+        self._driver, self._note = here, here.recorder(device)
 
     def run(self, out: int, x: int, y: int, bias: int, workspace: int) -> None:
         """Addresses; on the current stream."""
-        here: Any = driver.get()
-        here.activate(self._device)
+        self._driver.activate(self._device)
         library, context, descriptor, a, b, d = self._handles
+        stream = streams.current_handle(self._device)
         with self._lock:  # the bias is an attribute of the descriptor
             if bias:
                 _set(library.cublasLtMatmulDescSetAttribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(bias))
             status = library.cublasLtMatmul(
                 context, descriptor, ctypes.byref(self._one), y, a, x, b, ctypes.byref(self._zero), out, d, out, d,
-                ctypes.byref(self._algorithm), workspace, self.workspace, streams.current_handle(self._device),
+                ctypes.byref(self._algorithm), workspace, self.workspace, stream,
             )  # fmt: skip
         _check(status, "cublasLtMatmul")
-        here.note_launch(self._device, "cublasLtMatmul")
+        self._note("cublasLtMatmul")
+        if self._driver.watch_launches:
+            values = (out, x, y, bias, workspace)
+            self._driver.launched(self._device, "cublasLtMatmul", (1, 1, 1), stream, values)
 
 
 def products(

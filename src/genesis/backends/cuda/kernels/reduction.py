@@ -310,9 +310,10 @@ def _cumsum_kernel(
     if sums_ptr is not None:
         splits = tl.arange(0, BLOCK_SPLITS)
         before = row_mask[:, None] & (splits < tl.program_id(1))[None, :]
-        carry = tl.sum(tl.load(sums_ptr + splits[None, :] * counts[0] + rows[:, None], mask=before, other=0), 1)
+        sums = tl.load(sums_ptr + splits[None, :] * counts[0] + rows[:, None], mask=before, other=0)
+        carry = tl.sum(sums, 1, keep_dims=True)
     else:
-        carry = tl.zeros((BLOCK_KEPT,), ACCUMULATE)
+        carry = tl.zeros((BLOCK_KEPT, 1), ACCUMULATE)
     first, last = _split(counts)
     for tile in range(first, last):
         columns = tile * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
@@ -320,9 +321,9 @@ def _cumsum_kernel(
             columns = tl.cast(tile, tl.int64) * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
         mask = row_mask[:, None] & (columns < counts[4])[None, :]
         values = tl.load(x_rows + (columns * inner[1])[None, :], mask=mask, other=0).to(ACCUMULATE)
-        running = tl.cumsum(values, 1) + carry[:, None]
+        running = tl.cumsum(values, 1) + carry
         tl.store(out_rows + (columns * out_stride)[None, :], running.to(out_ptr.dtype.element_ty), mask=mask)
-        carry += tl.sum(values, 1)
+        carry += tl.sum(values, 1, keep_dims=True)  # two dimensions: Triton 3.6 cannot compile it with one
 
 
 _ROWS = {"KEPT_RANK": 1, "OUTER_RANK": 1, "INNER_RANK": 1, "WIDE": False, "BLOCK_KEPT": 2, "BLOCK_INNER": 1024}
@@ -380,20 +381,25 @@ SPECIMENS = [
     *(
         Specimen(
             _cumsum_kernel,
-            (out, dtype, sums, (640, 70, 7, 70, 71680), (64, 10, 1, 7168), (64, 10, 1, 64), (71680, 64), 64),
+            (out, dtype, sums, *walk),
             {
                 "ACCUMULATE": accumulate,
-                "KEPT_RANK": 2,
+                "KEPT_RANK": len(walk[1]) // 2,
                 "WIDE": False,
-                "BLOCK_KEPT": 2,
-                "BLOCK_INNER": 1024,
+                "BLOCK_KEPT": block_kept,
+                "BLOCK_INNER": block_inner,
                 "BLOCK_SPLITS": 128,
             },
         )
-        for dtype, out, accumulate in (
-            (dtypes.bfloat16, dtypes.bfloat16, tl.float32),
-            (dtypes.int32, dtypes.int64, tl.int64),
+        for walk, block_kept, block_inner in (
+            (((640, 70, 7, 70, 71680), (64, 10, 1, 7168), (64, 10, 1, 64), (71680, 64), 64), 2, 1024),
+            (((105, 1, 1, 1, 4), (105, 1), (105, 1), (4, 105), 105), 128, 4),
         )
-        for sums in (None, dtypes.float32 if out is dtypes.bfloat16 else out)
+        for dtype, out, total, accumulate in (
+            (dtypes.float32, dtypes.float32, dtypes.float32, tl.float32),
+            (dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, tl.float32),
+            (dtypes.int32, dtypes.int64, dtypes.int64, tl.int64),
+        )
+        for sums in (None, total)
     ),
 ]

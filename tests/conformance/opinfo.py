@@ -1,0 +1,73 @@
+"""PyTorch's op database as test cases: which op in which dtype, its samples, and one run of them on a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.conformance import surface
+from tests.conformance.harness import check_refused, check_sample, find, tensors
+
+OPS: dict[str, list[Any]] = {}
+for info in op_db:
+    OPS.setdefault(info.name, []).append(info)
+WITH_ERRORS = [name for name in surface.NAMES if any(op.error_inputs_func for op in OPS.get(name, ()))]
+ITS_WARNINGS = ("ignore:Using padding='same'", "ignore:reduction. 'mean' divides")  # PyTorch's own, in its samples
+
+
+def cases(everywhere: Sequence[torch.dtype] = (), where_all: Sequence[torch.dtype] = ()) -> Iterator[Any]:
+    """Parameters (op, dtype): each op in float32 and in the dtypes `everywhere`; those of surface.ALL_DTYPES also in
+    the dtypes `where_all`."""
+    for name in surface.NAMES:
+        for op in OPS.get(name, ()):
+            main = torch.int64 if name in surface.INTEGERS_ONLY else torch.float32
+            extra = () if name in surface.NOT_IN_16_BITS else everywhere
+            extra = (*extra, *(where_all if name in surface.ALL_DTYPES else ()))
+            for dtype in [dtype for dtype in (main, *extra) if dtype in op.dtypes]:
+                variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
+                yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
+
+
+def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | None = None) -> None:
+    """Every sample of an op on a device, or the number `most` of them, spread over those that are small."""
+    ours = find(op.name)
+    assert ours is not None, f"genesis.{op.name} is missing"
+    refused = surface.DEVIATIONS.get(op.name, ("", lambda sample: False))[1]
+    draws = surface.DRAWS.get(op.name, lambda sample: False) if device != "cpu" else lambda sample: False
+    gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
+    for number, sample in samples if most is None else _spread(samples, most):
+        if refused(sample):
+            check_refused(ours, sample, surface.DEVIATIONS[op.name][0], device)
+            continue
+        if draws(sample):
+            continue
+        try:
+            check_sample(ours, op.op, sample, device, gradients)
+        except Exception as error:
+            raise AssertionError(f"{op.name} sample {number}: {sample}\n{type(error).__name__}: {error}") from error
+
+
+def _spread(samples: list[tuple[int, Any]], most: int, largest: int = 3000) -> list[tuple[int, Any]]:
+    def size(numbered: tuple[int, Any]) -> int:
+        sample = numbered[1]
+        return sum(tensor.numel() for tensor in tensors((sample.input, sample.args, sample.kwargs), torch.Tensor))
+
+    small = sorted((numbered for numbered in samples if size(numbered) <= largest), key=size)
+    return small[:: math.ceil(len(small) / most)] if small else []
+
+
+def check_errors(name: str, device: str = "cpu") -> None:
+    """Every call that PyTorch refuses ends in an error with a message."""
+    ours = find(name)
+    assert ours is not None, f"genesis.{name} is missing"
+    refused = surface.DEVIATIONS.get(name, ("", lambda sample: False))[1]
+    for op in OPS[name]:
+        for error_input in op.error_inputs("cpu") if op.error_inputs_func else ():
+            if not refused(error_input.sample_input):
+                check_refused(ours, error_input.sample_input, error_input.error_regex, device)

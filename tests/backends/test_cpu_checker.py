@@ -54,6 +54,17 @@ def test_what_is_right_passes() -> None:
         y[genesis.tensor([0, 3], device="cuda")] = 0.0
 
 
+@pytest.mark.parametrize("dtype", [genesis.float16, genesis.bfloat16], ids=str)
+def test_norms_of_16_bits_pass(dtype: genesis.DType) -> None:
+    with override(check="cpu"):
+        x = genesis.randn(4, 6, 3, 3, device="cuda", dtype=dtype, requires_grad=True)
+        weight = genesis.ones(6, device="cuda", dtype=dtype, requires_grad=True)
+        F.batch_norm(x, None, None, weight, weight, training=True).sum().backward()
+        F.group_norm(x, 2, weight, weight).sum().backward()
+        F.layer_norm(x.reshape(4, 9, 6), (6,), weight, weight).sum().backward()
+        F.rms_norm(x.reshape(4, 9, 6), (6,), weight).sum().backward()
+
+
 def test_packed_convolutions_are_checked() -> None:
     cuda = backends.get("cuda")
     input, weight = (genesis.randn(shape, device="cuda").array.handle for shape in [(1, 2, 5, 5), (3, 2, 3, 3)])

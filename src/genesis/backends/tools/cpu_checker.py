@@ -51,7 +51,9 @@ def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, O
                 return result
             inputs = operands.arguments(op, (*args, *kwargs.values()))
             pairs = [("argument", *pair) for pair in enumerate(zip(inputs, _handles(theirs, options), strict=True))]
-            outputs = zip(operands.results(op, result), operands.results(op, expected), strict=False)
+            outputs = list(zip(operands.results(op, result), operands.results(op, expected), strict=False))
+            if op in _REFERENCES:
+                outputs = [(ours, copies.cpu.cast(theirs, backend.dtype(ours))) for ours, theirs in outputs]
             pairs += [("result", *pair) for pair in enumerate(outputs) if pair[0] == 0 or op not in _FIRST_RESULT_ONLY]
             for kind, number, (ours, reference) in pairs:
                 difference = _difference(copies, ours, reference, before, inputs)
@@ -101,7 +103,22 @@ def _attention_backward(cpu: Backend, op: str, grad: Any, query: Any, key: Any, 
     return cpu.attention_backward(grad, query, key, value, mask, y, saved, is_causal, scale)
 
 
-_REFERENCES: dict[str, Callable[..., Any]] = {"attention_backward": _attention_backward}
+def _norm_backward(cpu: Backend, op: str, *args: Any) -> Any:
+    """In float32 at least: in which dtype the statistics of 16-bit arrays are is each backend's own choice."""
+
+    def widened(value: Any) -> Any:
+        is_short = hasattr(value, "shape") and cpu.dtype(value) in (dtypes.float16, dtypes.bfloat16)
+        return cpu.cast(value, dtypes.float32) if is_short else value
+
+    return getattr(cpu, op)(*map(widened, args))
+
+
+_REFERENCES: dict[str, Callable[..., Any]] = {
+    "attention_backward": _attention_backward,
+    **dict.fromkeys(
+        ("batch_norm_backward", "layer_norm_backward", "group_norm_backward", "rms_norm_backward"), _norm_backward
+    ),
+}  # what to compare with, where it is not the same op with the same arguments
 
 
 def _handles(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:

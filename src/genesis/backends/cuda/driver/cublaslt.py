@@ -69,6 +69,8 @@ class Product:
         self.workspace = int(found.workspace)
         self._device, self._handles, self._lock = device, handles, lock
         self._algorithm = found.algorithm
+        here: Any = driver.get()
+        self._note = here.recorder(device)
         number = ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float
         self._one, self._zero = number(1), number(0)
 
@@ -85,7 +87,7 @@ class Product:
                 ctypes.byref(self._algorithm), workspace, self.workspace, streams.current_handle(self._device),
             )  # fmt: skip
         _check(status, "cublasLtMatmul")
-        here.note_launch(self._device, "cublasLtMatmul")
+        self._note("cublasLtMatmul")
 
 
 def products(

@@ -4,7 +4,7 @@
     python benchmarks/bench_ops.py --only matmul attention      these families
     python benchmarks/bench_ops.py --dry-run                    no GPU: every case, tiny, on the simulated device
 
-Each case is compared before it is timed. Speed, the table's last column, is PyTorch's time over Genesis'. Rates are shown
+Each case is compared before it is timed. Speed, the last column, is PyTorch's time over Genesis'. Rates are shown
 against what a large copy and large products reached in the same run. float32 is without TF32 on both sides.
 """
 

@@ -4,18 +4,20 @@
     comparison.measure("relu 1 MB", {"torch": lambda: torch.relu(x), "genesis": lambda: F.relu(y)})
     comparison.finish()
 
-The first side is the reference: a ratio below 1 is less time. finish() writes benchmarks/results/<name>.json.
+The first side is the reference: a ratio below 1 is less time. finish() writes <name>.json and a table, <name>.md, into
+benchmarks/results.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from genesis.cli.info import num_cores, processor, versions
 
@@ -39,45 +41,109 @@ def interleaved(sides: Mapping[str, Side], rounds: int, warmup: int = 3) -> dict
     return times
 
 
-class Comparison:
-    """The rows of one benchmark script, printed as they come and written to a file at the end."""
+class Work(NamedTuple):
+    """What a call must do at least, and what the machine can do in a second, as far as it was measured."""
 
-    def __init__(self, name: str) -> None:
+    num_bytes: float = 0  # read and written
+    num_operations: float = 0
+    bytes_per_second: float = 0
+    operations_per_second: float = 0
+
+    def figures(self, milliseconds: float) -> dict[str, Any]:
+        """The achieved rate, and its share of the machine's; of the kind of work that takes the machine longer."""
+        num_bytes, num_operations, bytes_rate, operations_rate = self
+        by_bytes = num_bytes / bytes_rate if bytes_rate else 0
+        by_operations = num_operations / operations_rate if operations_rate else 0
+        if by_operations > by_bytes or not num_bytes:
+            amount, unit, floor = num_operations / 1e12, "TFLOP/s", by_operations
+        else:
+            amount, unit, floor = num_bytes / 1e9, "GB/s", by_bytes
+        if not amount:
+            return {}
+        seconds = milliseconds / 1e3
+        return {"rate": round(amount / seconds, 1), "unit": unit, "of_ceiling": round(floor / seconds, 3)}
+
+
+class Comparison:
+    """The rows of one benchmark script, printed as they come and written to files at the end."""
+
+    def __init__(self, name: str, **machine: Any) -> None:
+        """machine: what to keep about it beside its processor."""
         self.name = name
+        self.machine = {"processor": processor(), "cores": num_cores(), **machine}
         self.rows: list[dict[str, Any]] = []
-        print(f"{name}: {processor()}, {num_cores()} cores")
+        print(f"{name}: {', '.join(f'{key} {value}' for key, value in self.machine.items())}")
 
     def measure(self, case: str, sides: Mapping[str, Side], rounds: int = 15, warmup: int = 3) -> None:
         """Time the sides against each other; the first is the reference."""
         self.add(case, interleaved(sides, rounds, warmup))
 
-    def add(self, case: str, times: Mapping[str, list[float]]) -> None:
-        """A row from times measured elsewhere, in milliseconds."""
+    def add(self, case: str, times: Mapping[str, list[float]], family: str = "", work: Work | None = None) -> None:
+        """A row per side from times measured elsewhere, in milliseconds."""
         reference = statistics.median(next(iter(times.values())))
         for side, values in times.items():
             median = statistics.median(values)
             row = {
+                "family": family,
                 "case": case,
                 "side": side,
-                "median_ms": round(median, 4),
-                "fastest_ms": round(min(values), 4),
+                "median_ms": round(median, 6),
+                "fastest_ms": round(min(values), 6),
                 "ratio": round(median / reference, 3),
                 "rounds": len(values),
+                **({} if work is None else work.figures(median)),
             }
             self.rows.append(row)
-            print(f"  {case:<32} {side:<24} {median:10.2f} ms   ×{row['ratio']:.2f}", flush=True)
+            print(f"  {case:<44} {side:<22} {_time(median):>10}   ×{row['ratio']:.2f}{_rate(row)}", flush=True)
 
-    def finish(self) -> Path:
+    def speeds(self, side: str) -> dict[str, list[float]]:
+        """By family, how many times faster a side was than the reference, case by case."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            if row["side"] == side:
+                found.setdefault(row["family"], []).append(1 / max(row["ratio"], 1e-3))
+        return found
+
+    def markdown(self) -> str:
+        """A table: a line per case; the last side's rate, its share of the machine's, and its speed."""
+        sides = list(dict.fromkeys(row["side"] for row in self.rows))
+        lines = [
+            f"| case | {' | '.join(sides)} | rate | of the machine's | speed |",
+            f"|---|{'---|' * len(sides)}---|---|---|",
+        ]
+        for case, rows in self._by_case():
+            times = [_time(by_side["median_ms"]) if by_side else "" for by_side in map(rows.get, sides)]
+            last = list(rows.values())[-1]
+            rate = f"{last['rate']:,.0f} {last['unit']}" if "rate" in last else ""
+            share = f"{last['of_ceiling']:.0%}" if last.get("of_ceiling") else ""
+            lines.append(f"| {case} | {' | '.join(times)} | {rate} | {share} | {1 / max(last['ratio'], 1e-3):.2f}× |")
+        about = [f"{key}: {value}" for key, value in {**self.machine, **versions()}.items()]
+        return f"# {self.name}\n\n{'; '.join(about)}; {datetime.date.today().isoformat()}\n\n" + "\n".join(lines) + "\n"
+
+    def _by_case(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+        for case, rows in itertools.groupby(self.rows, key=lambda row: row["case"]):
+            yield case, {row["side"]: row for row in rows}
+
+    def finish(self, folder: Path = RESULTS) -> Path:
         """Write what was measured, with the machine and the versions."""
         report = {
             "benchmark": self.name,
             "date": datetime.date.today().isoformat(),
-            "machine": {"processor": processor(), "cores": num_cores()},
+            "machine": self.machine,
             "versions": versions(),
             "rows": self.rows,
         }
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{self.name}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        print(f"  written to {path}")
+        path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
+        print(f"  written to {path} and {path.stem}.md")
         return path
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.2f} ms" if milliseconds >= 1 else f"{milliseconds * 1e3:.1f} µs"
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return f"   {row['rate']:,.0f} {row['unit']}, {row['of_ceiling']:.0%}" if "rate" in row else ""

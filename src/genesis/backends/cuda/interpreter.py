@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import threading
@@ -175,6 +176,11 @@ class _Builder(InterpreterBuilder):
 
     regions: Regions
     kernel_name: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        precisions = (*self.options.allowed_dot_input_precisions, "bf16x6")  # all are float32 here
+        self.options = dataclasses.replace(self.options, allowed_dot_input_precisions=precisions)
 
     def _check(self, what: str, pointers: TensorHandle, mask: np.ndarray) -> None:
         num_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)

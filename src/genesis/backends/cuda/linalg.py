@@ -24,7 +24,7 @@ Run = Callable[[DeviceArray, DeviceArray, DeviceArray, DeviceArray | None], None
 # By bytes per element, from large to small: as many as two neighbours of the first guess are measured.
 _TILES = {
     2: (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(128, 64, 64, 4, 4), Tile(64, 64, 64, 4, 4)),
-    4: (Tile(128, 128, 32, 8, 3), Tile(128, 64, 32, 4, 3), Tile(64, 64, 32, 4, 4), Tile(32, 64, 64, 4, 3)),
+    4: (Tile(64, 64, 32, 4, 3), Tile(32, 64, 32, 4, 3), Tile(32, 32, 64, 4, 3), Tile(16, 64, 64, 4, 3)),
     8: (Tile(64, 64, 16, 4, 3), Tile(32, 32, 32, 4, 3)),
 }
 _INTEGER_TILES = (Tile(32, 32, 16, 4, 2),)
@@ -127,7 +127,6 @@ def _triton_run(problem: Problem, tile: Tile) -> Run:
     constants: dict[str, Any] = {
         "BATCH_RANK": len(p.batch_shape),
         "COMPUTE": COMPUTE[p.dtype if p.dtype.is_floating_point else dtypes.int64],
-        "PRECISION": tiles.DOT_PRECISION[p.dtype],
         "WIDE": wide,
         "GROUP": _GROUP,
         **tile.constants,

@@ -6,7 +6,6 @@ import triton.language as tl
 from genesis import dtypes
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import Specimen
-from genesis.backends.cuda.tiles import DOT_PRECISION
 
 
 @triton.jit
@@ -48,7 +47,6 @@ def _matmul_kernel(
     y_batch_strides,
     BATCH_RANK: tl.constexpr,
     COMPUTE: tl.constexpr,
-    PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -81,8 +79,8 @@ def _matmul_kernel(
         y = tl.load(y_ptrs, mask=(terms[:, None] < left) & column_mask[None, :], other=0)
         if COMPUTE.is_int():  # tensor cores have no wide integers
             accumulator += tl.sum(x.to(COMPUTE)[:, :, None] * y.to(COMPUTE)[None, :, :], axis=1)
-        else:
-            accumulator = tl.dot(x, y, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
+        else:  # multiply-adds in float32, too: with any strides, cutting it up for the tensor cores costs more
+            accumulator = tl.dot(x, y, accumulator, input_precision="ieee", out_dtype=COMPUTE)
         x_ptrs += BLOCK_K * x_strides[1]
         y_ptrs += BLOCK_K * y_strides[0]
     if bias_ptr is not None:
@@ -95,7 +93,7 @@ def _matmul_kernel(
 def _specimen(dtype, block, x_strides, y_strides, bias=None, wide=False):
     args = (dtype, dtype, dtype, bias, 512, 256, 512, x_strides, y_strides, (2,), (64,), (0,))
     compute = COMPUTE[dtype if dtype.is_floating_point else dtypes.int64]
-    constants = {"BATCH_RANK": 1, "COMPUTE": compute, "PRECISION": DOT_PRECISION[dtype], "WIDE": wide, "GROUP": 8}
+    constants = {"BATCH_RANK": 1, "COMPUTE": compute, "WIDE": wide, "GROUP": 8}
     blocks = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 16 if dtype.itemsize > 4 else 32}
     return Specimen(_matmul_kernel, args, {**constants, **blocks, "num_warps": 4, "num_stages": 3})
 

@@ -91,12 +91,12 @@ def put(cuda: Backend, leaf: Any) -> Any:
         return leaf
     memory = torch.as_strided(leaf, (leaf.untyped_storage().nbytes() // leaf.itemsize,), (1,), 0)
     bits = memory.view(torch.uint16) if leaf.dtype is torch.bfloat16 else memory
-    whole = cuda.from_host(bits.numpy(), dtypes.BY_NAME[str(leaf.dtype).removeprefix("torch.")])
+    whole = cuda.from_cpu(bits.numpy(), dtypes.BY_NAME[str(leaf.dtype).removeprefix("torch.")])
     return cuda.view(whole, tuple(leaf.shape), leaf.stride(), leaf.storage_offset())
 
 
 def get(cuda: Backend, x: DeviceArray) -> torch.Tensor:
-    host = torch.from_numpy(cuda.to_host(x))
+    host = torch.from_numpy(cuda.to_cpu(x))
     return host.view(torch.bfloat16) if x.dtype is dtypes.bfloat16 else host
 
 

@@ -16,7 +16,7 @@ SEEDS, SEEDS_ON_A_GPU = 2, 30
 NOT_DRAWN = words("""
     dtype strides offset data_pointer empty full arange view copy from_host to_host from_dlpack synchronize
     manual_seed get_rng_state set_rng_state rand randn randint randperm dropout
-    conv_bn_relu conv_bn_relu_backward conv_prepack conv_prepacked
+    conv_prepack conv_prepacked
     sgd_step adam_step scale_into norms unscale_into
 """)
 

@@ -50,7 +50,7 @@ def describe(call: Call) -> str:
 def _compare(call: Call) -> None:
     cpu, cuda = backends.get("cpu"), backends.get("cuda")
     floats = [leaf.dtype for leaf in _tensors(call.arguments) if leaf.dtype.is_floating_point]
-    tolerance = max((TOLERANCE[dtype] for dtype in floats), default=0.0)
+    tolerance = call.slack * max((TOLERANCE[dtype] for dtype in floats), default=0.0)
     exact = _tensors(call.run(cpu, *tree_map(_widened, call.arguments)))
     try:
         rounded = _tensors(call.run(cpu, *tree_map(_copied, call.arguments)))

@@ -12,7 +12,7 @@ from genesis.backends.cuda.conv import conv_forward, conv_input_grad, conv_weigh
 from genesis.backends.cuda.kernels import conv_bn_relu as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.storage import copy
+from genesis.backends.cuda.storage import copy, copy_into
 from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, equivalent
 
@@ -28,6 +28,8 @@ def conv_bn_relu(
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
     x = conv_forward(input, weight, bias, stride, padding, dilation, groups)
     gamma, beta = _dense(gamma), _dense(beta)
+    running = (running_mean, running_var)
+    running_mean, running_var = (_dense(statistic) for statistic in running)
     num_channels, device = x.shape[1], x.device_index
     mean = array.empty((num_channels,), _wide(x.dtype), device)
     inverse_std = array.empty((num_channels,), _wide(x.dtype), device)
@@ -40,6 +42,9 @@ def conv_bn_relu(
             kernels._training_statistics_kernel, per_channel, mean, inverse_std, running_mean, running_var, partial,
             *chunks.sizes, float(momentum), float(eps), BLOCK=_CHANNELS,
         )  # fmt: skip
+        for statistic, changed in zip(running, (running_mean, running_var), strict=True):
+            if statistic is not None and statistic is not changed:
+                copy_into(statistic, changed)
     else:
         launch(
             kernels._running_statistics_kernel, per_channel, mean, inverse_std, running_mean, running_var,

@@ -235,6 +235,11 @@ class _Builder(InterpreterBuilder):
     create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)  # noqa: E731
     create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)  # noqa: E731
 
+    def create_splat(self, result_type: Any, arg: TensorHandle) -> TensorHandle:
+        if arg.data.dtype == np.bool_:  # a comparison's result still bears the type of what was compared
+            arg = TensorHandle(arg.data, tl.int1)
+        return super().create_splat(result_type, arg)
+
     def create_dot(self, a: TensorHandle, b: TensorHandle, d: TensorHandle, *rest: Any) -> TensorHandle:
         if a.dtype.scalar == tl.bfloat16:
             a, b = self.cast_impl(a, tl.float32), self.cast_impl(b, tl.float32)

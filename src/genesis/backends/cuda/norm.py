@@ -136,11 +136,16 @@ def batch_norm(
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
     _floats_only("batch_norm", x)
     x, weight, bias = _dense(x), _contiguous(weight), _contiguous(bias)
+    running = (running_mean, running_var)
+    running_mean, running_var = (_contiguous(statistic) for statistic in running)
     if training:
         mean, inverse_std = (array.empty(x.shape[1:2], accumulator(x.dtype), x.device_index) for _ in range(2))
         if x.size:
             plan = walk(x, _all_but_channels(x))
             _statistics(x, plan, mean, inverse_std, running_mean, running_var, momentum, eps)
+        for statistic, changed in zip(running, (running_mean, running_var), strict=True):
+            if statistic is not None and statistic is not changed:
+                storage.copy_into(statistic, changed)
     else:
         assert running_mean is not None
         assert running_var is not None

@@ -1,0 +1,95 @@
+"""Every kernel family once on small arrays, in about a minute under compute-sanitizer; PyTorch stays on the CPU.
+
+    compute-sanitizer --tool memcheck python -m tests.gpu_sanitize
+    compute-sanitizer --tool racecheck python -m tests.gpu_sanitize --only sum var argmax softmax layer_norm
+    GENESIS_CUDA=simulated python -m tests.gpu_sanitize
+
+Results are compared with the CPU's too. The calls of the contract's ops are the fuzzer's; the steps beside them are
+those of optimizers, generators and layers that the fuzzer does not draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable
+
+import genesis
+import genesis.nn.functional as F
+from genesis import amp, nn, optim
+from tests.conformance import fuzz
+from tests.conformance.fuzz_ops import OPS
+
+
+def draw_numbers() -> None:
+    genesis.manual_seed(0)
+    for made in (genesis.rand(1025, device="cuda"), F.dropout(genesis.ones(1025, device="cuda"), 0.5)):
+        assert 0.3 < (made > 0.5).float().mean().item() < 0.7
+    assert abs(genesis.randn(4096, device="cuda").mean().item()) < 0.1
+    assert sorted(genesis.randperm(300, device="cuda").tolist()) == list(range(300))
+    assert set(genesis.randint(0, 3, (100,), device="cuda").tolist()) == {0, 1, 2}
+
+
+def step_optimizers() -> None:
+    """All of them on vectors of several lengths: gradient clipping, scaling and the steps are one launch for all."""
+    sizes = (1, 130, 1025)
+    for make in (optim.SGD, optim.Adam, optim.AdamW, optim.LARS):
+        results = []
+        for device in ("cpu", "cuda"):
+            weights = [genesis.full((size,), 2.0, device=device).requires_grad_() for size in sizes]
+            optimizer, scaler = make(weights, lr=0.01), amp.GradScaler(device, init_scale=8.0)
+            for _ in range(2):
+                optimizer.zero_grad()
+                scaler.scale(sum([weight.square().sum() for weight in weights[1:]], weights[0].sum())).backward()
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(weights, 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+            results.append([weight[-1].item() for weight in weights])
+        assert all(abs(a - b) < 1e-5 for a, b in zip(*results, strict=True)), f"{make.__name__}: {results}"
+
+
+def infer_with_packed_weights() -> None:
+    layer, x = nn.ConvBNReLU(3, 20, 3).eval(), genesis.randn(2, 3, 9, 9)
+    with genesis.no_grad():
+        expected = layer(x)
+        difference = layer.to("cuda")(x.to("cuda")).cpu() - expected
+    assert difference.abs().max().item() < 1e-4
+
+
+STEPS: dict[str, Callable[[], None]] = {
+    step.__name__: step for step in (draw_numbers, step_optimizers, infer_with_packed_weights)
+}
+
+
+def run(names: list[str], num_seeds: int = 1) -> list[str]:
+    """Run these ops and steps; what failed."""
+    failures = []
+    for name in names:
+        try:
+            if name in STEPS:
+                STEPS[name]()
+            else:
+                for seed in range(num_seeds):
+                    fuzz.check(name, seed)
+        except Exception:
+            failures.append(f"{name}\n{traceback.format_exc()}")
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    every = [*OPS, *STEPS]
+    parser.add_argument("--only", nargs="+", choices=every, metavar="NAME", default=every, help="ops and steps")
+    parser.add_argument("--seeds", type=int, default=1, help="calls per op")
+    arguments = parser.parse_args()
+    failures = run(arguments.only, arguments.seeds)
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"{len(arguments.only)} ops and steps, {len(failures)} failed")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

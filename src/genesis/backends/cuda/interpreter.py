@@ -174,6 +174,7 @@ def _libdevice_function(symbol: str) -> Callable[..., Any]:
 class _Builder(InterpreterBuilder):
     """Triton's builder of NumPy results, corrected."""
 
+    options: Any
     regions: Regions
     kernel_name: str
 

@@ -11,6 +11,7 @@ import torch
 from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import norm as norm_module
+from genesis.backends.cuda.walk import walk
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -210,14 +211,15 @@ def test_batch_norm_layouts(cuda: Backend, put: Put, get: Get, layout: str) -> N
         assert cuda.batch_norm(put(x), None, None, None, None, True, 0.1, 1e-5)[0].strides == x.stride()
 
 
-def test_batch_norm_in_splits(cuda: Backend, put: Put, get: Get) -> None:
-    for layout in ("contiguous", "channels last"):
-        x = LAYOUTS[layout](randn(8, 3, 50, 60) * 0.01 + 100)
-        check_batch_norm(cuda, put, get, x.double(), True, randn(*x.shape, dtype=torch.float64, seed=3))
-        mean, inverse_std = cuda.batch_norm(put(x), None, None, None, None, True, 0.1, 1e-5)[1:]
-        exact = x.double().var((0, 2, 3), correction=0)
-        torch.testing.assert_close(get(inverse_std).double(), (exact + 1e-5).rsqrt(), rtol=1e-4, atol=0)
-        torch.testing.assert_close(get(mean).double(), x.double().mean((0, 2, 3)), rtol=1e-6, atol=0)
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
+def test_batch_norm_in_splits(cuda: Backend, put: Put, get: Get, layout: str) -> None:
+    x = LAYOUTS[layout](randn(8, 3, 16, 32) * 0.01 + 100)
+    assert walk(put(x), (0, 2, 3)).num_splits == 2
+    check_batch_norm(cuda, put, get, x.double(), True, randn(*x.shape, dtype=torch.float64, seed=3))
+    mean, inverse_std = cuda.batch_norm(put(x), None, None, None, None, True, 0.1, 1e-5)[1:]
+    exact = x.double().var((0, 2, 3), correction=0)
+    torch.testing.assert_close(get(inverse_std).double(), (exact + 1e-5).rsqrt(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(get(mean).double(), x.double().mean((0, 2, 3)), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "group_norm", "rms_norm", "batch_norm"])

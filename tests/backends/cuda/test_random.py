@@ -69,7 +69,7 @@ def test_randint_of_a_wide_range(cuda: Backend, get: Get) -> None:
     assert 2**30 < x.max() < 2**31
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 1000])
+@pytest.mark.parametrize("n", [0, 1, 5, 250])
 @pytest.mark.parametrize("ranked", [True, False])
 def test_randperm(cuda: Backend, get: Get, monkeypatch: pytest.MonkeyPatch, n: int, ranked: bool) -> None:
     if not ranked:
@@ -80,7 +80,7 @@ def test_randperm(cuda: Backend, get: Get, monkeypatch: pytest.MonkeyPatch, n: i
         x = get(cuda.randperm(n, dtype))
         assert x.dtype == getattr(torch, dtype.name)
         assert x.sort().values.tolist() == list(range(n))
-    if n == 1000:
+    if n == 250:
         assert (x == torch.arange(n)).sum() < 10
         assert abs(torch.corrcoef(torch.stack([x.double(), torch.arange(n).double()]))[0, 1]) < 0.2
 

@@ -24,7 +24,7 @@ _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinea
 
 
 class Axis(NamedTuple):
-    """All that decides a table. number: what positions and weights are computed in."""
+    """All that decides a table. number: what weights are kept in."""
 
     size: int
     out_size: int
@@ -121,10 +121,11 @@ def table(axis: Axis) -> tuple[np.ndarray, np.ndarray | None]:
     >>> indices.astype(int).tolist(), weights.tolist()
     ([[0, 1], [0, 1], [0, 1], [1, 1]], [[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.75, 0.25]])
     """
-    number = np.dtype(axis.number.name).type
+    # Which element is the nearest hangs on how PyTorch rounds; weights between elements are better not rounded yet.
+    number = np.dtype(axis.number.name if axis.mode.startswith("nearest") else np.float64).type
     half = number(0.5)
     outputs = np.arange(axis.out_size).astype(number)
-    scale = number(_scale(axis))
+    scale = number(_scale(axis, number))
     last = axis.size - 1
     if axis.mode == "nearest":
         return np.minimum(np.floor((outputs * scale).astype(np.float32)), last)[:, None], None
@@ -137,17 +138,16 @@ def table(axis: Axis) -> tuple[np.ndarray, np.ndarray | None]:
         if axis.size == axis.out_size:
             positions = outputs
     first = np.minimum(np.floor(positions), last)
-    part = np.clip(positions - first, 0, 1).astype(number)
+    part = np.clip(positions - first, 0, 1)
     if axis.mode != "bicubic":
         return np.stack([first, np.minimum(first + 1, last)], 1), np.stack([1 - part, part], 1)
     taps = np.clip(first[:, None] + np.arange(-1, 3), 0, last)
-    near, far = number(1) - part, part
+    near, far = 1 - part, part
     return taps, np.stack([_outer_cubic(far + 1), _inner_cubic(far), _inner_cubic(near), _outer_cubic(near + 1)], 1)
 
 
-def _scale(axis: Axis) -> float:
+def _scale(axis: Axis, number: Any) -> Any:
     """Input elements per output element, as its steps count."""
-    number = np.dtype(axis.number.name).type
     if axis.align_corners:
         return number(axis.size - 1) / number(axis.out_size - 1) if axis.out_size > 1 else 0.0
     if axis.scale is not None and axis.scale > 0:

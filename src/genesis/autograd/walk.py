@@ -153,7 +153,7 @@ def _walk(
         if targets is not None:
             edges = [edge if edge and (id(edge[0]) in asked or edge[0] in nodes) else None for edge in edges]
         results: Sequence[tuple[NDArray | None, bool]] = [(None, False)] * len(edges)
-        if any([grad is not None for grad in grads]) and any(edges):
+        if any(grad is not None for grad in grads) and any(edges):
             with callsite.backward_of(node.line) if node.line else nullcontext():
                 results = node.input_grads(grads, retain_graph)
         for edge, result in zip(edges, results, strict=True):

@@ -21,7 +21,7 @@ class Context:
 
     non_differentiable: tuple[Any, ...] = ()
     _saved: tuple[Any, ...] = ()
-    _counts: tuple[int, ...] = ()
+    _counts: Sequence[int] = ()
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -31,16 +31,18 @@ class Context:
         if True not in self.needs_input_grad:
             return  # nothing is recorded
         self._saved = values
-        self._counts = tuple([_change_count(value) for value in values])
+        self._counts = [_change_count(value) for value in values]
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        for value, count in zip(self._saved, self._counts, strict=True):
-            if _change_count(value) != count:
-                raise GraphError(
-                    f"backward: a value of shape {as_array(value).shape} that was saved for the gradient has been "
-                    f"changed in place {_change_count(value) - count} time(s) since; change a copy (.clone()) instead"
-                )
+        counts = [_change_count(value) for value in self._saved]
+        if counts != self._counts:
+            for value, now, before in zip(self._saved, counts, self._counts, strict=True):
+                if now != before:
+                    raise GraphError(
+                        f"backward: a value of shape {as_array(value).shape} that was saved for the gradient has been "
+                        f"changed in place {now - before} time(s) since; change a copy (.clone()) instead"
+                    )
         return self._saved
 
     save_for_backward = save  # PyTorch's names, for users' functions
@@ -193,9 +195,7 @@ class Node:
                 f"apply (None where there is none), got {len(results)}"
             )
         # What also lives elsewhere must not be changed in place, nor become the grad of a leaf.
-        elsewhere = [
-            id(as_array(value).changes) for value in (*grads, *ctx._saved) if isinstance(value, NDArray | Variable)
-        ]
+        elsewhere = [id(array.changes) for array in map(as_array, (*grads, *ctx._saved)) if isinstance(array, NDArray)]
         if ctx._saved and not retain_graph:
             self.ctx = None
         fitted: list[tuple[NDArray | None, bool]] = []
@@ -213,7 +213,10 @@ class Node:
 
     def _fit(self, grad: NDArray, edge: Edge) -> NDArray:
         target, index = edge
-        shape, dtype, _ = _meta(target.array) if isinstance(target, Variable) else target.outputs[index]
+        if isinstance(target, Variable):
+            shape, dtype = target.array.shape, target.array.dtype
+        else:
+            shape, dtype, _ = target.outputs[index]
         if grad.shape != shape:
             if grad.ndim < len(shape):
                 raise GraphError(f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}")

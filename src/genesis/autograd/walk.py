@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -12,6 +13,8 @@ from genesis.autograd.modes import no_grad
 from genesis.autograd.variable import Variable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
+
+_NUMBER = operator.attrgetter("number")
 
 
 def backward(
@@ -132,7 +135,9 @@ def _walk(
         key = (id(node), index)
         if key not in sums:
             return None
-        total = _run_hooks(node.hooks.get(index, ()), node.result_class, sums.pop(key))
+        total = sums.pop(key)
+        if node.hooks:
+            total = _run_hooks(node.hooks.get(index, ()), node.result_class, total)
         if id(node) in asked:
             found[key] = total
         kept = node.retained[index]() if index in node.retained else None
@@ -142,12 +147,11 @@ def _walk(
 
     for variable, seed in seeds:
         deliver(*_target(variable), seed, False)
-    for node in sorted(nodes, key=lambda node: node.number, reverse=True):
+    for node in sorted(nodes, key=_NUMBER, reverse=True):
         grads = [collect(node, index) for index in range(len(node.outputs))]
-        edges = [
-            edge if edge and (targets is None or id(edge[0]) in asked or edge[0] in nodes) else None
-            for edge in node.edges
-        ]
+        edges: Sequence[Edge | None] = node.edges
+        if targets is not None:
+            edges = [edge if edge and (id(edge[0]) in asked or edge[0] in nodes) else None for edge in edges]
         results: Sequence[tuple[NDArray | None, bool]] = [(None, False)] * len(edges)
         if any(grad is not None for grad in grads) and any(edges):
             with callsite.backward_of(node.line) if node.line else nullcontext():
@@ -173,7 +177,7 @@ def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, No
     """The nodes whose gradients are asked for or lead to such a one."""
     wanted = {id(target) for target, _ in targets}
     kept: dict[Node, None] = {}
-    for node in sorted(nodes, key=lambda node: node.number):
+    for node in sorted(nodes, key=_NUMBER):
         ahead = [edge[0] for edge in node.edges if edge is not None]
         if id(node) in wanted or any(id(target) in wanted or target in kept for target in ahead):
             kept[node] = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, require_tensor
+from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -164,7 +163,18 @@ def _conv_transpose(
     groups: Any, dilation: Any,
 ) -> Any:  # fmt: skip
     check_operands(op, spatial, input, weight, bias)
-    x_shape, w_shape = input.array.shape, weight.array.shape
+    options = (stride, padding, output_padding, groups, dilation)
+    geometry, size, extra = _transpose_geometry(op, input.array.shape, weight.array.shape, *options)
+    check_bias(op, bias, weight.array.shape[1] * geometry[-1])
+    return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=size, extra=extra)
+
+
+@remembered
+def _transpose_geometry(
+    op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+) -> tuple[Geometry, Pair, Pair]:
+    """(stride, padding, dilation, groups) of the planes, the size of the result's, and what is padded to the input."""
+    spatial = len(w_shape) - 2
     stride = per_dimension(op, "stride", stride, spatial, least=1)
     padding = per_dimension(op, "padding", padding, spatial, least=0)
     output_padding = per_dimension(op, "output_padding", output_padding, spatial, least=0)
@@ -174,7 +184,6 @@ def _conv_transpose(
     if channels != w_shape[0] or channels % groups:
         expected = f"{w_shape[0]} channels, as many as weight {w_shape} takes, divisible by {groups} groups"
         raise ShapeError(describe(op, "input", expected, f"{channels} in {x_shape}"))
-    check_bias(op, bias, w_shape[1] * groups)
     sizes = []
     for size, kernel, s, p, extra, d in zip(
         x_shape[-spatial:], w_shape[2:], stride, padding, output_padding, dilation, strict=True
@@ -187,7 +196,7 @@ def _conv_transpose(
     geometry = (planar(stride, 1), planar(padding, 0), planar(dilation, 1), groups)
     # Where output_padding reaches a whole stride, no convolution maps the result to the input: it gets rows of zeros.
     extra = planar(tuple(o // s for o, s in zip(output_padding, stride, strict=True)), 0)
-    return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=planar(tuple(sizes), 1), extra=extra)
+    return geometry, planar(tuple(sizes), 1), extra
 
 
 class ConvTranspose2d(ArrayFunction):
@@ -261,20 +270,11 @@ def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None)
             raise DTypeError(describe(op, argument, f"the dtype of input, {input.dtype}", array.dtype))
 
 
+@remembered
 def conv_geometry(
     op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> tuple[Geometry, Pair]:
     """(stride, padding, dilation, groups) of the convolution of planes, and the extra that "same" pads at the end."""
-    settings = [tuple(value) if isinstance(value, list) else value for value in (stride, padding, dilation, groups)]
-    try:
-        return _known_geometry(op, x_shape, w_shape, *settings)
-    except TypeError:  # what cannot be looked up, since it is of a wrong type: the checks say which
-        return _geometry(op, x_shape, w_shape, *settings)
-
-
-def _geometry(
-    op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple[Geometry, Pair]:
     spatial = len(w_shape) - 2
     stride = per_dimension(op, "stride", stride, spatial, least=1)
     dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
@@ -294,9 +294,6 @@ def _geometry(
             raise ShapeError(describe(op, "input", expected, padded))
     extra = tuple(a - b for a, b in zip(after, before, strict=True))
     return (planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
-
-
-_known_geometry = functools.lru_cache(maxsize=4096, typed=True)(_geometry)  # a network asks for few, again and again
 
 
 def _paddings(op: str, padding: Any, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:

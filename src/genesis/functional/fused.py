@@ -17,7 +17,7 @@ from genesis.functional.conv import (
     conv_geometry,
 )  # fmt: skip
 from genesis.functional.normalization import check_several_values, check_statistics
-from genesis.functional.windows import require_tensor
+from genesis.functional.windows import remembered, require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -63,7 +63,8 @@ def conv_bn_relu(
     shape = _output_shape(input.array.shape, weight.array.shape, geometry)
     if training:
         check_several_values(op, shape)
-    _check_residual(op, residual, shape)
+    if residual is not None:
+        _check_residual(op, residual, shape)
     _check_activation(op, activation)
     if modes.state.autocast is not None:  # the convolution's operands take its precision, the norm's stay as they are
         input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
@@ -180,7 +181,8 @@ def conv_prepacked(
     if input.array.ndim != 4:
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {input.array.shape}"))
     conv_geometry(op, input.array.shape, packed.weight_shape, *packed.geometry)
-    _check_residual(op, residual, _output_shape(input.array.shape, packed.weight_shape, packed.geometry))
+    if residual is not None:
+        _check_residual(op, residual, _output_shape(input.array.shape, packed.weight_shape, packed.geometry))
     _check_activation(op, activation)
     return ConvPrepacked.apply(input, residual, packed=packed, activation=activation)
 
@@ -197,6 +199,7 @@ class ConvPrepacked(ArrayFunction):
         )
 
 
+@remembered
 def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
     stride, padding, dilation, _ = geometry
     sizes = [
@@ -206,10 +209,9 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
 
 
 def _check_residual(op: str, residual: Any, shape: Shape) -> None:
-    if residual is not None:
-        require_tensor(op, "residual", residual)
-        if residual.array.shape != shape:
-            raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual.array.shape))
+    require_tensor(op, "residual", residual)
+    if residual.array.shape != shape:
+        raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual.array.shape))
 
 
 def _check_activation(op: str, activation: str | None) -> None:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
+
+
+def remembered(check: Callable[..., Any]) -> Callable[..., Any]:
+    """check, a function of shapes and settings, with its results kept: a network asks for few, again and again."""
+    known = functools.lru_cache(maxsize=4096, typed=True)(check)
+
+    @functools.wraps(check)
+    def lookup(*args: Any) -> Any:
+        try:
+            return known(*args)
+        except TypeError:  # what cannot be looked up: a list, or what is of a wrong type, as check will say
+            return check(*args)
+
+    return lookup
 
 
 def require_tensor(op: str, argument: str, value: Any) -> None:

@@ -15,18 +15,15 @@ from genesis.shapes import Shape
 class Array:
     """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
 
-    __slots__ = ("_dtype", "_strides", "changes", "device", "handle")
+    __slots__ = ("_dtype", "_strides", "changes", "device", "handle", "shape")
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
         self.handle = handle
+        self.shape: Shape = tuple(handle.shape)
         self.device = device
         self.changes = Changes() if changes is None else changes
         self._dtype: DType | None = None  # asked of the backend once
         self._strides: Shape | None = None
-
-    @property
-    def shape(self) -> Shape:
-        return tuple(self.handle.shape)
 
     @property
     def dtype(self) -> DType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class NDArray(MathOps, NeuralOps):
 
     @property
     def ndim(self) -> int:
-        return len(self.handle.shape)
+        return len(self.shape)
 
     @property
     def offset(self) -> int:
@@ -41,7 +42,7 @@ class NDArray(MathOps, NeuralOps):
 
     @property
     def numel(self) -> int:
-        return shapes.numel(self.handle.shape)
+        return shapes.numel(self.shape)
 
     @property
     def is_contiguous(self) -> bool:
@@ -55,9 +56,9 @@ class NDArray(MathOps, NeuralOps):
         )
 
     def __len__(self) -> int:
-        if not self.handle.shape:
+        if not self.shape:
             raise TypeError("len() of a 0-d tensor")
-        return self.handle.shape[0]
+        return self.shape[0]
 
     def __repr__(self) -> str:
         return f"NDArray({self.numpy_values()!r}, dtype={self.dtype}, device={self.device})"
@@ -154,8 +155,8 @@ class NDArray(MathOps, NeuralOps):
 
     def contiguous(self, channels_last: bool = False) -> NDArray:
         """This array if its memory is in that order already, else a copy that is."""
-        strides = (shapes.channels_last_strides if channels_last else shapes.contiguous_strides)(self.shape)
-        if self.is_contiguous if not channels_last else shapes.equivalent(self.shape, self.strides, strides):
+        strides = _ordered_strides(self.shape, channels_last)
+        if shapes.equivalent(self.shape, self.strides, strides):
             return self
         return call("copy", self, strides)
 
@@ -263,3 +264,8 @@ class NDArray(MathOps, NeuralOps):
         lead = self.ndim - len(shape)
         repeated = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 and self.shape[i] != 1)]
         return self.sum(tuple(repeated), True).reshape(shape) if repeated else self.reshape(shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _ordered_strides(shape: Shape, channels_last: bool) -> Shape:
+    return shapes.channels_last_strides(shape) if channels_last else shapes.contiguous_strides(shape)

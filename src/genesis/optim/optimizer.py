@@ -148,9 +148,11 @@ class Optimizer:
             array, grad = param.array, self._checked_grad(param)
             state = self.state.get(param, {})
             missing = self._missing_state(group, array, state)
-            state = state | missing
+            state = state | missing if missing else state
             key = (array.dtype, array.device, bool(missing), self._history(state))
-            batch = batches.setdefault(key, Batch(options, bool(missing)))
+            batch = batches.get(key)
+            if batch is None:
+                batch = batches[key] = Batch(options, bool(missing))
             batch.owners.append(param)
             batch.params.append(array)
             batch.grads.append(grad)

@@ -69,7 +69,7 @@ def conv_bn_relu(
     eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
-    y, mean, inverse_std = aten.native_batch_norm(
+    y, mean, inverse_std = torch.native_batch_norm(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
     )
     if not training:

@@ -91,8 +91,11 @@ class FusedConv:
         activation: str | None = "relu",
     ) -> Any:  # fmt: skip
         """activation(norm(conv(input)) + residual)."""
-        if _is_inference(conv, norm, input, residual):
-            return F.conv_prepacked(input, self._get_packed(conv, norm, input.shape), residual, activation)
+        if not norm.training and state.autocast is None:
+            operands = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+            if operands[4] is not None and not _needs_gradients(input, residual, *operands):
+                packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
+                return F.conv_prepacked(input, packed, residual, activation)
         mean, var, training, momentum = norm.begin_batch()
         return F.conv_bn_relu(
             input, conv.weight, conv.bias, norm.weight, norm.bias, mean, var, training=training, momentum=momentum,
@@ -103,15 +106,14 @@ class FusedConv:
     def clear(self) -> None:
         self._entries.clear()
 
-    def _get_packed(self, conv: Conv2d, norm: BatchNorm2d, input_shape: Shape) -> Any:
-        tensors = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
-        arrays = [None if tensor is None else tensor.array for tensor in tensors]
+    def _get_packed(self, conv: Conv2d, eps: float, operands: tuple[Any, ...], input_shape: Shape) -> Any:
+        arrays = [None if tensor is None else tensor.array for tensor in operands]
         counts = [0 if array is None else array.changes.count for array in arrays]
         entry = self._entries.get(input_shape)
         # The very arrays, and as often changed in place as then: ids alone could have been given to new arrays.
         if entry is not None and entry[1] == counts and all(map(operator.is_, entry[0], arrays)):
             return entry[2]
-        weight, bias = F.fold_batch_norm(*tensors, norm.eps)
+        weight, bias = F.fold_batch_norm(*operands, eps)
         packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)
         if len(self._entries) >= self.max_shapes:
             self.clear()
@@ -122,12 +124,8 @@ class FusedConv:
         return FusedConv, ()  # copies and pickles fold anew
 
 
-def _is_inference(conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None) -> bool:
-    """Whether statistics are fixed, there is nothing to differentiate, and no other precision is asked for."""
-    if norm.training or norm.running_mean is None or state.autocast is not None:
-        return False
-    tensors = (input, residual, conv.weight, conv.bias, norm.weight, norm.bias)
-    return not state.recording or not any(tensor is not None and tensor.requires_grad for tensor in tensors)
+def _needs_gradients(*tensors: Tensor | None) -> bool:
+    return state.recording and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _centred(kernel_size: Size, dilation: Size) -> Size:

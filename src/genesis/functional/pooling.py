@@ -85,7 +85,7 @@ class MaxPool2dValues(ArrayFunction):
 
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> NDArray:
-        y, _ = as_planes(x, spatial).max_pool2d(*windows, False)
+        y, _ = as_planes(x, spatial).max_pool2d(*windows, with_indices=False)
         return from_planes(y, spatial, x.ndim)
 
 

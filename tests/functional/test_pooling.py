@@ -41,6 +41,20 @@ def test_agreement(call: Any, channels_last: bool) -> None:
     assert_agreement(lambda x: call(F, x), lambda x: call(TF, x), x)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("window", [{}, {"ceil_mode": True}, {"stride": 1}, {"dilation": 2}, {"padding": 1}], ids=str)
+@pytest.mark.parametrize("size", [(6, 8), (5, 7)], ids=str)
+def test_max_pool2d_without_indices(size: tuple[int, int], window: dict[str, Any], channels_last: bool) -> None:
+    x = normal(2, 4, *size)
+    x[0, 1, 2, 2], x[1, 2, 1] = float("nan"), float("-inf")
+    x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
+    y, expected = F.max_pool2d(to_genesis(x), 2, **window), TF.max_pool2d(x, 2, **window)
+    assert torch.equal(y.to_torch().nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert y.is_contiguous(memory_format=genesis.channels_last) == channels_last
+    with_indices = F.max_pool2d(to_genesis(x), 2, **window, return_indices=True)
+    assert torch.equal(with_indices[1].to_torch(), TF.max_pool2d(x, 2, **window, return_indices=True)[1])
+
+
 @pytest.mark.parametrize("call", CALLS[:-1])  # PyTorch's pixel_shuffle has no gradient there
 def test_empty_batch(call: Any) -> None:
     assert_agreement(lambda x: call(F, x), lambda x: call(TF, x), normal(0, 4, 6, 7))

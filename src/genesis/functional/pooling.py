@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, modes
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, require_tensor
+from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -55,6 +55,8 @@ def _max_pool(
     kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
     dilation = planar(per_dimension(op, "dilation", dilation, spatial, least=1), 1)
     windows = (kernel_size, stride, padding, dilation, bool(ceil_mode))
+    if not return_indices and not (modes.state.recording and input.requires_grad):
+        return MaxPool2dValues.apply(input, spatial=spatial, windows=windows)
     y, indices = MaxPool2d.apply(input, spatial=spatial, windows=windows)
     return (y, indices) if return_indices else y
 
@@ -74,6 +76,17 @@ class MaxPool2d(ArrayFunction):
         grad_planes = as_planes(grad, ctx.spatial)
         grad_x = grad_planes.max_pool2d_backward(as_planes(x, ctx.spatial), indices, *ctx.windows)
         return from_planes(grad_x, ctx.spatial, x.ndim)
+
+
+class MaxPool2dValues(ArrayFunction):
+    """MaxPool2d where nobody asks for the indices: no gradient, no return_indices."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> NDArray:
+        y, _ = as_planes(x, spatial).max_pool2d(*windows, with_indices=False)
+        return from_planes(y, spatial, x.ndim)
 
 
 def avg_pool1d(
@@ -227,12 +240,20 @@ def _check_windows(
 ) -> tuple[Shape, Shape, Shape]:
     """kernel_size, stride and padding for planes, when the input and the output they lead to are right."""
     _check_planes(op, spatial, input)
+    return _windows(op, input.array.shape[-spatial:], kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@remembered
+def _windows(
+    op: str, sizes: Shape, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[Shape, Shape, Shape]:
+    spatial = len(sizes)
     kernel_size = per_dimension(op, "kernel_size", kernel_size, spatial, least=1)
     no_stride = stride is None or stride in ((), [])
     stride = kernel_size if no_stride else per_dimension(op, "stride", stride, spatial, least=1)
     padding = per_dimension(op, "padding", padding, spatial, least=0)
     dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
-    for size, k, s, p, d in zip(input.array.shape[-spatial:], kernel_size, stride, padding, dilation, strict=True):
+    for size, k, s, p, d in zip(sizes, kernel_size, stride, padding, dilation, strict=True):
         if 2 * p > k:
             raise ShapeError(describe(op, "padding", f"at most half of kernel_size {k}", p))
         room = size + 2 * p - d * (k - 1) - 1

@@ -55,9 +55,10 @@ class NeuralOps:
     # --- pooling and interpolation ------------------------------------------------------------------------------------
 
     def max_pool2d(
-        self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
-    ) -> tuple[Any, Any]:
-        return call("max_pool2d", self, kernel_size, stride, padding, dilation, ceil_mode)
+        self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool, *,
+        with_indices: bool = True,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        return call("max_pool2d", self, kernel_size, stride, padding, dilation, ceil_mode, with_indices)
 
     def max_pool2d_backward(self, x: Any, indices: Any, *args: Any) -> Any:
         return call("max_pool2d_backward", self, x, indices, *args)

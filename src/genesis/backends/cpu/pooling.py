@@ -13,9 +13,20 @@ aten = torch.ops.aten
 
 
 def max_pool2d(
-    x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
+    with_indices: bool = True,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    halves = kernel_size == stride == (2, 2) and padding == (0, 0) and dilation == (1, 1) and not ceil_mode
+    if halves and not with_indices:
+        return _halved(x), None
     return aten.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _halved(x: Tensor) -> Tensor:
+    """The largest of each 2 × 2 window: a fraction of the time that torch's pooling takes, which finds indices too."""
+    height, width = x.shape[2:]
+    rows = torch.maximum(x[:, :, : height - 1 : 2], x[:, :, 1::2])
+    return torch.maximum(rows[..., : width - 1 : 2], rows[..., 1::2])
 
 
 def max_pool2d_backward(

@@ -20,8 +20,9 @@ _ONE, _NONE = (1, 1), (0, 0)
 
 
 def max_pool2d(
-    x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool
-) -> tuple[DeviceArray, DeviceArray]:
+    x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
+    with_indices: bool = True,
+) -> tuple[DeviceArray, DeviceArray]:  # fmt: skip
     out_size = tuple(
         _out_size(x.shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], ceil_mode) for i in (0, 1)
     )

@@ -17,6 +17,9 @@ from genesis.nn.modules.conv import Conv2d, Size
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
+# Weight and bias of the convolution; weight, bias, running mean and running variance of the norm.
+_Operands = tuple[Any, Any, Any, Any, Any, Any]
+
 
 class ConvBNReLU(Module):
     """relu(batch_norm(conv(x)) + residual).
@@ -106,7 +109,7 @@ class FusedConv:
     def clear(self) -> None:
         self._entries.clear()
 
-    def _get_packed(self, conv: Conv2d, eps: float, operands: tuple[Any, ...], input_shape: Shape) -> Any:
+    def _get_packed(self, conv: Conv2d, eps: float, operands: _Operands, input_shape: Shape) -> Any:
         arrays = [None if tensor is None else tensor.array for tensor in operands]
         counts = [0 if array is None else array.changes.count for array in arrays]
         entry = self._entries.get(input_shape)

@@ -19,7 +19,7 @@ import genesis
 import genesis.nn.functional as F
 from genesis import amp, nn, optim
 from tests.conformance import fuzz
-from tests.conformance.fuzz_ops import OPS
+from tests.conformance.fuzz import OPS
 
 
 def draw_numbers() -> None:

@@ -1,10 +1,14 @@
-"""Random arguments of ops: shapes with empty, 1-sized and long dimensions, any strides, any dtypes; from one seed."""
+"""Random arguments of ops: shapes with empty, 1-sized and long dimensions, any strides, any dtypes; from one seed.
+
+An entry of OPS draws a Call: a function of a backend and its handles, and the arguments, arrays among them as torch
+tensors. Where an op works in place, or needs what another one saved, the function makes both calls.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -119,3 +123,32 @@ class Draw:
             return torch.randint(low, 6, shape, generator=self._torch).to(dtype)
         values = torch.randn(shape, generator=self._torch, dtype=torch.float64)
         return (values.abs() + 0.1 if positive else values).to(dtype)
+
+
+class Call(NamedTuple):
+    run: Callable[..., Any]  # of (backend, *arguments)
+    arguments: tuple[Any, ...]
+    slack: float = 1.0  # times the tolerance, where the terms of a sum are larger than the sum
+
+
+OPS: dict[str, Callable[[Draw], Call]] = {}
+Drawer = Callable[[str, Draw], tuple[Any, ...] | Call]
+
+
+def drawn_by(names: str) -> Callable[[Drawer], Drawer]:
+    """These ops draw their arguments so."""
+
+    def register(drawer: Drawer) -> Drawer:
+        for name in names.split():
+
+            def draw(d: Draw, name: str = name) -> Call:
+                found = drawer(name, d)
+                if isinstance(found, Call):
+                    return found
+                return Call(lambda backend, *arguments: getattr(backend, name)(*arguments), found)
+
+            assert name not in OPS, f"{name} is drawn twice"
+            OPS[name] = draw
+        return drawer
+
+    return register

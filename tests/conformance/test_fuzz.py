@@ -8,7 +8,7 @@ from genesis import backends
 from genesis.backends.backend import OPS as CONTRACT
 from genesis.settings import override
 from tests.conformance import fuzz
-from tests.conformance.fuzz_ops import OPS
+from tests.conformance.fuzz import OPS
 from tests.conformance.surface import words
 
 SEEDS, SEEDS_ON_A_GPU = 2, 30

@@ -11,7 +11,7 @@ from genesis.dtypes import DType
 
 # Of tl.dot in convolution and attention. Float32 operands are cut into three bfloat16 parts, which together hold all of
 # their 24 bits, and multiplied on tensor cores, where few sums are rounded: closer to the exact result than float32
-# multiply-adds, and 3 to 6 times as fast on an H200. (TF32, three times over, would drop the last two bits of each.)
+# multiply-adds, and up to 6 times as fast on an H200. (TF32, three times over, would drop the last two bits of each.)
 DOT_PRECISION = {dtype: "bf16x6" if dtype is dtypes.float32 else "ieee" for dtype in dtypes.ALL}
 
 

@@ -81,8 +81,8 @@ def _matmul_kernel(
             accumulator += tl.sum(x.to(COMPUTE)[:, :, None] * y.to(COMPUTE)[None, :, :], axis=1)
         else:  # multiply-adds in float32, too: with any strides, cutting it up for the tensor cores costs more
             accumulator = tl.dot(x, y, accumulator, input_precision="ieee", out_dtype=COMPUTE)
-        x_ptrs += BLOCK_K * x_strides[1]
-        y_ptrs += BLOCK_K * y_strides[0]
+        x_ptrs += tl.cast(BLOCK_K, tl.int64) * x_strides[1]  # wide: a stride can be 2²⁵ and more
+        y_ptrs += tl.cast(BLOCK_K, tl.int64) * y_strides[0]
     if bias_ptr is not None:
         accumulator += tl.load(bias_ptr + columns, mask=column_mask, other=0).to(COMPUTE)[None, :]
     out_ptr += batch.to(tl.int64) * num_rows * num_columns

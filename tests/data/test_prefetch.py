@@ -79,6 +79,7 @@ def test_a_loader_feeds_it() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("cuda", ["auto"], indirect=True)
 def test_many_batches_arrive_whole() -> None:
     count, size = 200, 1 << 20
     loader = (genesis.full((size,), float(index)) for index in range(count))

@@ -146,7 +146,7 @@ def _walk(
         return total
 
     for variable, seed in seeds:
-        deliver(*_target(variable), seed, False)
+        deliver(*_target(variable), seed.clone() if variable.is_leaf else seed, False)  # a leaf keeps it
     for node in sorted(nodes, key=_NUMBER, reverse=True):
         grads = [collect(node, index) for index in range(len(node.outputs))]
         edges: Sequence[Edge | None] = node.edges
@@ -221,7 +221,7 @@ def _seed(op: str, output: Variable, gradient: Any) -> NDArray:
         raise DTypeError(describe(op, "gradient", "a Tensor", type(gradient).__name__))
     if gradient.array.shape != array.shape:
         raise ShapeError(describe(op, "gradient", f"shape {array.shape}", gradient.array.shape))
-    return gradient.array.to(array.dtype).clone()
+    return gradient.array.to(array.dtype)
 
 
 def _refuse_create_graph(op: str, create_graph: bool) -> None:

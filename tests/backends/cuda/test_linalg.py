@@ -149,6 +149,7 @@ def test_cublaslt_gives_the_same(gpu: Backend) -> None:
     for run in runs:
         out = gpu.empty((4, 40, 40), (1600, 40, 1), linalg.dtypes.float32)
         run(out, x, x, None)
+        assert linalg.driver.get()._devices[0].recent[-1] == "cublasLtMatmul"
         close(torch.from_numpy(gpu.to_cpu(out)), host @ host.mT, torch.float32)
 
 

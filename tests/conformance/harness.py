@@ -124,7 +124,12 @@ def compare_values(what: str, actual: Any, expected: torch.Tensor) -> None:
     tolerance = TOLERANCE.get(expected.dtype, 0.0)
     values = actual.detach().cpu().to_torch()
     torch.testing.assert_close(
-        values, expected.detach(), rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}"
+        values,
+        expected.detach().cpu(),
+        rtol=tolerance,
+        atol=tolerance,
+        equal_nan=True,
+        msg=lambda text: f"{what}: {text}",
     )
 
 

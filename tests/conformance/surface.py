@@ -99,6 +99,8 @@ DRAWS: dict[str, Callable[[Any], bool]] = {
 # Ops whose 16-bit samples have no one right answer on another device, and why.
 NOT_IN_16_BITS = {
     "topk": "the samples have equal elements, which come in any order",
+    "sort": "the samples have equal elements, which come in any order",
+    "argsort": "the samples have equal elements, which come in any order",
     "nn.functional.scaled_dot_product_attention": "the samples saturate the softmax, where a gradient is a difference "
     "of products that cancel; tests/conformance/test_fuzz.py has samples of usual size",
 }

@@ -276,7 +276,7 @@ class ClampBetween(ArrayFunction):
             below = x.lt(low) if high is None else x.lt(low).logical_and(low.lt(high))
             grad_low = below.where(grad, 0.0)
         if high is not None:
-            above = x.gt(high) if low is None else x.gt(high).logical_or(low.ge(high))
+            above = x.gt(high) if low is None else x.gt(high).logical_or(low.gt(high))
             grad_high = above.where(grad, 0.0)
         return grad_x, grad_low, grad_high
 

@@ -116,6 +116,11 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert set(info.PACKAGES) < set(rows)
 
 
+def test_info_names_the_devices() -> None:
+    with override(cuda="simulated"):
+        assert info.devices()["cuda"] == "simulated, simulated"
+
+
 def test_info_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(info, "PACKAGES", ("numpy", "no-such-package"))
     assert info.versions()["no-such-package"] == "not installed"

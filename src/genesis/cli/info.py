@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import genesis
-from genesis import backends
+from genesis import cuda
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
@@ -49,7 +49,8 @@ def devices() -> dict[str, str]:
     limit = f", OMP_NUM_THREADS={num_threads}" if num_threads else ""
     found = {"cpu": f"{processor()}, {num_cores()} cores{limit}"}
     try:
-        found["cuda"] = f"{backends.get('cuda').name} backend"
+        count = max(1, cuda.device_count())  # where there is none, asking for the first says why
+        found["cuda"] = ", ".join([cuda.get_device_name(index) for index in range(count)])
     except (GenesisError, ImportError, RuntimeError) as error:
         found["cuda"] = f"none: {error}"
     return found

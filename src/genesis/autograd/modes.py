@@ -20,15 +20,14 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
     """Record ops or not: as a with block, as a decorator, or for good when just called."""
 
     def __init__(self, mode: bool) -> None:
-        self._before = [state.recording]
-        self._mode = mode
+        self._before, self._mode = state.recording, mode
         state.recording = mode
 
     def __enter__(self) -> None:
         state.recording = self._mode
 
     def __exit__(self, *exception: object) -> None:
-        state.recording = self._before[-1]
+        state.recording = self._before
 
 
 class _GradMode:

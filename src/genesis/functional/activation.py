@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis import dtypes, shapes
+from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
@@ -238,9 +238,7 @@ def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -
         dim: the dimension that sums to one.
         dtype: compute in and return this dtype.
     """
-    if dim is None:
-        raise ValueError(describe("softmax", "dim", "a dimension", None))
-    dim = shapes.normalize_dim("softmax", dim, input.array.ndim)
+    dim = _given_dim("softmax", dim, input)
     return Softmax.apply(input, dim=dim, dtype=dtype)
 
 
@@ -250,7 +248,7 @@ class Softmax(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
-        y = (x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())).softmax(dim)
+        y = x.softmax(dim)
         ctx.save(y)
         ctx.dim = dim
         return y
@@ -269,9 +267,7 @@ def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = Non
         dim: the dimension that sums to one after exp.
         dtype: compute in and return this dtype.
     """
-    if dim is None:
-        raise ValueError(describe("log_softmax", "dim", "a dimension", None))
-    dim = shapes.normalize_dim("log_softmax", dim, input.array.ndim)
+    dim = _given_dim("log_softmax", dim, input)
     return LogSoftmax.apply(input, dim=dim, dtype=dtype)
 
 
@@ -281,7 +277,7 @@ class LogSoftmax(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
-        y = (x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())).log_softmax(dim)
+        y = x.log_softmax(dim)
         ctx.save(y)
         ctx.dim = dim
         return y
@@ -290,3 +286,10 @@ class LogSoftmax(ArrayFunction):
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
         return grad.log_softmax_backward(y, ctx.dim)
+
+
+def _given_dim(op: str, dim: int | None, input: Tensor) -> int:
+    """PyTorch guesses a dim that is left out, and warns; here it must be said."""
+    if dim is None:
+        raise ValueError(describe(op, "dim", "a dimension", None))
+    return shapes.normalize_dim(op, dim, input.array.ndim)

@@ -201,15 +201,6 @@ class MathOps(Array):
     def rdiv(self, other: Any) -> Any:
         return binary("div", other, self, floating=True)
 
-    def rpow(self, other: Any) -> Any:
-        return binary("pow", other, self)
-
-    def rfloor_divide(self, other: Any) -> Any:
-        return binary("floor_divide", other, self)
-
-    def rremainder(self, other: Any) -> Any:
-        return binary("remainder", other, self)
-
     def where(self, x: Any, y: Any) -> Any:
         """x where self (bool) is true, else y; x and y are arrays or numbers, promoted."""
         dtype = result_type(x, y)
@@ -279,13 +270,13 @@ class MathOps(Array):
         return call("tanh_backward", self, y)
 
     def softmax(self, dim: int) -> Any:
-        return call("softmax", self, dim)
+        return call("softmax", self._floating(), dim)
 
     def softmax_backward(self, y: Any, dim: int) -> Any:
         return call("softmax_backward", self, y, dim)
 
     def log_softmax(self, dim: int) -> Any:
-        return call("log_softmax", self, dim)
+        return call("log_softmax", self._floating(), dim)
 
     def log_softmax_backward(self, y: Any, dim: int) -> Any:
         return call("log_softmax_backward", self, y, dim)

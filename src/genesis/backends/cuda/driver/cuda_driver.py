@@ -120,9 +120,6 @@ class CudaDriver:
         self.activate(self.current_device())
         return int(_check(cu.cuMemHostAlloc(num_bytes, _PORTABLE), f"allocate {num_bytes} bytes of pinned memory"))
 
-    def release_pinned(self, pointer: int) -> None:
-        _check(cu.cuMemFreeHost(pointer), "free pinned memory")
-
     def is_pinned(self, pointer: int) -> bool:
         self.activate(self.current_device())
         result = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)

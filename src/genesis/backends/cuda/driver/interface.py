@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from genesis.errors import GenesisError
 
-Grid = tuple[int, ...]
 Path = tuple[int, ...]
 
 
@@ -91,7 +90,6 @@ class Driver(Protocol):
     watches_memory: bool
 
     def allocate_pinned(self, num_bytes: int) -> int: ...
-    def release_pinned(self, pointer: int) -> None: ...
     def is_pinned(self, pointer: int) -> bool:
         """Is this address in page-locked host memory, whoever allocated it?"""
 

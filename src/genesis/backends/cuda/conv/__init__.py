@@ -73,8 +73,10 @@ def conv_prepacked(
     input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
 ) -> DeviceArray:
     p = packed
-    shapes, geometry = (input.shape, p.weight.shape), (p.stride, p.padding, p.dilation, p.groups)
-    return _run(FORWARD, input, p.weight, p.bias, residual, activation, *shapes, *geometry)
+    return _run(
+        FORWARD, input, p.weight, p.bias, residual, activation, input.shape, p.weight.shape,
+        p.stride, p.padding, p.dilation, p.groups,
+    )  # fmt: skip
 
 
 _calls: dict[tuple[Any, ...], plans.Plan] = {}  # of operands that are as the candidates want them

@@ -34,7 +34,7 @@ _UNIT_ROUNDOFF = {
     dtypes.float16: 2.0**-11,
     dtypes.bfloat16: 2.0**-8,
 }
-_LOWERED = {"high": 2.0**-11, "medium": 2.0**-8}
+_LOWERED = {"high": 2.0**-10, "medium": 2.0**-8}  # both operands cut off, as some tensor cores do
 
 
 class Timed(NamedTuple):

@@ -9,6 +9,7 @@ from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray
+from genesis.precision import float32_precision, get_float32_precision
 from genesis.shapes import Shape
 
 Size = int | tuple[int, ...]
@@ -90,11 +91,17 @@ class Conv2d(ArrayFunction):
         planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
         ctx.save(planes if needs_weight else None, weight if needs_input else None)
         ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
+        ctx.precision = get_float32_precision()
         y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
+        with float32_precision(ctx.precision):
+            return Conv2d._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: NDArray) -> Any:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2
@@ -164,13 +171,13 @@ def _conv_transpose(
 ) -> Any:  # fmt: skip
     check_operands(op, spatial, input, weight, bias)
     options = (stride, padding, output_padding, groups, dilation)
-    geometry, size, extra = _transpose_geometry(op, input.array.shape, weight.array.shape, *options)
+    geometry, size, extra = transpose_geometry(op, input.array.shape, weight.array.shape, *options)
     check_bias(op, bias, weight.array.shape[1] * geometry[-1])
     return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=size, extra=extra)
 
 
 @remembered
-def _transpose_geometry(
+def transpose_geometry(
     op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> tuple[Geometry, Pair, Pair]:
     """(stride, padding, dilation, groups) of the planes, the size of the result's, and what is padded to the input."""
@@ -214,6 +221,7 @@ class ConvTranspose2d(ArrayFunction):
         planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
         ctx.save(planes if needs_weight else None, weight if needs_input else None)
         ctx.input_shape, ctx.weight_shape, ctx.geometry = input.shape, weight.shape, geometry
+        ctx.precision = get_float32_precision()
         channels = weight.shape[1] * geometry[-1]
         shape = (planes.shape[0], channels, *size)
         y = planes.conv_input_grad(as_planes(weight, spatial), shape, *geometry, bias)
@@ -221,6 +229,11 @@ class ConvTranspose2d(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
+        with float32_precision(ctx.precision):
+            return ConvTranspose2d._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: NDArray) -> Any:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2

@@ -32,8 +32,7 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    geometry, extra = _check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
-    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+    return convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(
@@ -60,17 +59,17 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    geometry, extra = _check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+    return convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _check_conv(
+def convolve(
     op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple[Geometry, Pair]:
+) -> Any:
+    """The convolution in so many dimensions, under the name that its errors speak of."""
     check_operands(op, spatial, input, weight, bias)
-    checked = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
     check_bias(op, bias, weight.array.shape[0])
-    return checked
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
 Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
@@ -136,7 +135,7 @@ def conv_transpose1d(
     Grad: input, weight, bias.
     """
     options = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, *options)
+    return convolve_transposed("conv_transpose1d", 1, input, weight, bias, *options)
 
 
 def conv_transpose2d(
@@ -162,13 +161,14 @@ def conv_transpose2d(
         [[[[1.0, 1.0], [1.0, 1.0]]]]
     """
     options = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, *options)
+    return convolve_transposed("conv_transpose2d", 2, input, weight, bias, *options)
 
 
-def _conv_transpose(
+def convolve_transposed(
     op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
     groups: Any, dilation: Any,
 ) -> Any:  # fmt: skip
+    """The transposed convolution in so many dimensions, under the name that its errors speak of."""
     check_operands(op, spatial, input, weight, bias)
     options = (stride, padding, output_padding, groups, dilation)
     geometry, size, extra = transpose_geometry(op, input.array.shape, weight.array.shape, *options)

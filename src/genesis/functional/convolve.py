@@ -11,7 +11,7 @@ from typing import Any
 from genesis.autograd import Variable as Tensor
 from genesis.autograd.modes import state
 from genesis.errors import DeviceError, DTypeError, GraphError, ShapeError, describe
-from genesis.functional.conv import conv2d, conv_geometry, conv_transpose2d, transpose_geometry
+from genesis.functional.conv import conv_geometry, convolve, convolve_transposed, transpose_geometry
 from genesis.functional.shape import unsqueeze
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
@@ -45,7 +45,7 @@ def conv(
     """
     _check("conv", input, weight, bias)
     with float32_precision(precision):
-        return conv2d(_with_channels(input), weight, bias, stride, padding, dilation, groups)
+        return convolve("conv", 2, _with_channels(input), weight, bias, stride, padding, dilation, groups)
 
 
 def conv_into(
@@ -55,7 +55,7 @@ def conv_into(
     """conv, with the result written into out, which is returned. No gradients.
 
     Args:
-        out: of the shape that conv_output_shape() gives, dtype and device of input; it shares no memory with an operand.
+        out: of the shape that conv_output_shape() gives, dtype and device of input; shares no memory with an operand.
     Raises: as conv(); ShapeError, DTypeError, DeviceError: out is not as it should be; ValueError: out shares memory
         with an operand; GraphError: an operand requires grad.
 
@@ -92,9 +92,8 @@ def transposed_conv(
     """
     _check("transposed_conv", input, weight, bias)
     with float32_precision(precision):
-        return conv_transpose2d(
-            _with_channels(input), weight, bias, stride, padding, output_padding, groups, dilation
-        )  # fmt: skip
+        options = (stride, padding, output_padding, groups, dilation)
+        return convolve_transposed("transposed_conv", 2, _with_channels(input), weight, bias, *options)
 
 
 def transposed_conv_into(
@@ -155,7 +154,7 @@ def transposed_conv_output_shape(
     return (*full[:-3], weight_shape[1] * geometry[-1], *sizes)
 
 
-# --- checks: one message per case, before anything is computed ----------------------------------------------------------
+# --- checks: one message per case, before anything is computed --------------------------------------------------------
 
 
 def _check(op: str, input: Any, weight: Any, bias: Any) -> None:

@@ -1,4 +1,4 @@
-"""Profiler: the time of one operation that is run again and again, and its GFLOP/s. What the benchmarks measure with."""
+"""Profiler: the time of one operation that is run again and again, and its GFLOP/s."""
 
 from __future__ import annotations
 

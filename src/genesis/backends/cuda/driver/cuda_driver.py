@@ -27,7 +27,10 @@ _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _NON_BLOCKING = 1  # streams do not wait for the legacy default stream
 _PORTABLE = 1  # pinned memory for all contexts
 _NO_TIMING = 2
-_HOST_MEMORY = 1
+_WHERE = [
+    cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_HOST_POINTER,
+    cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED,
+]
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
 
 
@@ -119,10 +122,15 @@ class CudaDriver:
         self.activate(self.current_device())
         return int(_check(cu.cuMemHostAlloc(num_bytes, _PORTABLE), f"allocate {num_bytes} bytes of pinned memory"))
 
+    def release_pinned(self, pointer: int) -> None:
+        self.activate(self.current_device())
+        _check(cu.cuMemFreeHost(pointer), "cuMemFreeHost")
+
     def is_pinned(self, pointer: int) -> bool:
         self.activate(self.current_device())
-        result = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)
-        return result[0] == _SUCCESS and int(result[1]) == _HOST_MEMORY  # an error: no memory that CUDA knows
+        # The plural form gives zeros for memory that CUDA doesn't know, where the singular one reports an error.
+        host, managed = _check(cu.cuPointerGetAttributes(len(_WHERE), _WHERE, pointer), "cuPointerGetAttributes")
+        return bool(int(host)) and not managed
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         if num_bytes:

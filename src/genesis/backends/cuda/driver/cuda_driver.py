@@ -27,10 +27,7 @@ _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _NON_BLOCKING = 1  # streams do not wait for the legacy default stream
 _PORTABLE = 1  # pinned memory for all contexts
 _NO_TIMING = 2
-_WHERE = [
-    cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_HOST_POINTER,
-    cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED,
-]
+_MEMORY_TYPE, _HOST_MEMORY = [cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE], 1
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
 
 
@@ -128,9 +125,9 @@ class CudaDriver:
 
     def is_pinned(self, pointer: int) -> bool:
         self.activate(self.current_device())
-        # The plural form gives zeros for memory that CUDA doesn't know, where the singular one reports an error.
-        host, managed = _check(cu.cuPointerGetAttributes(len(_WHERE), _WHERE, pointer), "cuPointerGetAttributes")
-        return bool(int(host)) and not managed
+        # The plural form gives 0 for memory that CUDA doesn't know, where the singular one reports an error.
+        (kind,) = _check(cu.cuPointerGetAttributes(1, _MEMORY_TYPE, pointer), "cuPointerGetAttributes")
+        return int(kind) == _HOST_MEMORY
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         if num_bytes:

@@ -9,7 +9,7 @@ from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray
-from genesis.precision import float32_precision, get_float32_precision
+from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import Shape
 
 Size = int | tuple[int, ...]
@@ -95,12 +95,8 @@ class Conv2d(ArrayFunction):
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
+    @follows_forward
     def backward(ctx: Any, grad: NDArray) -> Any:
-        with float32_precision(ctx.precision):
-            return Conv2d._backward(ctx, grad)
-
-    @staticmethod
-    def _backward(ctx: Any, grad: NDArray) -> Any:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2
@@ -228,12 +224,8 @@ class ConvTranspose2d(ArrayFunction):
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
+    @follows_forward
     def backward(ctx: Any, grad: NDArray) -> Any:
-        with float32_precision(ctx.precision):
-            return ConvTranspose2d._backward(ctx, grad)
-
-    @staticmethod
-    def _backward(ctx: Any, grad: NDArray) -> Any:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2

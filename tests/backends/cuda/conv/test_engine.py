@@ -1,4 +1,4 @@
-"""What the engine promises on a GPU: accuracy in all ranges of float32, little host time, a quick start from the store."""
+"""What the engine promises: accuracy in all ranges of float32, little host time, a quick start from the store."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
     problem.py        what decides: ConvProblem
     candidate.py      ways to compute it: supports, workspace, prepare
     families.py       where candidates come from: triton_direct.py, …
-    plans.py          ConvProblem → Plan
+    plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
+    tuner.py          times candidates, checks the fastest against float64
+    store.py          what was tuned, on disk; platform.py: a file per device and versions
 
 Each launcher finds its call by a look-up with a cheap key (the operands' layouts); only the first call of a kind makes
 the ConvProblem and asks for its plan.
@@ -15,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.array import DeviceArray, empty
 from genesis.backends.cuda.conv import plans
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.storage import copy
 from genesis.precision import get_float32_precision
+from genesis.settings import settings
 from genesis.shapes import Shape, channels_last_strides, equivalent, numel
 
 
@@ -70,20 +72,16 @@ def conv_prepacked(
     input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
 ) -> DeviceArray:
     p = packed
-    shapes, geometry = (input.shape, p.weight.shape), (p.stride, p.padding, p.dilation, p.groups)
-    return _run(FORWARD, input, p.weight, p.bias, residual, activation, *shapes, *geometry)
+    return _run(
+        FORWARD, input, p.weight, p.bias, residual, activation, input.shape, p.weight.shape,
+        p.stride, p.padding, p.dilation, p.groups,
+    )  # fmt: skip
 
 
 _calls: dict[tuple[Any, ...], plans.Plan] = {}  # of operands that are as the candidates want them
+plans.when_choosing_anew(_calls.clear)
 
 
-def forget() -> None:
-    """Choose anew: another candidate may have become the best, or another be asked for."""
-    _calls.clear()
-    plans.forget()
-
-
-driver.forget_on_switch(forget)
 _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "conv_weight_grad"}
 
 
@@ -113,7 +111,8 @@ def _run(
     problem = ConvProblem(
         direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
         bias=bias is not None, residual=residual is not None, activation=activation, alignment=bits & -bits,
-        precision=get_float32_precision() if first.dtype.name == "float32" else "highest", device=first.device_index,
+        precision=get_float32_precision() if first.dtype.name == "float32" else "highest",
+        deterministic=settings.deterministic, device=first.device_index,
     )  # fmt: skip
     if numel(problem.result_shape) == 0:
         shape = problem.result_shape

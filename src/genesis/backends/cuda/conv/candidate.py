@@ -30,6 +30,7 @@ class Candidate(abc.ABC):
     name: str  # stable from version to version: the store keeps it. "family/parameters"
     arithmetic: str = FULL
     deterministic: bool = True  # the same operands give the same bits
+    builds_slowly: bool = False  # prepare() takes seconds: until it is done, another computes
 
     @abc.abstractmethod
     def supports(self, problem: ConvProblem) -> bool:

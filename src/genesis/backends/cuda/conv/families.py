@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from genesis import dtypes
 from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
+from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 
 _FALLBACK = DirectFamily()
-FAMILIES: tuple[Family, ...] = (_FALLBACK,)
+FAMILIES: tuple[Family, ...] = (CudnnFamily(), _FALLBACK)
 
 
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:
     """All that compute the problem as it asks, the best guess first; there is always one."""
-    for family in FAMILIES:
+    for family in _in_order(problem):
         for candidate in family.variants(problem):
             if admissible(candidate, problem):
                 yield candidate
+
+
+def _in_order(problem: ConvProblem) -> Sequence[Family]:
+    """Where all bits of float32 count, cuDNN has nothing on tensor cores: it comes last."""
+    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
+    return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix) if exact else FAMILIES
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:

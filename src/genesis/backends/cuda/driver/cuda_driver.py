@@ -125,6 +125,11 @@ class CudaDriver:
         result = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)
         return result[0] == _SUCCESS and int(result[1]) == _HOST_MEMORY  # an error: no memory that CUDA knows
 
+    def device_of(self, pointer: int) -> int:
+        self.activate(self.current_device())
+        ordinal = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(_check(cu.cuPointerGetAttribute(ordinal, pointer), "find the device of an address"))
+
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         if num_bytes:
             self.activate(device)
@@ -331,7 +336,7 @@ class CudaKernel:
         self._formats = [_FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
         self._packer = struct.Struct("<" + "".join(self._formats))
         self._num_slots = len(used) + 2  # Triton adds two scratch pointers
-        self._blocks: list[_Arguments] = []  # those that no thread is launching with
+        self._blocks: list[Arguments] = []  # those that no thread is launching with
         asked = _option(metadata, "launch_pdl") or _option(metadata, "launch_cooperative_grid")
         self._extended = asked or metadata.num_ctas > 1 or metadata.global_scratch_size > 0
 
@@ -343,8 +348,8 @@ class CudaKernel:
         try:
             block = self._blocks.pop()
         except IndexError:
-            block = _Arguments(self._num_slots)
-        _pack(self._packer, block.memory, values)
+            block = Arguments(self._num_slots)
+        pack_arguments(self._packer, block.memory, values)
         x, y, z = grid
         if self._extended:
             self._launch_extended(x, y, z, stream, block)
@@ -367,19 +372,19 @@ class CudaKernel:
         packer = struct.Struct("<" + "".join(self._formats[:num_leading]))
         everything = (*[0] * num_leading, *rest)
         selected = everything if self._select is None else self._select(everything)
-        blocks: list[_Arguments] = []  # each with the rest in its place
+        blocks: list[Arguments] = []  # each with the rest in its place
 
         def run(stream: int, *leading: Any) -> None:
             driver.activate(device)
             try:
                 block = blocks.pop()
             except IndexError:
-                block = _Arguments(num_slots)
-                _pack(self._packer, block.memory, selected)
+                block = Arguments(num_slots)
+                pack_arguments(self._packer, block.memory, selected)
             try:
                 packer.pack_into(block.memory, 0, *leading)
             except OverflowError:
-                _pack(packer, block.memory, leading)
+                pack_arguments(packer, block.memory, leading)
             result = cu.cuLaunchKernel(function, x, y, z, threads, 1, 1, shared, stream, block.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(device, result, f"launch {name}")
@@ -390,7 +395,7 @@ class CudaKernel:
 
         return run
 
-    def _launch_extended(self, x: int, y: int, z: int, stream: int, block: _Arguments) -> None:
+    def _launch_extended(self, x: int, y: int, z: int, stream: int, block: Arguments) -> None:
         """With clusters, programmatic dependent launch, a cooperative grid, or scratch memory for descriptors."""
         driver, metadata = self._driver, self._metadata
         scratch = 0
@@ -418,7 +423,7 @@ class CudaKernel:
             driver.release(self._device, scratch, stream)
 
 
-class _Arguments:
+class Arguments:
     """Slots of 8 bytes for the arguments, and the table of their addresses that a launch takes."""
 
     __slots__ = ("_table", "address", "memory")
@@ -447,7 +452,7 @@ _FORMATS = {
 }
 
 
-def _pack(packer: struct.Struct, memory: Any, values: Sequence[Any]) -> None:
+def pack_arguments(packer: struct.Struct, memory: Any, values: Sequence[Any]) -> None:
     try:
         packer.pack_into(memory, 0, *values)
     except OverflowError:  # a float beyond float32

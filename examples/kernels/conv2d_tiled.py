@@ -3,12 +3,12 @@
     python examples/kernels/conv2d_tiled.py
 
 What is different from conv2d_naive.py:
-- A block computes a tile of 16 × 32 pixels for 16 output channels. The pixels that it needs and their border are brought
-  into shared memory once, for 4 input channels at a time, and read from there by all its threads.
+- A block computes a tile of 16 × 32 pixels for 16 output channels. The pixels that it needs and their border are
+  brought into shared memory once, for 4 input channels at a time, and read from there by all its threads.
 - A thread keeps 4 neighbouring pixels of 16 channels in registers, so each value read is used many times: 192
   multiply-adds for 15 reads of shared memory.
-- Memory is read and written four floats at a time (float4), which asks for an address divisible by 16. Where the width
-  is not a multiple of 4, the same kernel reads and writes single floats.
+- Memory is read and written four floats at a time (float4), which asks for an address divisible by 16. Where the
+  width is not a multiple of 4, the same kernel reads and writes single floats.
 """
 
 import torch
@@ -25,7 +25,8 @@ constexpr int ROWS = TILE_H + 2, COLUMNS = TILE_W + 8;  // the tile from 4 colum
 
 template <bool VECTOR>
 __global__ void __launch_bounds__(THREADS)
-conv2d(const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ y, int C, int H, int W, int K) {
+conv2d(const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ y,
+       int C, int H, int W, int K) {
     __shared__ __align__(16) float tile[STEP_C][ROWS][COLUMNS];
     __shared__ __align__(16) float filter[STEP_C][9][TILE_K];
 

@@ -2,15 +2,15 @@
 
     python examples/kernels/conv_bn_relu.py
 
-    z = conv(x, w)      ẑ = (z − mean) / √(var + ε)      y = max(γ·ẑ + β, 0)      mean and var over n, p, q of each channel
+    z = conv(x, w)    ẑ = (z − mean) / √(var + ε)    y = max(γ·ẑ + β, 0)    mean and var over n, p, q of each channel
 
 The gradient passes through mean and var too, which depend on every z of the channel. With g = dy where y > 0 else 0:
 
     dβ = Σ g      dγ = Σ g·ẑ      dz = γ / √(var + ε) · (g − dβ/M − ẑ·dγ/M)      M = N·P·Q
 
-To forget the last two terms is the classic mistake: the loss still falls, and no test but a numeric one tells. A bias of
-the convolution would be pointless: the mean takes it away. A block computes one output channel from start to end, so
-nothing but z and y goes through global memory; for speed, take nn.ConvBNReLU.
+To forget the last two terms is the classic mistake: the loss still falls, and no test but a numeric one tells. A bias
+of the convolution would be pointless: the mean takes it away. A block computes one output channel from start to end,
+so nothing but z and y goes through global memory; for speed, take nn.ConvBNReLU.
 """
 
 import torch

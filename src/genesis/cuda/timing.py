@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -30,4 +31,4 @@ def milliseconds(function: Callable[[], Any], repeats: int = 50, device: DeviceL
         function()
         mark.record()
     driver.get().synchronize_event(index, marks[-1].handle)
-    return statistics.median(start.elapsed_time(end) for start, end in zip(marks, marks[1:], strict=False))
+    return statistics.median(start.elapsed_time(end) for start, end in itertools.pairwise(marks))

@@ -8,8 +8,9 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from genesis.backends.cuda.driver.cuda_driver import Arguments, pack_arguments
+from genesis.backends.cuda.driver.cuda_driver import STREAMS
 from genesis.backends.cuda.driver.interface import KernelError
+from genesis.backends.cuda.driver.packing import Arguments, pack_arguments
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
@@ -54,6 +55,7 @@ class NativeKernel:
         self._allow_shared(shared)
         packer, num_slots, note = self._packer, self._num_slots, driver.recorder(device)
         (x, y, z), (u, v, w) = grid, block
+        launch_kernel, pack_into = cu.cuLaunchKernel, packer.pack_into
         blocks: list[Arguments] = []  # those that no thread is launching with
 
         def run(stream: int, values: Sequence[Any]) -> None:
@@ -62,8 +64,11 @@ class NativeKernel:
                 arguments = blocks.pop()
             except IndexError:
                 arguments = Arguments(num_slots)
-            pack_arguments(packer, arguments.memory, values)
-            result = cu.cuLaunchKernel(function, x, y, z, u, v, w, shared, stream, arguments.address, 0)
+            try:
+                pack_into(arguments.memory, 0, *values)
+            except OverflowError:
+                pack_arguments(packer, arguments.memory, values)
+            result = launch_kernel(function, x, y, z, u, v, w, shared, STREAMS[stream], arguments.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(device, result, f"launch {name}")
             blocks.append(arguments)

@@ -1,4 +1,4 @@
-"""What a convolution kernel does with a tile of sums before it stores it. Each step is compiled only where it is asked for.
+"""What a convolution kernel does with a tile of sums before it stores it; only what is asked for is compiled.
 
 A kernel calls, on its float32 tile (pixels, channels):
 
@@ -9,6 +9,9 @@ A kernel calls, on its float32 tile (pixels, channels):
 
 import triton
 import triton.language as tl
+
+from genesis import dtypes
+from genesis.backends.cuda.launch import Specimen
 
 
 @triton.jit
@@ -47,3 +50,38 @@ def _activated(result, residual, RELU: tl.constexpr):
     if RELU:
         result = tl.where(result < 0, result * 0, result)  # NaN stays NaN
     return result
+
+
+@triton.jit
+def _finish_splits_kernel(
+    out_ptr,
+    partial_ptr,
+    bias_ptr,
+    residual_ptr,
+    num_splits,
+    num_elements,
+    num_channels,
+    RELU: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = act(Σ partial + bias + residual); partial: (splits, …, channels), added up in that order."""
+    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = elements < num_elements
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(num_splits):
+        total += tl.load(partial_ptr + elements, mask=mask, other=0)
+        partial_ptr += num_elements
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + elements % num_channels, mask=mask, other=0).to(tl.float32)
+    residual = None
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + elements, mask=mask, other=0)
+    total = _activated(total, residual, RELU)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+_f32 = dtypes.float32
+SPECIMENS = [
+    Specimen(_finish_splits_kernel, (_f32, _f32, None, None, 3, 100_000, 64), {"RELU": False, "BLOCK": 1024}),
+    Specimen(_finish_splits_kernel, (_f32, _f32, _f32, _f32, 3, 100_000, 64), {"RELU": True, "BLOCK": 1024}),
+]

@@ -1,15 +1,11 @@
-"""Float32 as the sum of two float16 parts, with a power-of-two scale: what float32-accurate tensor core products take.
+"""Float32 weights as sums of two float16 parts: what the float32-accurate kernels on tensor cores multiply with.
 
-    v · scale = high + low,   |v · scale − high − low| ≤ 2⁻²² |v · scale|, or 2⁻²⁵ where that is more
+    w · scale = high + low,   |w · scale − high − low| ≤ 2⁻²² |w · scale|, or 2⁻²⁵ where that is more
 
-The scale brings the largest magnitude to [2¹⁴, 2¹⁵), so that low needs no scale of its own and the three products
-low · high, high · low, high · high can be summed in one chain (Ootomo & Yokota 2022, arXiv:2203.03341). Activations have
-one scale, weights one per output channel.
-
-Float16 has few exponents, so the split watches the range: infinities, NaN, numbers all but 0, and values so small
-beside the largest that the parts can't hold them to float32's precision are reported in a flag, and the caller's other
-kernel computes the result. Values that are small beside their neighbours in memory are no such case: there, the error
-is below float32's own in the sums that they are part of.
+The scale, a power of two per result's channel, brings the largest magnitude to [2¹⁴, 2¹⁵), so that low needs no scale
+of its own and low · high + high · low + high · high is one chain of sums (Ootomo & Yokota 2022, arXiv:2203.03341).
+Infinities are left out of the scale and stand in low, with ±1 in high: so infinite times finite, infinite and zero come
+out as in float32. NaN stands in low.
 """
 
 import triton
@@ -19,19 +15,21 @@ from genesis import dtypes
 from genesis.backends.cuda.launch import Specimen
 
 _INFINITY: tl.constexpr = tl.constexpr(0x7F800000)  # the magnitudes from here up are no numbers
-_LEAST_EXPONENT: tl.constexpr = tl.constexpr(-100)  # below, the inverse scale is no normal float32 any more
-_REACH: tl.constexpr = tl.constexpr(16)  # powers of two between the largest values of all and of a block
+_GREATEST_SCALE: tl.constexpr = tl.constexpr(126)  # as a power of two; with it, denormal numbers are held exactly
 
 
 @triton.jit
 def _magnitude(values):
-    """The bits of |values|: integers that are ordered as the magnitudes are, with NaN above infinity."""
-    return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    """The bits of |values|, which are ordered as the numbers are; 0 for infinities and NaN."""
+    bits = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.where(bits < _INFINITY, bits, 0)
 
 
 @triton.jit
-def _exponent(magnitude):
-    return (magnitude >> 23) - 127
+def _scale_exponent(magnitude):
+    """Of the scale for a row with this largest magnitude."""
+    exponent = tl.maximum(tl.minimum(14 + 127 - (magnitude >> 23), _GREATEST_SCALE), 14 - _GREATEST_SCALE)
+    return tl.where(magnitude > 0, exponent, 0)
 
 
 @triton.jit
@@ -41,135 +39,110 @@ def _power_of_2(exponent):
 
 
 @triton.jit
-def _scale_exponent(magnitude):
-    """Of the scale for this largest magnitude; 0 where there is nothing to scale, or no way to."""
-    usable = (magnitude < _INFINITY) & (_exponent(magnitude) >= _LEAST_EXPONENT)
-    return tl.where(usable, 14 - _exponent(magnitude), 0)
-
-
-@triton.jit
-def _is_unusable(magnitude):
-    """May no scale be made from this largest magnitude? Zero needs none."""
-    return (magnitude >= _INFINITY) | ((magnitude > 0) & (_exponent(magnitude) < _LEAST_EXPONENT))
-
-
-@triton.jit
 def _split(values, scale):
     """(high, low): float16 parts of values · scale."""
-    values *= scale
-    high = values.to(tl.float16)
-    low = (values - high.to(tl.float32)).to(tl.float16)
-    return high, low
+    scaled = values * scale
+    high = scaled.to(tl.float16)
+    low = (scaled - high.to(tl.float32)).to(tl.float16)
+    special = (values.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= _INFINITY
+    sign = tl.where(values > 0, 1.0, tl.where(values < 0, -1.0, 0.0)).to(tl.float16)
+    return tl.where(special, sign, high), tl.where(special, values.to(tl.float16), low)
 
 
 @triton.jit
-def _magnitudes_kernel(partial_ptr, flag_ptr, x_ptr, num_elements, blocks_per_program, BLOCK: tl.constexpr):
-    """partial (2, programs): the largest magnitude, and the least of the blocks' largest ones above zero. Clears flag."""
-    program = tl.program_id(0)
-    most = tl.zeros((BLOCK,), tl.int32)
-    least = tl.full((), _INFINITY, tl.int32)
-    first = program.to(tl.int64) * blocks_per_program * BLOCK
-    for i in range(blocks_per_program):
-        elements = first + i * BLOCK + tl.arange(0, BLOCK)
-        magnitude = _magnitude(tl.load(x_ptr + elements, mask=elements < num_elements, other=0))
-        most = tl.maximum(most, magnitude)
-        largest = tl.max(magnitude, axis=0)
-        least = tl.minimum(least, tl.where(largest > 0, largest, _INFINITY))
-    tl.store(partial_ptr + program, tl.max(most, axis=0))
-    tl.store(partial_ptr + tl.num_programs(0) + program, least)
-    if program == 0:
-        tl.store(flag_ptr, 0)
+def _weights(
+    weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE: tl.constexpr
+):
+    """The tile (rows, elements) of the weight, its elements counted as tap · padded_channels + place of the channel.
+
+    PERMUTE: in each 16 channels, 4 i + j (j < 4) has the place 2 i + j % 2 + 8 (j // 2): a thread of the tensor core
+    then finds its four terms side by side in the activations.
+    """
+    channels = elements % padded_channels
+    if PERMUTE:
+        within = channels % 16
+        channels = channels // 16 * 16 + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
+    taps = elements // padded_channels
+    mask = (rows < num_rows)[:, None] & ((taps < num_taps) & (channels < num_channels))[None, :]
+    offsets = (rows * strides[0])[:, None] + (taps * strides[1] + channels * strides[2])[None, :]
+    return tl.load(weight_ptr + offsets, mask=mask, other=0)
 
 
 @triton.jit
-def _reduced(partial_ptr, num_partials, PARTIALS: tl.constexpr):
-    """(the largest magnitude, the least of the blocks' largest) of all that _magnitudes_kernel saw."""
-    index = tl.arange(0, PARTIALS)
-    mask = index < num_partials
-    most = tl.max(tl.load(partial_ptr + index, mask=mask, other=0), axis=0)
-    least = tl.min(tl.load(partial_ptr + num_partials + index, mask=mask, other=_INFINITY), axis=0)
-    return most, least
-
-
-@triton.jit
-def _split_kernel(
-    high_ptr,
-    low_ptr,
-    inverse_ptr,
-    flag_ptr,
+def _largest_kernel(
     partial_ptr,
-    x_ptr,
-    num_elements,
-    num_partials,
-    PARTIALS: tl.constexpr,
+    weight_ptr,
+    num_rows,
+    num_taps,
+    num_channels,
+    padded_channels,
+    strides,
+    blocks_per_program,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Both parts of x, in its order, with one scale; inverse: 1 / scale. Sets flag where they can't stand for x."""
-    most, least = _reduced(partial_ptr, num_partials, PARTIALS)
-    exponent = _scale_exponent(most)
-    if tl.program_id(0) == 0:
-        tl.store(inverse_ptr, _power_of_2(-exponent))
-        narrow = (least == _INFINITY) | (_exponent(most) - _exponent(least) <= _REACH)
-        if _is_unusable(most) | (narrow == 0):
-            tl.store(flag_ptr, 1)
-    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = elements < num_elements
-    high, low = _split(tl.load(x_ptr + elements, mask=mask, other=0), _power_of_2(exponent))
-    tl.store(high_ptr + elements, high, mask=mask)
-    tl.store(low_ptr + elements, low, mask=mask)
+    """partial (second programs, rows): the bits of the largest magnitude of a row in one program's elements."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    largest = tl.zeros((ROWS, BLOCK), tl.int32)
+    for i in range(blocks_per_program):
+        elements = (tl.program_id(1) * blocks_per_program + i) * BLOCK + tl.arange(0, BLOCK)
+        values = _weights(
+            weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE=False
+        )
+        largest = tl.maximum(largest, _magnitude(values))
+    tl.store(partial_ptr + tl.program_id(1) * num_rows + rows, tl.max(largest, axis=1), mask=rows < num_rows)
 
 
 @triton.jit
-def _split_rows_kernel(
+def _split_weight_kernel(
     high_ptr,
     low_ptr,
     inverse_ptr,
-    flag_ptr,
-    x_ptr,
+    partial_ptr,
+    weight_ptr,
     num_rows,
-    row_size,
-    shape,
+    num_taps,
+    num_channels,
+    padded_channels,
     strides,
-    row_stride,
-    BLOCK: tl.constexpr,
+    num_partials,
+    blocks_per_program,
+    PARTIALS: tl.constexpr,
     ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Both parts of a weight, (rows, taps · columns) without gaps, with a scale per row; inverse: 1 / scale per row.
+    """Both parts of a weight: (rows, taps, padded_channels) without gaps. inverse (rows): 2¹⁵ / scale.
 
-    shape: (taps, columns); strides: (tap, column) of x, whose rows are row_stride apart. One program per ROWS rows.
+    strides: (row, tap, channel) of the weight; partial: _largest_kernel's.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_mask = rows < num_rows
-    sources = x_ptr + rows.to(tl.int64) * row_stride
-    targets = rows.to(tl.int64) * row_size
-    most = tl.zeros((ROWS, BLOCK), tl.int32)
-    for first in range(0, row_size, BLOCK):
-        elements = first + tl.arange(0, BLOCK)
-        offsets = elements // shape[1] * strides[0] + elements % shape[1] * strides[1]
+    index = tl.arange(0, PARTIALS)
+    offsets = index[:, None] * num_rows + rows[None, :]
+    partial = tl.load(partial_ptr + offsets, mask=(index < num_partials)[:, None] & row_mask[None, :], other=0)
+    exponent = _scale_exponent(tl.max(partial, axis=0))
+    if tl.program_id(1) == 0:
+        tl.store(inverse_ptr + rows, _power_of_2(15 - exponent), mask=row_mask)
+    row_size = num_taps * padded_channels
+    for i in range(blocks_per_program):
+        elements = (tl.program_id(1) * blocks_per_program + i) * BLOCK + tl.arange(0, BLOCK)
+        values = _weights(
+            weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE=True
+        )
+        high, low = _split(values, _power_of_2(exponent)[:, None])
+        targets = rows.to(tl.int64)[:, None] * row_size + elements[None, :]
         mask = row_mask[:, None] & (elements < row_size)[None, :]
-        most = tl.maximum(most, _magnitude(tl.load(sources[:, None] + offsets[None, :], mask=mask, other=0)))
-    largest = tl.max(most, axis=1)
-    exponent = _scale_exponent(largest)
-    tl.store(inverse_ptr + rows, _power_of_2(-exponent), mask=row_mask)
-    if tl.max(_is_unusable(largest).to(tl.int32), axis=0) > 0:
-        tl.store(flag_ptr, 1)
-    scale = _power_of_2(exponent)
-    for first in range(0, row_size, BLOCK):
-        elements = first + tl.arange(0, BLOCK)
-        offsets = elements // shape[1] * strides[0] + elements % shape[1] * strides[1]
-        mask = row_mask[:, None] & (elements < row_size)[None, :]
-        high, low = _split(tl.load(sources[:, None] + offsets[None, :], mask=mask, other=0), scale[:, None])
-        tl.store(high_ptr + targets[:, None] + elements[None, :], high, mask=mask)
-        tl.store(low_ptr + targets[:, None] + elements[None, :], low, mask=mask)
+        tl.store(high_ptr + targets, high, mask=mask)
+        tl.store(low_ptr + targets, low, mask=mask)
 
 
 _f32, _f16, _i32 = dtypes.float32, dtypes.float16, dtypes.int32
+_BLOCKS = {"ROWS": 32, "BLOCK": 128}
 SPECIMENS = [
-    Specimen(_magnitudes_kernel, (_i32, _i32, _f32, 100_000, 7), {"BLOCK": 4096, "num_warps": 8}),
+    Specimen(_largest_kernel, (_i32, _f32, 64, 9, 64, 64, (576, 64, 1), 1), _BLOCKS),
     Specimen(
-        _split_kernel, (_f16, _f16, _f32, _i32, _i32, _f32, 100_000, 264), {"PARTIALS": 512, "BLOCK": 4096}
-    ),
-    Specimen(
-        _split_rows_kernel, (_f16, _f16, _f32, _i32, _f32, 64, 576, (9, 64), (64, 1), 576), {"BLOCK": 512, "ROWS": 1}
+        _split_weight_kernel,
+        (_f16, _f16, _f32, _i32, _f32, 64, 9, 64, 64, (1, 64, 576), 5, 1),
+        {"PARTIALS": 8, **_BLOCKS},
     ),
 ]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.conv import wgmma
+from genesis.backends.cuda.conv import wgmma, wgmma_weight_grad
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import Wgmma, WgmmaFamily
 
@@ -118,8 +118,14 @@ def test_weights_in_two_parts(cuda: Backend, put: Callable[[Any], Any], get: Any
 def test_kernel_compiles(dtype: Any) -> None:
     shapes = wgmma._SPLIT_SHAPES if dtype is dtypes.float32 else wgmma._PLAIN_SHAPES[:1]
     for shape in shapes:
-        assert wgmma._cubin(shape, dtype)[:4] == b"\x7fELF"
+        assert shape.cubin(dtype)[:4] == b"\x7fELF"
         assert shape.shared_memory(dtype.itemsize) <= 227 << 10
+
+
+def test_weight_grad_kernel_compiles() -> None:
+    for shape in wgmma_weight_grad.SHAPES:
+        assert shape.cubin()[:4] == b"\x7fELF"
+        assert shape.shared_memory <= 227 << 10
 
 
 def test_not_without_a_gpu(simulated: Backend) -> None:

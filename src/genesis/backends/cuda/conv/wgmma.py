@@ -7,30 +7,28 @@ warpgroup that only loads, pixels gathered by the copy engine, and operands spli
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib.util
 import math
 import struct
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis, input_grad_axes
-from genesis.backends.cuda.kernels import conv_epilogue, conv_split
+from genesis.backends.cuda.conv.wgmma_weight_grad import weight_grads
+from genesis.backends.cuda.kernels import conv_split
 from genesis.backends.cuda.tiles import power_of_2
+from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, numel
 
-_SOURCE = Path(__file__).parent / "native" / "conv_wgmma.cu"
 _TERMS = 64  # of a step: BK
 _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
-_BLOCK = 1024  # elements per program of the sum of splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +44,13 @@ class Shape:
     def rows(self) -> int:
         return 64 * self.consumers
 
+    def cubin(self, dtype: DType) -> bytes:
+        macros = {
+            "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers, "PINGPONG": int(self.pingpong),
+            "SPLIT": int(dtype is dtypes.float32), "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+        }  # fmt: skip
+        return hopper.cubin("conv_wgmma", tuple(macros.items()))
+
     def shared_memory(self, bytes_per_term: int) -> int:
         stage = (self.rows + self.columns) * _TERMS * bytes_per_term
         return self.stages * stage + 4 * self.consumers * _STAGING + 1024  # tiles begin at multiples of 1024
@@ -59,6 +64,8 @@ class WgmmaFamily(Family):
     prefix = "wgmma"
 
     def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
+        if problem.direction == WEIGHT_GRAD:
+            return weight_grads(self.prefix, problem)
         if not _is_supported(problem):
             return []
         shapes = _SPLIT_SHAPES if problem.dtype is dtypes.float32 else _PLAIN_SHAPES
@@ -96,7 +103,7 @@ class Wgmma(Candidate):
 
         p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
         is_split = p.dtype is dtypes.float32
-        kernel = MapKernel(p.device, "conv_wgmma", _cubin(shape, p.dtype), shape.shared_memory(4 if is_split else 2))
+        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype), shape.shared_memory(4 if is_split else 2))
         weight = Box(dtypes.float16 if is_split else p.dtype, space.weight, (shape.columns, 1, _TERMS))
         processors = driver.get().properties(p.device).multiprocessor_count
         launches = []
@@ -109,7 +116,7 @@ class Wgmma(Candidate):
                     kernel.prepare(grid, 32 * (4 + 4 * shape.consumers), (pixels, weight, weight), 4, structure)
                 )
         prepare_weight = _weight_splitter(p, space) if is_split else None
-        finish = _finisher(p, self.splits) if self.splits > 1 else None
+        finish = hopper.finisher(p, self.splits) if self.splits > 1 else None
 
         def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
             high, low, inverse = second, second, 0
@@ -148,9 +155,7 @@ class _Workspace:
 
 def _is_supported(problem: ConvProblem) -> bool:
     p = problem
-    if p.direction == WEIGHT_GRAD or p.groups != 1 or p.alignment < 16 or driver.get().name != "cuda":
-        return False
-    if driver.get().properties(p.device).compute_capability != 90 or not _has_compiler():
+    if p.direction == WEIGHT_GRAD or p.groups != 1 or p.alignment < 16 or not hopper.is_available(p.device):
         return False
     inputs, outputs = p.first_shape[1], _num_outputs(p)
     if p.dtype is dtypes.float32:
@@ -162,39 +167,10 @@ def _is_supported(problem: ConvProblem) -> bool:
     if max(numel(shape[:1] + shape[2:]) for shape in (p.first_shape, p.result_shape)) >= 2**30:
         return False
     return all(
-        _is_within_reach(axis, size) for pair in _axes(p) for axis, size in zip(pair, p.first_shape[2:], strict=True)
+        hopper.is_within_reach(axis, size)
+        for pair in _axes(p)
+        for axis, size in zip(pair, p.first_shape[2:], strict=True)
     )
-
-
-def _is_within_reach(axis: Axis, size: int) -> bool:
-    """Do the numbers fit into a tensor map?"""
-    low, high = _bounds(axis, size)
-    return (
-        min(low, high) >= -128
-        and max(low, high) <= 127
-        and (axis.taps - 1) * abs(axis.spread) <= 255
-        and axis.step <= 8
-    )
-
-
-@functools.cache
-def _has_compiler() -> bool:
-    return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-
-
-@functools.cache
-def _cubin(shape: Shape, dtype: Any) -> bytes:
-    from genesis.backends.cuda.native.program import Program
-
-    is_split = dtype is dtypes.float32
-    kind = "bf16" if dtype is dtypes.bfloat16 else "f16"
-    macros = {
-        "BN": shape.columns, "STAGES": shape.stages, "CONSUMERS": shape.consumers, "SPLIT": int(is_split),
-        "PINGPONG": int(shape.pingpong), "KIND": f'"{kind}"',
-    }  # fmt: skip
-    options = tuple(f"-D{name}={value}" for name, value in macros.items())
-    program = Program("conv_wgmma", _SOURCE.read_text(), _SOURCE.name, _SOURCE.parent, options)
-    return program.compiled("sm_90a", ("conv_wgmma",)).cubin
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -235,12 +211,6 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
     return [(row, column) for row in input_grad_axes(*sizes[0]) for column in input_grad_axes(*sizes[1])]
 
 
-def _bounds(axis: Axis, size: int) -> tuple[int, int]:
-    """(low, high) of tensor_maps.Pixels: as many positions as results."""
-    low = axis.start + min(0, (axis.taps - 1) * axis.spread) if axis.taps else 0
-    return low, low + (axis.out_size - 1) * axis.step - (size - 1)
-
-
 def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Any, bytes, int]:
     """(the input's map, the kernel's structure Geometry, number of pixels) of one launch."""
     from genesis.backends.cuda.driver.tensor_maps import Pixels
@@ -259,7 +229,7 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         out_strides = (num_pixels * outputs, num_pixels * outputs, outputs)
     per_axis = []
     for axis, size, out_size in zip((row, column), sizes[1:], out_sizes, strict=True):
-        low, high = _bounds(axis._replace(out_size=out_size), size)
+        low, high = hopper.bounds(axis._replace(out_size=out_size), size)
         turned = axis.spread < 0  # from the last tap to the first, so that their offsets are positive
         first = axis.tap_first + (axis.taps - 1) * axis.tap_step if turned else axis.tap_first
         per_axis.append((low, high, abs(axis.spread), first, -axis.tap_step if turned else axis.tap_step))
@@ -303,23 +273,5 @@ def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, 
             stream, workspace + space.high, workspace + space.low, workspace + space.inverse,
             workspace + space.partial, weight,
         )  # fmt: skip
-
-    return run
-
-
-def _finisher(problem: ConvProblem, splits: int) -> Callable[[int, int, int, int, int], None]:
-    """run(stream, out, sums, bias, residual): out = act(sum of the splits' sums + bias + residual)."""
-    p = problem
-    elements = numel(p.result_shape)
-    bias = Pointer(p.dtype) if p.bias else None
-    residual = Pointer(p.dtype) if p.residual else None
-    ready = bind(
-        conv_epilogue._finish_splits_kernel, p.device, (-(-elements // _BLOCK),), Pointer(p.dtype),
-        Pointer(dtypes.float32), bias, residual, splits, elements, _num_outputs(p), RELU=p.activation == "relu",
-        BLOCK=_BLOCK,
-    )  # fmt: skip
-
-    def run(stream: int, out: int, sums: int, bias: int, residual: int) -> None:
-        ready(stream, out, sums, *([bias] if p.bias else []), *([residual] if p.residual else []))
 
     return run

@@ -1,6 +1,7 @@
 // One asynchronous product of a warpgroup: d (64 x N, float32) = a (64 x 16) * b (16 x N) + d, or without d.
 //
-// a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost. Fragments: thread t of
+// a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost (TRANSPOSED: b with its
+// columns innermost). Fragments: thread t of
 // 128 holds rows 16 (t / 32) + t % 32 / 4 and 8 below; of d columns 8 i + 2 (t % 4) and the next, in d[4 i], d[4 i + 1]
 // for the first row, d[4 i + 2], d[4 i + 3] for the second.
 // Source: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions". KIND: "f16" or "bf16".
@@ -15,16 +16,16 @@ typedef unsigned long long u64;
 #define D64(i) D32(i), D32(i + 32)
 #define D128(i) D64(i), D64(i + 64)
 
-template <bool ADD>
+template <bool ADD, bool TRANSPOSED = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) {
   asm volatile(
     "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." KIND "." KIND " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-    "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
+    "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
     : D32(0)
-    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD));
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
 __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
     : "l"(a), "l"(b));
 }
 
-template <bool ADD>
+template <bool ADD, bool TRANSPOSED = false>
 __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) {
   asm volatile(
     "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
@@ -46,9 +47,9 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) 
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}\n"
+    "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
     : D64(0)
-    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD));
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
 __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
@@ -93,4 +94,9 @@ __device__ __forceinline__ void keep(float (&d)[N]) {
 // A tile of shared memory with rows of 128 bytes, the terms innermost, swizzled as the copy engine does (128 bytes).
 __device__ __forceinline__ u64 descriptor(u32 address) {
   return (u64)((address & 0x3FFFF) >> 4) | ((u64)1 << 16) | ((u64)64 << 32) | ((u64)1 << 62);
+}
+
+// The same with the columns innermost: blocks of 64 columns, block_bytes apart, a row of 128 bytes per term.
+__device__ __forceinline__ u64 transposed_descriptor(u32 address, u32 block_bytes) {
+  return (u64)((address & 0x3FFFF) >> 4) | ((u64)(block_bytes >> 4) << 16) | ((u64)64 << 32) | ((u64)1 << 62);
 }

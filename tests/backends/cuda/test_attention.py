@@ -11,6 +11,7 @@ from torch import Tensor
 
 from genesis import backends
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import attention, driver
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -106,6 +107,77 @@ def test_attention_of_any_strides(cuda: Backend, cpu: Backend, put: Put, get: Ge
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2), (0,)], ids=str)
 def test_attention_leading_dimensions(cuda: Backend, cpu: Backend, put: Put, get: Get, lead: tuple[int, ...]) -> None:
     check(cuda, cpu, put, get, random(*lead, 6, 8), random(*lead, 7, 8), random(*lead, 7, 8))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "head", "value_size"),
+    [(200, 200, 64, 64), (130, 261, 128, 128), (261, 130, 72, 40), (3, 150, 16, 128), (130, 1, 64, 64)],
+)
+def test_attention_by_the_copy_engine(
+    cuda: Backend, cpu: Backend, put: Put, get: Get,
+    num_queries: int, num_keys: int, head: int, value_size: int, dtype: torch.dtype, is_causal: bool,
+) -> None:  # fmt: skip
+    query, key = random(2, num_queries, head, dtype=dtype), random(2, num_keys, head, dtype=dtype)
+    value = random(2, num_keys, value_size, dtype=dtype)
+    arrays = [put(x) for x in (query, key, value)]
+    assert attention._fetchable(*arrays) == (driver.get().properties(0).compute_capability >= 90)
+    check(cuda, cpu, put, get, query, key, value, None, is_causal)
+
+
+def test_what_the_copy_engine_cannot_fetch(cuda: Backend, put: Put) -> None:
+    fine = random(4, 20, 24, dtype=torch.float16)
+    for x in (
+        fine.float(),
+        fine[..., 1:],
+        fine[..., ::2],
+        fine[..., :20].contiguous(),
+        fine[:0],
+        fine[:, :1].expand(4, 5, 24),
+    ):
+        assert not attention._fetchable(put(x))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("slab", [(1, 128), (2, 256), (2, 512)], ids=str)
+def test_attention_backward_in_slabs(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, monkeypatch: pytest.MonkeyPatch,
+    slab: tuple[int, int], dtype: torch.dtype, is_causal: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(attention, "_slab", lambda *_: slab)
+    query, key, value = (random(3, size, 16, dtype=dtype) for size in (170, 300, 300))
+    check(cuda, cpu, put, get, query, key, value, None, is_causal)
+
+
+def test_slabs_fill_the_device_and_hold_all_keys(cuda: Backend) -> None:
+    properties = driver.get().properties(0)
+    for num_heads, num_keys, row_bytes in [(1, 64, 32), (7, 640, 2**12), (3, 2**16, 2**18), (2, 0, 128), (2, 64, 0)]:
+        heads, keys = attention._slab(num_heads, num_keys, 64, row_bytes, 0)
+        assert 1 <= heads <= num_heads
+        assert keys >= 64
+        assert keys % 64 == 0
+        assert keys >= num_keys or heads == 1
+        needed = heads * keys * row_bytes
+        room = max(properties.total_memory // 64, properties.multiprocessor_count * 64 * row_bytes)
+        assert needed <= room
+        if heads * keys < num_heads * num_keys:
+            assert 2 * needed + 64 * row_bytes > room  # what is cut is cut as little as it must be
+
+
+@pytest.mark.parametrize("scale", [-0.4, 0.0])
+def test_attention_of_any_scale(cuda: Backend, cpu: Backend, put: Put, get: Get, scale: float) -> None:
+    query, key, value = random(1, 9, 16), random(1, 40, 16), random(1, 40, 16)
+    wide = [x.double() for x in (query, key, value)]
+    expected, probabilities = cpu.attention(*wide, None, False, scale)
+    arrays = [put(x) for x in (query, key, value)]
+    y, saved = cuda.attention(*arrays, None, False, scale)
+    close(get(y), expected, torch.float32)
+    gradients = cpu.attention_backward(expected, *wide, None, expected, probabilities, False, scale)
+    results = cuda.attention_backward(put(expected.float()), *arrays, None, y, saved, False, scale)
+    for result, wanted in zip(results, gradients, strict=True):
+        close(get(result), wanted, torch.float32)
 
 
 def test_attention_of_large_scores(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:

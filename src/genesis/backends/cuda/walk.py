@@ -17,7 +17,7 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.pointwise import collapse
 from genesis.shapes import Shape, strides_in_order
 
-_TILE = 2048  # elements of a tile: 16 in each thread of 4 warps
+_TILE = 4096  # elements of a tile: 32 in each thread of 4 warps
 _KEPT = 128  # of those, kept ones that lie side by side: 512 bytes of float32
 _LEAST_TILES = 4  # per program, for a split to pay
 _WAVES = 8  # programs per multiprocessor
@@ -88,7 +88,7 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
         (kept_blocks, num_splits),
         (
             (num_kept, num_tiles, tiles_per_split, num_inner_blocks, inner_size),
-            _inner_first(kept_shape, kept_steps),
+            _inner_first(kept_shape, kept_steps if num_kept > 1 else (0,)),  # 0 keeps what is known of the alignment
             _inner_first(outer, outer_steps) or (1, 0),
             _inner_first(inner, inner_steps),
         ),

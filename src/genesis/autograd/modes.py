@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -28,6 +29,16 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
 
     def __exit__(self, *exception: object) -> None:
         state.recording = self._before
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Inside, functions take their inputs as they come."""
+    before, state.autocast = state.autocast, None
+    try:
+        yield
+    finally:
+        state.autocast = before
 
 
 class _GradMode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from genesis import backends
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import attention, driver
+from genesis.backends.cuda import array, attention, driver
+from genesis.backends.cuda.array import DeviceArray
+from genesis.errors import OutOfMemoryError
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -140,30 +143,48 @@ def test_what_the_copy_engine_cannot_fetch(cuda: Backend, put: Put) -> None:
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("slab", [(1, 128), (2, 256), (2, 512)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "room", "slab"),
+    [
+        (torch.bfloat16, 2**19, (3, 320, 256)),
+        (torch.bfloat16, 2**17, (1, 320, 256)),
+        (torch.bfloat16, 2**16, (1, 128, 256)),
+        (torch.bfloat16, 2**14, (1, 64, 256)),
+        (torch.float64, 2**14, (1, 64, 192)),
+    ],
+)
 def test_attention_backward_in_slabs(
     cuda: Backend, cpu: Backend, put: Put, get: Get, monkeypatch: pytest.MonkeyPatch,
-    slab: tuple[int, int], dtype: torch.dtype, is_causal: bool,
+    room: int, slab: tuple[int, int, int], dtype: torch.dtype, is_causal: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(attention, "_slab", lambda *_: slab)
+    """As much of the gradients of scores as there is memory for."""
+    shapes, empty = [], array.empty
+
+    def scarce(shape: tuple[int, ...], *rest: Any) -> DeviceArray:
+        if math.prod(shape) > room:
+            raise OutOfMemoryError("no room")
+        shapes.append(shape)
+        return empty(shape, *rest)
+
+    monkeypatch.setattr(array, "empty", scarce)
     query, key, value = (random(3, size, 16, dtype=dtype) for size in (170, 300, 300))
     check(cuda, cpu, put, get, query, key, value, None, is_causal)
+    assert slab in shapes
 
 
-def test_slabs_fill_the_device_and_hold_all_keys(cuda: Backend) -> None:
-    properties = driver.get().properties(0)
-    for num_heads, num_keys, row_bytes in [(1, 64, 32), (7, 640, 2**12), (3, 2**16, 2**18), (2, 0, 128), (2, 64, 0)]:
-        heads, keys = attention._slab(num_heads, num_keys, 64, row_bytes, 0)
-        assert 1 <= heads <= num_heads
-        assert keys >= 64
-        assert keys % 64 == 0
-        assert keys >= num_keys or heads == 1
-        needed = heads * keys * row_bytes
-        room = max(properties.total_memory // 64, properties.multiprocessor_count * 64 * row_bytes)
-        assert needed <= room
-        if heads * keys < num_heads * num_keys:
-            assert 2 * needed + 64 * row_bytes > room  # what is cut is cut as little as it must be
+def test_no_memory_for_any_slab(cuda: Backend, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = put(random(1, 40, 16))
+    y, saved = cuda.attention(x, x, x, None, False, 1.0)
+    empty = array.empty
+
+    def scarce(shape: tuple[int, ...], *rest: Any) -> DeviceArray:
+        if shape == (1, 64, 64):
+            raise OutOfMemoryError("no room")
+        return empty(shape, *rest)
+
+    monkeypatch.setattr(array, "empty", scarce)
+    with pytest.raises(OutOfMemoryError, match="no room"):
+        cuda.attention_backward(y, x, x, x, None, y, saved, False, 1.0)
 
 
 @pytest.mark.parametrize("scale", [-0.4, 0.0])

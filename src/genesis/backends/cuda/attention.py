@@ -13,6 +13,7 @@ from genesis.backends.cuda.kernels import attention_backward as backward_kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch
 from genesis.backends.cuda.pointwise import collapse
+from genesis.errors import OutOfMemoryError
 from genesis.shapes import Shape, contiguous_strides
 
 _LARGEST_HEAD = 256
@@ -78,8 +79,8 @@ def attention_backward(
     second = _constants(_QUERY_GRAD, (query,), num_queries, num_keys, _fetchable(key))
     rows, columns = max(first["BLOCK_M"], second["BLOCK_N"]), max(first["BLOCK_N"], second["BLOCK_M"])
     slab_columns = _round_up(num_queries, columns)
-    heads, slab_rows = _slab(num_heads, _round_up(num_keys, rows), rows, slab_columns * query.dtype.itemsize, device)
-    grad_scores = array.empty((heads, slab_rows, slab_columns), query.dtype, device)
+    grad_scores = _slab(query, num_heads, _round_up(num_keys, rows), rows, slab_columns)
+    heads, slab_rows, _ = grad_scores.shape
     total = array.empty(query.shape, saved.dtype, device) if slab_rows < num_keys else None
 
     batch, key_batch = _batch(lead, grad, query, key, value, mask), _batch(lead, key)
@@ -103,16 +104,24 @@ def attention_backward(
     return grad_query, grad_key, grad_value
 
 
-def _slab(num_heads: int, num_keys: int, block: int, row_bytes: int, device: int) -> tuple[int, int]:
-    """(heads, keys) whose gradients of scores are in memory at a time: whole heads, or a part of one's keys."""
+def _slab(query: DeviceArray, num_heads: int, num_keys: int, block: int, num_columns: int) -> DeviceArray:
+    """Room for gradients of scores, (heads, keys, num_columns): of whole heads, or of a part of one's keys."""
+    device = query.device_index
     properties = driver.get().properties(device)
-    num_blocks = max(num_keys // block, 1)
-    room = properties.total_memory // (_SLAB_SHARE * max(block * row_bytes, 1))
-    most = max(room, properties.multiprocessor_count)  # a block is a program
-    if num_blocks <= most:
-        return max(min(num_heads, most // num_blocks), 1), num_blocks * block
-    num_slabs = -(-num_blocks // most)
-    return 1, -(-num_blocks // num_slabs) * block
+    num_blocks, block_bytes = max(num_keys // block, 1), max(block * num_columns * query.dtype.itemsize, 1)
+    most = max(properties.total_memory // _SLAB_SHARE // block_bytes, properties.multiprocessor_count)
+    while True:  # until there is memory for so many blocks, each of them a program's
+        if num_blocks <= most:
+            shape = (max(min(num_heads, most // num_blocks), 1), num_blocks * block, num_columns)
+        else:
+            num_slabs = -(-num_blocks // most)
+            shape = (1, -(-num_blocks // num_slabs) * block, num_columns)
+        try:
+            return array.empty(shape, query.dtype, device)
+        except OutOfMemoryError:
+            if most == 1:
+                raise
+            most = max(shape[0] * shape[1] // block // 2, 1)
 
 
 def _fetchable(*arrays: DeviceArray) -> bool:

@@ -32,8 +32,11 @@ class Step:
         self.history: History | None = None
 
     def __repr__(self) -> str:
-        done = "; ".join(_sentence(operation) for operation in self.operations)
-        return f"step {self.number}: {done or 'nothing'} ({self.parameters[0]:,} → {self.parameters[1]:,} parameters)"
+        return f"step {self.number}: {self.text()} ({self.parameters[0]:,} → {self.parameters[1]:,} parameters)"
+
+    def text(self) -> str:
+        """What was done, in words."""
+        return "; ".join(_sentence(operation) for operation in self.operations) or "nothing"
 
     def record(self) -> dict[str, Any]:
         """All that replay() needs, as plain values."""
@@ -112,7 +115,5 @@ def rollback(step: Step) -> None:
 
 
 def _sentence(operation: dict[str, Any]) -> str:
-    where = operation.get("where")
-    places = ", ".join(where) if isinstance(where, list) else where
-    size = f" to {operation['channels']}" if operation.get("channels") else ""
-    return f"{operation['operation']} {places}{size}"
+    size = f" to {operation['channels']}" if "width" in operation["operation"] else ""
+    return f"{operation['operation']} {operation['where']}{size}"

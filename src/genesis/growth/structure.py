@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis import nn
@@ -100,7 +100,9 @@ def grow_branches(
     return opened.step
 
 
-def prune_branches(model: Module, where: str | Module, count: int = 1, **transaction: Any) -> Step:
+def prune_branches(
+    model: Module, where: str | Module, count: int = 1, *, which: Sequence[int] | None = None, **transaction: Any
+) -> Step:
     """Take the branches with the smallest gates away; what the others add stays what it is.
 
     With the last branch the MultiBranch goes too, and its main path stands in its place.
@@ -108,6 +110,7 @@ def prune_branches(model: Module, where: str | Module, count: int = 1, **transac
     Args:
         where: an nn.MultiBranch, or its dotted name.
         count: how many branches go.
+        which: instead, the indices of those that go.
         transaction: as of grow_width.
     """
     op = "prune_branches"
@@ -115,10 +118,15 @@ def prune_branches(model: Module, where: str | Module, count: int = 1, **transac
         name, block, _ = _place(opened, op, where)
         if not isinstance(block, nn.MultiBranch):
             raise GrowthError(describe(op, "where", "an nn.MultiBranch", f"{name}, a {type(block).__name__}"))
-        if not 1 <= count <= len(block.branches):
-            raise GrowthError(describe(op, "count", f"from 1 to the {len(block.branches)} branches", count))
-        strength = [abs(part.gate.item()) if isinstance(part, nn.Branch) else 1.0 for part in block.branches]
-        going = sorted(sorted(range(len(strength)), key=strength.__getitem__)[:count], reverse=True)
+        present = range(len(block.branches))
+        if which is None:
+            if not 1 <= count <= len(present):
+                raise GrowthError(describe(op, "count", f"from 1 to the {len(present)} branches", count))
+            strength = [abs(part.gate.item()) if isinstance(part, nn.Branch) else 1.0 for part in block.branches]
+            which = sorted(present, key=strength.__getitem__)[:count]
+        elif not which or len(set(which)) < len(which) or not set(which) <= set(present):
+            raise GrowthError(describe(op, "which", f"different indices below {len(present)}", which))
+        going = sorted(which, reverse=True)
 
         def change() -> None:
             for network in (opened.model, *opened.averages):
@@ -132,7 +140,7 @@ def prune_branches(model: Module, where: str | Module, count: int = 1, **transac
                 for part in gone:
                     opened.abandon(part)
 
-        opened.run({"operation": op, "where": name, "count": count}, change, keeps_function=False)
+        opened.run({"operation": op, "where": name, "which": going}, change, keeps_function=False)
     return opened.step
 
 

@@ -75,7 +75,7 @@ def branch(
         parts += [norm(inner, **where)] if any(size > 1 for size in made[2:]) else []
         if inner != made[1]:
             projection = conv(inner, made[1], 1, bias=False, **where)
-    elif channel_dim(passage) == len(made) - 1:
+    elif channel_dim(passage) == len(made) - 1 and given[:-1] == made[:-1]:
         inner = made[-1] if channels is None else channels
         parts = [nn.Linear(given[-1], inner, **where)]
         if inner != made[-1]:

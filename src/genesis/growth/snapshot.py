@@ -13,20 +13,18 @@ from genesis.tensor import Tensor
 
 
 class _Array(NamedTuple):
-    """An array, its values, and how often it had been changed in place when they were copied."""
+    """An array, and a copy of its values."""
 
     array: NDArray
     values: NDArray
-    changes: int
 
     @classmethod
     def of(cls, array: NDArray) -> _Array:
-        return cls(array, array.clone(), array.changes.count)
+        return cls(array, array.clone())
 
     def restored(self) -> NDArray:
-        """The very array, with the values that it had."""
-        if self.array.changes.count != self.changes:
-            self.array.copy_into(self.values)
+        """The very array, with the values that it had: whoever shares its memory sees them too."""
+        self.array.copy_into(self.values)
         return self.array
 
 

@@ -75,13 +75,14 @@ class Transaction:
     def twins(self, name: str) -> list[Tensor]:
         """The parameter or buffer of this name in the model, then in its averages."""
         path, _, member = name.rpartition(".")
-        found = []
-        for module in (self.model, *self.averages):
-            part = module.get_submodule(path)
-            found.append(part._parameters.get(member) if member in part._parameters else part._buffers.get(member))
-        if any(tensor is None for tensor in found):
-            raise GrowthError(describe("growth", "averages", "copies of the network", f"one without '{name}'"))
-        return found  # type: ignore[return-value]
+        found: list[Tensor] = []
+        for network in (self.model, *self.averages):
+            part = dict(network.named_modules(remove_duplicate=False)).get(path)
+            tensor = None if part is None else part._parameters.get(member, part._buffers.get(member))
+            if tensor is None:
+                raise GrowthError(describe("growth", "averages", "copies of the network", f"one without '{name}'"))
+            found.append(tensor)
+        return found
 
     def adopt(self, parameters: Iterable[Parameter], neighbour: Parameter | None) -> None:
         """Have the optimizer that learns neighbour learn these parameters too, with the same options."""

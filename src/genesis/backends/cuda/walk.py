@@ -64,6 +64,8 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
     kept_shape, (kept_steps,) = _merge(shape, strides, kept)
     shape_in, (steps_in,) = _merge(shape, strides, list(dims))
     num_kept, num_reduced = math.prod(kept_shape), math.prod(shape_in)
+    if num_kept == 1:
+        kept_steps = (0,) * len(kept_shape)  # a row offset that divides by 16, as vector loads need it to
     cut = 0 if len(shape_in) > 1 and shape_in[-1] < 16 else len(shape_in) - 1
     outer, outer_steps, inner, inner_steps = shape_in[:cut], steps_in[:cut], shape_in[cut:], steps_in[cut:]
     inner_size = math.prod(inner)
@@ -88,13 +90,13 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
         (kept_blocks, num_splits),
         (
             (num_kept, num_tiles, tiles_per_split, num_inner_blocks, inner_size),
-            _inner_first(kept_shape, kept_steps if num_kept > 1 else (0,)),  # 0 keeps what is known of the alignment
-            _inner_first(outer, outer_steps) or (1, 0),
+            _inner_first(kept_shape, kept_steps),
+            _inner_first(outer, outer_steps) or (1, 0),  # a kernel takes no empty tuple
             _inner_first(inner, inner_steps),
         ),
         {
             "KEPT_RANK": len(kept_shape),
-            "OUTER_RANK": max(len(outer), 1),
+            "OUTER_RANK": len(outer),
             "INNER_RANK": len(inner),
             "WIDE": max(reach, num_kept * num_splits, inner_size) + _TILE >= 2**31,
             "BLOCK_KEPT": block_kept,

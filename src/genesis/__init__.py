@@ -188,7 +188,7 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
-_ON_FIRST_USE = ("cuda", "data", "models", "profiler")  # these import torch, or take their time
+_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler")  # these import torch, or take their time
 _FROM_THERE = {"Profiler": "profiler", "tune": "cuda", "tuning": "cuda"}  # a name, and the package that it is from
 
 

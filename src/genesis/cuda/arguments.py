@@ -72,7 +72,7 @@ class ForeignArrays:
 
     def read(self, tensor: Any) -> tuple[Any, Any]:
         array = _import(tensor)
-        return (None, 0) if array is None else (array.layout, array.data_pointer)
+        return (None, 0) if array is None else ((self, array.layout), array.data_pointer)
 
     def describe(self, tensor: Any) -> Operand:
         array = _import(tensor)

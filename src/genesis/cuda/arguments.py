@@ -16,6 +16,7 @@ from genesis.backends.cuda.array import DeviceArray, Storage
 from genesis.errors import DTypeError
 from genesis.shapes import is_contiguous
 
+_HOST = object()  # the mark of a tensor on the CPU: no launch is prepared for it, so the checks refuse it each time
 Read = Callable[[Any], tuple[Any, Any]]
 
 
@@ -50,7 +51,7 @@ class GenesisTensors:
         handle = tensor.array.handle
         if type(handle) is DeviceArray:
             return handle.layout, handle.data_pointer
-        return None, 0  # on the CPU: refused by the checks
+        return _HOST, 0
 
     def describe(self, tensor: Any) -> Operand:
         array = tensor.array
@@ -72,7 +73,7 @@ class ForeignArrays:
 
     def read(self, tensor: Any) -> tuple[Any, Any]:
         array = _import(tensor)
-        return (None, 0) if array is None else ((self, array.layout), array.data_pointer)
+        return (_HOST, 0) if array is None else ((self, array.layout), array.data_pointer)
 
     def describe(self, tensor: Any) -> Operand:
         array = _import(tensor)

@@ -17,7 +17,7 @@ import genesis
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.cuda_driver import _check
-from genesis.errors import DTypeError
+from genesis.errors import DeviceError, DTypeError
 from genesis.settings import override
 from tests.backends.cuda.test_cuda_driver import arguments
 
@@ -99,6 +99,10 @@ def test_arguments_grid_and_block(gpu: Gpu, module: genesis.cuda.Module) -> None
     launch = gpu.launches[-1]
     assert (launch.grid, launch.block, launch.shared) == ((4, 5, 1), (8, 4, 2), 100)
     assert launch.values[0] == 0
+    with pytest.raises(
+        DeviceError, match="argument 'x': expected a tensor on a CUDA device"
+    ):  # which is no null pointer
+        module.mixed(genesis.ones(600), out, 1, 1, False, 0, 0, grid=[4, 5], block=(8, 4, 2), shared=100)
     module.mixed(x, out, 10, 1, False, 0, 0, grid=lambda x, out, n, *rest: (n, x.numel()))
     assert gpu.launches[-1].grid == (10, 600, 1)
     module.nothing()

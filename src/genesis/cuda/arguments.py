@@ -120,13 +120,7 @@ def array_of(tensor: Any) -> DeviceArray:
 
 
 GENESIS, FOREIGN = GenesisTensors(), ForeignArrays()
-_readers: dict[type, Read] = {}
-
-
-def read(argument: Any) -> tuple[Any, Any]:
-    """(mark, what is packed for the kernel) of a tensor, a number or None."""
-    kind = type(argument)
-    return (_readers.get(kind) or _reader_of(kind))(argument)
+readers: dict[type, Read] = {}  # by the type of an argument
 
 
 def framework_of(kind: type) -> Framework | None:
@@ -142,7 +136,8 @@ def framework_of(kind: type) -> Framework | None:
     return None
 
 
-def _reader_of(kind: type) -> Read:
+def reader_of(kind: type) -> Read:
+    """What gives (a mark, what is packed for the kernel) of a tensor, a number or None of this type."""
     framework = framework_of(kind)
     if framework is not None:
         reader: Read = framework.read
@@ -150,7 +145,7 @@ def _reader_of(kind: type) -> Read:
         reader = _read_none
     else:
         reader = _read_number
-    _readers[kind] = reader
+    readers[kind] = reader
     return reader
 
 

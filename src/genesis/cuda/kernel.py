@@ -71,6 +71,7 @@ class Kernel:
             grid = grid(*args)
         marks: list[Any] = [grid, block, shared, strided]
         values: list[Any] = []
+        readers = arguments.readers
         for arg in args:  # what GenesisTensors.read() does is written out: this is on the way of every launch
             kind = type(arg)
             if kind is int:
@@ -80,7 +81,7 @@ class Kernel:
                 marks.append(handle._layout or handle.layout)
                 values.append(handle.data_pointer)
             else:
-                mark, value = arguments.read(arg)
+                mark, value = (readers.get(kind) or arguments.reader_of(kind))(arg)
                 marks.append(mark)
                 values.append(value)
         key: tuple[Any, ...] | None = tuple(marks)

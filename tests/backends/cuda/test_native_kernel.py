@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(64) nothing() {}
 class Gpu:
     """Stands in for a CudaDriver: all of a GPU that loading and launching ask for."""
 
-    name = "cuda"
+    name = "stand-in"  # pools of memory are kept by this name
     watch_launches = False
     dlpack_device_type = 1
 

@@ -138,6 +138,8 @@ class Function:
             for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
                 if variable.array.dtype.is_floating_point and not any(output is x for x in ctx.non_differentiable):
                     variable.requires_grad, variable._node, variable._output_index = True, node, index
+        if state.observer is not None:
+            state.observer(cls, args, kwargs, variables)
         return tuple(variables) if outputs is result else variables[0]
 
 

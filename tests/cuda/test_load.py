@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def module() -> genesis.cuda.Module:
 def test_kernels_by_name(module: genesis.cuda.Module) -> None:
     assert module.functions == ["vector_add", "bounded", "take"]  # a template is compiled when it is asked for
     assert "vector_add" in dir(module)
+    assert copy.copy(module).vector_add is module.vector_add
     assert repr(module.vector_add) == "<kernel vector_add(const float* a, const float* b, float* out, int n)>"
     assert module["vector_add"] is module.vector_add
     assert module["scale< float >"] is module["scale<float>"]

@@ -27,6 +27,7 @@ class Operand(NamedTuple):
     dtype: str
     device: int | None  # index of the CUDA device; None: the CPU
     contiguous: bool
+    strides: tuple[int, ...]
     numel: int
     pointer: int
 
@@ -56,7 +57,9 @@ class GenesisTensors:
     def describe(self, tensor: Any) -> Operand:
         array = tensor.array
         device = array.device.index if array.device.type == "cuda" else None
-        return Operand(self, array.dtype.name, device, array.is_contiguous, array.numel, array.data_pointer)
+        return Operand(
+            self, array.dtype.name, device, array.is_contiguous, array.strides, array.numel, array.data_pointer
+        )
 
     def current_stream(self, device: int) -> int:
         return streams.current_handle(device)
@@ -78,9 +81,10 @@ class ForeignArrays:
     def describe(self, tensor: Any) -> Operand:
         array = _import(tensor)
         if array is None:
-            return Operand(self, "unknown", None, True, 0, 0)
+            return Operand(self, "unknown", None, True, (), 0, 0)
         dense = is_contiguous(array.shape, array.strides)
-        return Operand(self, array.dtype.name, array.device_index, dense, array.size, array.data_pointer)
+        where = (array.dtype.name, array.device_index, dense, array.strides)
+        return Operand(self, *where, array.size, array.data_pointer)
 
     def current_stream(self, device: int) -> int:
         return streams.current_handle(device)
@@ -113,7 +117,7 @@ def array_of(tensor: Any) -> DeviceArray:
     assert operand.device is not None, "the checks have let pass a tensor on the CPU"
     if operand.dtype not in dtypes.BY_NAME:
         raise DTypeError(f"kernel: expected one of {', '.join(dtypes.BY_NAME)}, got a tensor of {operand.dtype}")
-    dtype, shape, strides = dtypes.BY_NAME[operand.dtype], tuple(tensor.shape), tuple(tensor.stride())
+    dtype, shape, strides = dtypes.BY_NAME[operand.dtype], tuple(tensor.shape), operand.strides
     stream = framework.current_stream(operand.device)
     storage = Storage.foreign(operand.pointer, operand.numel * dtype.itemsize, operand.device, stream, tensor)
     return DeviceArray(storage, shape, strides, 0, dtype)

@@ -21,7 +21,8 @@ class TorchTensors:
     def describe(self, tensor: Any) -> Operand:
         dtype = str(tensor.dtype).removeprefix("torch.")
         device = tensor.get_device() if tensor.is_cuda else None
-        return Operand(self, dtype, device, tensor.is_contiguous(), tensor.numel(), tensor.data_ptr())
+        strides = tuple(tensor.stride())
+        return Operand(self, dtype, device, tensor.is_contiguous(), strides, tensor.numel(), tensor.data_ptr())
 
     def current_stream(self, device: int) -> int:
         if _raw_stream is None:

@@ -39,7 +39,7 @@ class Program:
     @functools.cached_property
     def _found(self) -> tuple[dict[str, Declaration], dict[str, tuple[str, ...]]]:
         texts = [text for text in self.headers.values() if text is not None]
-        return signature.find([self.source, *texts])
+        return signature.find([self.source, *texts], self.options)
 
     @property
     def kernels(self) -> Mapping[str, Declaration]:

@@ -41,7 +41,7 @@ extern "C" __global__ void out_of_bounds(float* x, size_t offset) { x[offset] = 
 
 @pytest.fixture(scope="module")
 def module() -> genesis.cuda.Module:
-    return genesis.cuda.load_inline("test_kernels_gpu", SOURCE)
+    return genesis.cuda.load_inline("test_kernel", SOURCE)
 
 
 class Dlpack:

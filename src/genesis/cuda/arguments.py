@@ -39,6 +39,9 @@ class Framework(Protocol):
         """(a mark that is equal only for tensors which every check treats alike, the address)."""
 
     def describe(self, tensor: Any) -> Operand: ...
+    def device_of(self, tensor: Any) -> int | None:
+        """The index of its CUDA device; None for the CPU."""
+
     def current_stream(self, device: int) -> int: ...
     def use_on(self, tensor: Any, stream: int) -> None:
         """The tensor's memory is reused only after what this stream does with it."""
@@ -55,11 +58,14 @@ class GenesisTensors:
         return _HOST, 0
 
     def describe(self, tensor: Any) -> Operand:
-        array = tensor.array
-        device = array.device.index if array.device.type == "cuda" else None
+        array, device = tensor.array, self.device_of(tensor)
         return Operand(
             self, array.dtype.name, device, array.is_contiguous, array.strides, array.numel, array.data_pointer
         )
+
+    def device_of(self, tensor: Any) -> int | None:
+        handle = tensor.array.handle
+        return handle.device_index if type(handle) is DeviceArray else None
 
     def current_stream(self, device: int) -> int:
         return streams.current_handle(device)
@@ -85,6 +91,9 @@ class ForeignArrays:
         dense = is_contiguous(array.shape, array.strides)
         where = (array.dtype.name, array.device_index, dense, array.strides)
         return Operand(self, *where, array.size, array.data_pointer)
+
+    def device_of(self, tensor: Any) -> int | None:
+        return self.describe(tensor).device
 
     def current_stream(self, device: int) -> int:
         return streams.current_handle(device)
@@ -124,11 +133,20 @@ def array_of(tensor: Any) -> DeviceArray:
 
 
 GENESIS, FOREIGN = GenesisTensors(), ForeignArrays()
+_frameworks: dict[type, Framework | None] = {}
 readers: dict[type, Read] = {}  # by the type of an argument
 
 
 def framework_of(kind: type) -> Framework | None:
     """The framework of a type of tensors; None for numbers and all else."""
+    try:
+        return _frameworks[kind]
+    except KeyError:
+        found = _frameworks[kind] = _find_framework(kind)
+        return found
+
+
+def _find_framework(kind: type) -> Framework | None:
     if issubclass(kind, Variable):
         return GENESIS
     if any(base.__name__ == "Tensor" and base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):

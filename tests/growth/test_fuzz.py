@@ -20,5 +20,7 @@ def test_a_failure_prints_the_line_that_repeats_it(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("broken")
 
     monkeypatch.setattr(fuzz, "_operate", fail)
-    with pytest.raises(AssertionError, match=r"python -m tests.growth.fuzz --seed 3\noriginal, AdamW\nRuntimeError: broken"):
+    with pytest.raises(
+        AssertionError, match=r"python -m tests.growth.fuzz --seed 3\noriginal, AdamW\nRuntimeError: broken"
+    ):
         fuzz.check(3)

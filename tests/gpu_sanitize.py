@@ -11,15 +11,19 @@ those of optimizers, generators and layers that the fuzzer does not draw.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
 
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, nn, optim
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
+from tests.cuda.test_op import square
 
 
 def draw_numbers() -> None:
@@ -58,8 +62,19 @@ def infer_with_packed_weights() -> None:
     assert difference.abs().max().item() < 1e-4
 
 
+def launch_kernels_of_users() -> None:
+    """Those of examples/kernels; the simulated device has no CUDA C++, so there it is one in Triton."""
+    if genesis.cuda.get_device_name() == "simulated":
+        x = genesis.randn(100, device="cuda")
+        assert square(x).tolist() == (x * x).tolist()
+        return
+    with mock.patch("torch.cuda.is_available", return_value=False):  # PyTorch stays on the CPU
+        for path in sorted((Path(__file__).parents[1] / "examples" / "kernels").glob("*.py")):
+            importlib.import_module(f"examples.kernels.{path.stem}").check()
+
+
 STEPS: dict[str, Callable[[], None]] = {
-    step.__name__: step for step in (draw_numbers, step_optimizers, infer_with_packed_weights)
+    step.__name__: step for step in (draw_numbers, step_optimizers, infer_with_packed_weights, launch_kernels_of_users)
 }
 
 

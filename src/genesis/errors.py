@@ -35,6 +35,10 @@ class OutOfMemoryError(GenesisError, RuntimeError):
     """The device has no room for what was asked."""
 
 
+class CompileError(GenesisError, RuntimeError):
+    """Source of a kernel that does not compile; the message is the compiler's."""
+
+
 class MismatchError(GenesisError, ArithmeticError):
     """GENESIS_CHECK=cpu: an op gave another result than on the CPU."""
 

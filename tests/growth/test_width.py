@@ -73,7 +73,7 @@ def test_large_networks(name: str) -> None:
     than the network's own rounding: what it differs from itself in float64."""
     genesis.manual_seed(1)
     case = LARGE[name]
-    model, x = case.build(), genesis.randn(4, *case.shape[1:])
+    model, x = case.build(), genesis.randn(case.shape)
     optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     train(model, optimizer, x)
     exact, exact_x = case.build().double(), x.double()

@@ -78,10 +78,13 @@ class Transaction:
         path, _, member = name.rpartition(".")
         found: list[Tensor] = []
         for network in (self.model, *self.averages):
-            part = dict(network.named_modules(remove_duplicate=False)).get(path)
-            tensor = None if part is None else part._parameters.get(member, part._buffers.get(member))
-            if tensor is None:
-                raise GrowthError(describe("growth", "averages", "copies of the network", f"one without '{name}'"))
+            try:
+                part = network.get_submodule(path)
+                tensor = part._parameters[member] if member in part._parameters else part._buffers[member]
+            except (AttributeError, KeyError):
+                message = describe("growth", "averages", "copies of the network", f"one without '{name}'")
+                raise GrowthError(message) from None
+            assert tensor is not None
             found.append(tensor)
         return found
 

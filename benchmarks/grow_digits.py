@@ -32,7 +32,8 @@ import genesis.nn.functional as F
 from genesis import growth, nn, optim
 
 HERE = Path(__file__).resolve().parent
-WIDTH, EPOCHS, SMALL_EPOCHS, BATCH, LR, SEEDS = 16, 20, 12, 64, 4e-3, range(5)
+WIDTH, EPOCHS, BATCH, LR, SEEDS = 16, 20, 64, 4e-3, range(5)
+SMALL_WIDTH, SMALL_EPOCHS = 8, 12
 
 
 def build(width: int) -> nn.Module:
@@ -61,7 +62,7 @@ def run(way: str, seed: int) -> dict[str, Any]:
     genesis.manual_seed(seed)
     generator = np.random.default_rng(seed)
     full = macs_of(build(WIDTH))
-    model = build(WIDTH if way == "fixed" else WIDTH // 2)
+    model = build(WIDTH if way == "fixed" else SMALL_WIDTH)
     optimizer = optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01)
     epochs = EPOCHS
     if way != "fixed":
@@ -69,7 +70,7 @@ def run(way: str, seed: int) -> dict[str, Any]:
     per_epoch = -(-len(train_x) // BATCH)
     rates = optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * per_epoch)
     schedule = growth.Schedule(
-        model, optimizer, [lambda net: growth.grow_width(net, factor=2, new=way)] if way != "fixed" else [],
+        model, optimizer, [lambda net: growth.grow_width(net, factor=WIDTH / SMALL_WIDTH, new=way)] if way != "fixed" else [],
         when=growth.at_epochs(SMALL_EPOCHS), example=train_x[:2], seed=seed,
     )  # fmt: skip
     accuracies, spent, total = [], [], 0

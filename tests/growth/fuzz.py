@@ -135,7 +135,9 @@ def _save_and_load(
         _train(network, its_optimizer, x, target)
     mine, its = model.state_dict(), fresh.state_dict()
     assert list(mine) == list(its)
-    assert all(np.array_equal(mine[key].numpy(), its[key].numpy()) for key in mine), "training on is not the same after loading"
+    assert all(np.array_equal(mine[key].numpy(), its[key].numpy()) for key in mine), (
+        "training on is not the same after loading"
+    )
 
 
 def main() -> None:

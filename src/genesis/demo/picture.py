@@ -66,7 +66,7 @@ def _curves(panel: Any, history: list[Epoch], events: Sequence[Event]) -> None:
     for event in events:
         panel.axvline(event.epoch + 0.5, color="grey", linestyle="--", linewidth=1)
         label = f"{event.parameters / 1000:.0f}k parameters"
-        panel.text(event.epoch + 0.6, 0.02, label, rotation=90, color="grey", fontsize=8)
+        panel.text(event.epoch + 0.6, 0.3, label, rotation=90, color="grey", fontsize=8)
     panel.set_xlabel("epoch")
     panel.grid(alpha=0.3)
     panel.legend(loc="center right")

@@ -3,12 +3,11 @@
     python benchmarks/grow_digits.py
 
 Scikit-learn's digits (1,797 images of 8×8), five seeds, each with its own split (30 % held out), initial weights and
-order of the batches. Three ways to train a convolution network with 16 channels after its first layer:
+order of the batches. A convolution network with 16 channels after its first layer is trained
 
-- fixed: 20 epochs at that width;
-- copy: 12 epochs at half of it, then growth.grow_width(new="copy"), then as many epochs as the multiplications that
-  are left allow;
-- zero: the same with new="zero".
+- from the start at that width, for 20 epochs;
+- from half of it, or from three quarters, for some epochs, then growth.grow_width() with new="copy" or new="zero", then
+  as many epochs as the multiplications that are left allow.
 
 All use AdamW, batches of 64 and one cosine for the learning rate. Writes results/grow_digits.json and
 docs/images/growth-digits.png.
@@ -17,7 +16,6 @@ docs/images/growth-digits.png.
 from __future__ import annotations
 
 import json
-import math
 import platform
 import time
 from pathlib import Path
@@ -33,7 +31,14 @@ from genesis import growth, nn, optim
 
 HERE = Path(__file__).resolve().parent
 WIDTH, EPOCHS, BATCH, LR, SEEDS = 16, 20, 64, 4e-3, range(5)
-SMALL_WIDTH, SMALL_EPOCHS = 8, 12
+WAYS = {  # width at the start, epochs at it, and how it grows
+    "full width": (16, 20, None),
+    "from 12, copy": (12, 10, "copy"),
+    "from 12, zero": (12, 10, "zero"),
+    "from 8, copy": (8, 12, "copy"),
+    "from 8, zero": (8, 12, "zero"),
+}
+COLOURS = ("black", "#e4572e", "#f2a65a", "#2a7f62", "#8cc5a8")
 
 
 def build(width: int) -> nn.Module:
@@ -62,16 +67,16 @@ def run(way: str, seed: int) -> dict[str, Any]:
     genesis.manual_seed(seed)
     generator = np.random.default_rng(seed)
     full = macs_of(build(WIDTH))
-    model = build(WIDTH if way == "fixed" else SMALL_WIDTH)
+    width, small_epochs, new = WAYS[way]
+    model = build(width)
     optimizer = optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01)
-    epochs = EPOCHS
-    if way != "fixed":
-        epochs = SMALL_EPOCHS + math.floor((EPOCHS * full - SMALL_EPOCHS * macs_of(model)) / full)
+    epochs = small_epochs + (EPOCHS * full - small_epochs * macs_of(model)) // full
     per_epoch = -(-len(train_x) // BATCH)
     rates = optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * per_epoch)
+    growths = [lambda net: growth.grow_width(net, factor=WIDTH / width, new=new)]
     schedule = growth.Schedule(
-        model, optimizer, [lambda net: growth.grow_width(net, factor=WIDTH / SMALL_WIDTH, new=way)] if way != "fixed" else [],
-        when=growth.at_epochs(SMALL_EPOCHS), example=train_x[:2], seed=seed,
+        model, optimizer, growths if new else [],
+        when=growth.at_epochs(small_epochs), example=train_x[:2], seed=seed,
     )  # fmt: skip
     accuracies, spent, total = [], [], 0
     for _ in range(epochs):
@@ -90,12 +95,13 @@ def run(way: str, seed: int) -> dict[str, Any]:
             accuracies.append(float((model(test_x).argmax(1) == test_y).to(genesis.float32).mean().item()))
         spent.append(total)
         schedule.step(accuracies[-1], loss.item())
+    assert all(event.kind == "grown" for event in schedule.events), schedule.events
     return {"way": way, "seed": seed, "accuracies": accuracies, "multiplications": spent, "epochs": epochs}
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
-    for way in ("fixed", "copy", "zero"):
+    for way in WAYS:
         its = [run for run in runs if run["way"] == way]
         final = np.array([run["accuracies"][-1] for run in its])
         rows.append(
@@ -112,20 +118,22 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Error over computation: the mean of the seeds, and from the best to the worst."""
+    """The mean error of the seeds over computation; a diamond where a network grows."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     panel = figure.subplots()
-    for way, colour in (("fixed", "black"), ("copy", "#e4572e"), ("zero", "#2a7f62")):
+    for way, colour in zip(WAYS, COLOURS, strict=True):
         its = [run for run in runs if run["way"] == way]
         errors = 100 * (1 - np.array([run["accuracies"] for run in its]))
         spent = np.array(its[0]["multiplications"]) / 1e9
         panel.plot(spent, errors.mean(0), "o-", color=colour, markersize=3, label=way)
-        panel.fill_between(spent, errors.min(0), errors.max(0), color=colour, alpha=0.12)
-    panel.axvline(spent[SMALL_EPOCHS - 1], color="grey", linestyle="--", linewidth=1)
+        if WAYS[way][2]:
+            grown = WAYS[way][1] - 1
+            panel.plot(spent[grown], errors.mean(0)[grown], "D", color=colour, markersize=8)
+    panel.set_ylim(0.5, 6)
     panel.set_yscale("log")
     panel.set_xlabel("multiplications, 10⁹")
     panel.set_ylabel("held-out error, %")
@@ -136,7 +144,7 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     start = time.perf_counter()
-    runs = [run(way, seed) for seed in SEEDS for way in ("fixed", "copy", "zero")]
+    runs = [run(way, seed) for seed in SEEDS for way in WAYS]
     result = {
         "machine": f"{platform.processor() or platform.machine()}, CPU",
         "genesis": genesis.__version__,

@@ -135,9 +135,11 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
             panel.plot(spent[grown], errors.mean(0)[grown], "D", color=colour, markersize=8)
     panel.set_ylim(0.5, 6)
     panel.set_yscale("log")
+    panel.set_yticks([0.6, 1, 2, 3, 4, 6], ["0.6", "1", "2", "3", "4", "6"], minor=False)
+    panel.minorticks_off()
     panel.set_xlabel("multiplications, 10⁹")
     panel.set_ylabel("held-out error, %")
-    panel.grid(alpha=0.3, which="both")
+    panel.grid(alpha=0.3)
     panel.legend()
     canvas.print_figure(path, format="png", dpi=90)
 

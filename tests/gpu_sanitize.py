@@ -54,6 +54,21 @@ def step_optimizers() -> None:
         assert all(abs(a - b) < 1e-5 for a, b in zip(*results, strict=True)), f"{make.__name__}: {results}"
 
 
+def attend_in_16_bits() -> None:
+    """Blocks that the copy engine fetches, whole and cut off, forward and backward; heads of 64 and 128."""
+    for size, length, causal in ((64, 200, True), (128, 130, False), (128, 261, True)):
+        genesis.manual_seed(0)
+        operands = [genesis.randn(2, length, size).to(genesis.bfloat16) for _ in range(3)]
+        results = []
+        for device, dtype in (("cpu", genesis.float32), ("cuda", genesis.bfloat16)):
+            qkv = [x.to(device=device, dtype=dtype).requires_grad_() for x in operands]
+            y = F.scaled_dot_product_attention(*qkv, is_causal=causal)
+            y.square().sum().backward()
+            results.append([x.detach().cpu().to(genesis.float32) for x in (y, *(x.grad for x in qkv))])
+        for expected, result in zip(*results, strict=True):
+            assert ((result - expected).norm() / expected.norm()).item() < 0.02
+
+
 def infer_with_packed_weights() -> None:
     layer, x = nn.ConvBNReLU(3, 20, 3).eval(), genesis.randn(2, 3, 9, 9)
     with genesis.no_grad():
@@ -74,7 +89,8 @@ def launch_kernels_of_users() -> None:
 
 
 STEPS: dict[str, Callable[[], None]] = {
-    step.__name__: step for step in (draw_numbers, step_optimizers, infer_with_packed_weights, launch_kernels_of_users)
+    step.__name__: step
+    for step in (draw_numbers, step_optimizers, attend_in_16_bits, infer_with_packed_weights, launch_kernels_of_users)
 }
 
 

@@ -34,6 +34,16 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
         state.recording = self._before
 
 
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Inside, functions take their inputs as they come."""
+    before, state.autocast = state.autocast, None
+    try:
+        yield
+    finally:
+        state.autocast = before
+
+
 class _GradMode:
     mode: ClassVar[bool]
 

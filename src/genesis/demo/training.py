@@ -143,6 +143,7 @@ class Training:
     def _state(self) -> dict[str, object]:
         return {
             "model": self.model.state_dict(),
+            "normalization": {"mean": [self._mean], "std": [self._deviation]},  # for `genesis segment`
             "optimizer": self._optimizer.state_dict(),
             "plan": dataclasses.asdict(self.plan),
             "history": [dataclasses.asdict(epoch) for epoch in self.history],

@@ -11,7 +11,7 @@ import genesis
 from genesis import models
 from genesis.segmentation import tiles
 from genesis.segmentation.recipe import Recipe
-from genesis.segmentation.segmenter import Segmenter, decide, enlarged_labels
+from genesis.segmentation.segmenter import Segmenter, decide, enlarged_labels, for_inference
 
 
 @settings(deadline=None)
@@ -32,7 +32,7 @@ def test_cores_are_the_image(length: int, tile: int, data: st.DataObject) -> Non
 def unet_segmenter(tile: int, overlap: int) -> Segmenter:
     genesis.manual_seed(0)
     recipe = Recipe("unet", {"in_channels": 3, "num_classes": 3, "width": 2, "depth": 3}, ("a", "b", "c"), (0.5,), (1,))
-    return Segmenter(recipe.build(), recipe, tile=tile, overlap=overlap)
+    return for_inference(recipe.build(), recipe, tile=tile, overlap=overlap)
 
 
 def test_a_4k_image_by_tiles_is_that_in_one_piece() -> None:
@@ -76,6 +76,6 @@ def test_a_network_with_global_context_runs_by_tiles() -> None:
     recipe = Recipe("deeplabv3_resnet50", {"num_classes": 2}, ("a", "b"), (0.5,) * 3, (0.5,) * 3)
     model = models.deeplabv3_resnet50(num_classes=2, aux_loss=True)
     values = np.random.default_rng(0).random((3, 64, 160), dtype=np.float32)
-    segmenter = Segmenter(model, recipe, tile=96, overlap=32)
+    segmenter = for_inference(model, recipe, tile=96, overlap=32)
     assert model.aux_classifier is None
     assert segmenter.logits(values).shape == (2, 64, 160)

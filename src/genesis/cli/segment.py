@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+from genesis.cli.arguments import read_names
 from genesis.cli.exit_codes import PARTLY_FAILED
-from genesis.errors import GenesisError, describe
+from genesis.errors import describe
 from genesis.segmentation import pictures, recipe, report
 from genesis.segmentation.progress import counter
-from genesis.segmentation.segmenter import LARGEST, OVERLAP, PRECISIONS, Segmenter
+from genesis.segmentation.segmenter import LARGEST, OVERLAP, PRECISIONS, Segmenter, for_inference
 
 HELP = "find the classes in pictures: a label mask, an overlay and the areas for each"
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")  # what is taken from a folder
@@ -39,11 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     paths = find(arguments.images)
-    classes = None if arguments.classes is None else read_names(arguments.classes)
+    classes = None if arguments.classes is None else read_names("segment", arguments.classes)
     model, how = recipe.load(arguments.weights, arguments.model, classes)
-    segmenter = Segmenter(
-        model, how, arguments.device, arguments.precision, arguments.tile, arguments.overlap, arguments.resize
-    )
+    options = {name: getattr(arguments, name) for name in ("tile", "overlap", "resize")}
+    segmenter = for_inference(model, how, arguments.device, arguments.precision, **options)
     failures, num_pixels, start = 0, 0, time.perf_counter()
     with counter("pictures", len(paths)) as progress:
         for path, name in zip(paths, report.names(paths), strict=True):
@@ -89,12 +89,3 @@ def find(arguments: list[str]) -> list[Path]:
             raise ValueError(describe("segment", "IMAGE", expected, argument))
         found += matches
     return list(dict.fromkeys(found))
-
-
-def read_names(path: Path) -> tuple[str, ...]:
-    """The lines of a text file that are not empty."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise GenesisError(describe("segment", "classes", "a text file in UTF-8", path)) from None
-    return tuple(line.strip() for line in lines if line.strip())

@@ -23,31 +23,43 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 _ROWS_AT_ONCE = 64
 
 
+def for_inference(
+    model: nn.Module, recipe: Recipe, device: str = "cpu", precision: str = "float32", **options: Any
+) -> Segmenter:
+    """A Segmenter with the model brought into eval mode, to a device and a precision, without its auxiliary head.
+
+    Args:
+        precision: "float32", "bfloat16" or "float16", of weights and activations; norms stay float32.
+        options: tile, overlap, resize of Segmenter.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(describe("segment", "precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
+    segmenter = Segmenter(model, recipe, device, PRECISIONS[precision], **options)
+    if isinstance(getattr(model, "aux_classifier", None), nn.Module):
+        model.aux_classifier = None
+    _in_precision(model, PRECISIONS[precision]).to(device).eval()
+    return segmenter
+
+
 class Segmenter:
     """A network, its recipe, and how it runs.
 
     Args:
-        model: is changed: brought to device and precision, into eval mode, without its auxiliary head.
-        precision: "float32", "bfloat16" or "float16", of weights and activations; norms stay float32.
+        model: on device, of dtype; it runs in the mode that it is in.
         tile: cut images longer than this into tiles of this size; 0: never.
         overlap: what neighbouring tiles both see.
         resize: the shorter side of what goes in, instead of the recipe's.
     """
 
     def __init__(
-        self, model: nn.Module, recipe: Recipe, device: str = "cpu", precision: str = "float32", tile: int = LARGEST,
-        overlap: int = OVERLAP, resize: int | None = None,
+        self, model: nn.Module, recipe: Recipe, device: str = "cpu", dtype: DType = genesis.float32,
+        tile: int = LARGEST, overlap: int = OVERLAP, resize: int | None = None,
     ) -> None:  # fmt: skip
-        if precision not in PRECISIONS:
-            raise ValueError(describe("segment", "precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
         if tile:
             tiles.windows(1, tile, overlap)  # checks them
-        self.recipe, self.tile, self.overlap = recipe, tile, overlap
+        self.model, self.recipe, self.tile, self.overlap = model, recipe, tile, overlap
         self.resize = recipe.resize if resize is None else resize
-        self._device, self._dtype = device, PRECISIONS[precision]
-        if isinstance(getattr(model, "aux_classifier", None), nn.Module):
-            model.aux_classifier = None
-        self.model = _in_precision(model, self._dtype).to(device).eval()
+        self._device, self._dtype = device, dtype
 
     def labels(self, image: Any) -> np.ndarray:
         """The class of each pixel of an image of Pillow's: (H, W) uint16."""

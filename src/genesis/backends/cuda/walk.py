@@ -64,6 +64,8 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
     kept_shape, (kept_steps,) = _merge(shape, strides, kept)
     shape_in, (steps_in,) = _merge(shape, strides, list(dims))
     num_kept, num_reduced = math.prod(kept_shape), math.prod(shape_in)
+    if num_kept == 1:
+        kept_steps = (0,) * len(kept_shape)  # a row offset that divides by 16, as vector loads need it to
     cut = 0 if len(shape_in) > 1 and shape_in[-1] < 16 else len(shape_in) - 1
     outer, outer_steps, inner, inner_steps = shape_in[:cut], steps_in[:cut], shape_in[cut:], steps_in[cut:]
     inner_size = math.prod(inner)

@@ -1,7 +1,7 @@
 """DeepLabV3-ResNet50, 21 classes, 512×512, inference, beside PyTorch with the same weights.
 
     python benchmarks/bench_deeplab.py [--threads 2] [--rounds 7]        on the CPU, batch 1, float32
-    python benchmarks/bench_deeplab.py --device cuda [--rounds 21]       on a GPU, batch 1 and 8, float16 and bfloat16
+    python benchmarks/bench_deeplab.py --device cuda [--rounds 21] [--batches 1 8] [--dtypes float16 bfloat16]
 
 On the CPU, the reference is torch.compile with freezing; PyTorch's eager mode in channels_last is shown too. On a GPU
 there are PyTorch's modes one by one (eager in channels_last and compiled with freezing, each replayed as a CUDA graph;
@@ -76,23 +76,24 @@ def on_the_cpu(threads: int, rounds: int) -> None:
     comparison.finish()
 
 
-def on_a_gpu(rounds: int) -> None:
+def on_a_gpu(rounds: int, batches: list[int], dtypes: list[str], mode: str) -> None:
     import gpu_timing
 
     torch.backends.cudnn.benchmark = True
-    comparison = Comparison("bench_deeplab_gpu", gpu=torch.cuda.get_device_name())
-    for dtype in (torch.float16, torch.bfloat16):
-        for batch in (1, 8):
+    torch.backends.cudnn.allow_tf32 = False  # for the float32 result that both are compared with
+    comparison = Comparison("bench_deeplab_gpu", gpu=torch.cuda.get_device_name(), compile_mode=mode)
+    for dtype in (getattr(torch, name) for name in dtypes):
+        for batch in batches:
             torch.compiler.reset()
-            with gpu_timing.shared_stream(), torch.inference_mode():
-                times = timed(gpu_sides(dtype, batch), rounds)
+            with gpu_timing.shared_stream(), torch.no_grad():
+                times = timed(gpu_sides(dtype, batch, mode), rounds)
             best = min((side for side in times if side.startswith("torch")), key=lambda s: statistics.median(times[s]))
             case = f"deeplabv3_resnet50 {batch}×3×{SIZE}×{SIZE} {str(dtype).removeprefix('torch.')}"
             comparison.add(case, {best: times.pop(best), **times})
     comparison.finish()
 
 
-def gpu_sides(dtype: torch.dtype, batch: int) -> dict[str, Side]:
+def gpu_sides(dtype: torch.dtype, batch: int, mode: str) -> dict[str, Side]:
     """Every way to run the network once, each warm, compiled, captured and checked against float32."""
     import gpu_timing
     import torch._inductor.config as inductor
@@ -100,12 +101,11 @@ def gpu_sides(dtype: torch.dtype, batch: int) -> dict[str, Side]:
     theirs, ours = networks()
     input = torch.randn(batch, 3, SIZE, SIZE)
     reference = theirs.cuda()
-    with torch.backends.cudnn.flags(allow_tf32=False):
-        expected = reference(input.cuda())
+    expected = reference(input.cuda())
     eager = copy.deepcopy(reference).to(dtype).to(memory_format=torch.channels_last)
     channels_last = input.cuda().to(dtype).contiguous(memory_format=torch.channels_last)
     inductor.freezing = True
-    compiled = torch.compile(eager, mode="max-autotune-no-cudagraphs")
+    compiled = torch.compile(copy.deepcopy(eager), mode=mode)
     overhead = torch.compile(copy.deepcopy(eager), mode="reduce-overhead")
 
     recipe = Recipe("deeplabv3_resnet50", {}, (), None, None)
@@ -166,11 +166,17 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="on the CPU")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="on a GPU")
+    parser.add_argument("--dtypes", nargs="+", choices=("float16", "bfloat16"), default=["float16", "bfloat16"])
+    parser.add_argument(
+        "--mode", choices=("default", "max-autotune-no-cudagraphs"), default="default",
+        help="torch.compile's on a GPU, beside reduce-overhead; the second compiles for minutes",
+    )  # fmt: skip
     arguments = parser.parse_args()
     if arguments.device == "cpu":
         on_the_cpu(arguments.threads, arguments.rounds)
     else:
-        on_a_gpu(arguments.rounds)
+        on_a_gpu(arguments.rounds, arguments.batches, arguments.dtypes, arguments.mode)
 
 
 if __name__ == "__main__":

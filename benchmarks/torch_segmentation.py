@@ -114,17 +114,21 @@ def deeplabv3_resnet50(num_classes: int = 21, aux_loss: bool = False) -> Segment
     return Segmentation(head, fcn_head(1024, num_classes) if aux_loss else None)
 
 
+def vgg_features() -> nn.Sequential:
+    layers: list[nn.Module] = []
+    channels = 3
+    for num_convolutions, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+        for _ in range(num_convolutions):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            channels = width
+        layers.append(nn.MaxPool2d(2, 2))
+    return nn.Sequential(*layers)
+
+
 class VGG(nn.Module):
     def __init__(self, num_classes: int = 1000) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        channels = 3
-        for num_convolutions, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
-            for _ in range(num_convolutions):
-                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-                channels = width
-            layers.append(nn.MaxPool2d(2, 2))
-        self.features = nn.Sequential(*layers)
+        self.features = vgg_features()
         self.classifier = nn.Sequential(
             nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5),
             nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5),

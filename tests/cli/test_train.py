@@ -206,6 +206,26 @@ def test_starting_from_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("started from other.safetensors, but for head.weight, head.bias\n")
 
 
+@pytest.mark.usefixtures("pictures")
+@pytest.mark.parametrize("choice", ["simulated", pytest.param("auto", marks=pytest.mark.gpu)])
+def test_on_a_gpu(choice: str) -> None:
+    """A training in mixed precision that is interrupted, and what it found, on the device as on the CPU."""
+    from genesis.settings import override
+
+    with override(cuda=choice):
+        arguments = ["--steps", "1", "--crop", "8", "--precision", "float16"]
+        assert train(*arguments, "--epochs", "1", "--device", "cuda") == 0
+        assert train(*arguments, "--epochs", "2", "--device", "cuda", "--resume") == 0
+        assert train(*arguments, "--epochs", "2", "--out", "cpu") == 0
+        losses = [[epoch["loss"] for epoch in result(folder)["history"]] for folder in ("runs/train", "cpu")]
+        assert losses[0] == pytest.approx(losses[1], rel=0.02)
+        for device, precision in (("cuda", "float16"), ("cpu", "float32")):
+            call = ["segment", "data/images/0.png", "--weights", "cpu/best.safetensors", "--out", device]
+            assert cli.main([*call, "--device", device, "--precision", precision]) == 0
+    masks = [np.asarray(Image.open(f"{device}/0_mask.png")) for device in ("cuda", "cpu")]
+    assert (masks[0] == masks[1]).mean() > 0.98
+
+
 def test_photographs_and_deeplab() -> None:
     """A network with an auxiliary head on a real photograph, one step; its file names the network."""
     arguments = ["--model", "deeplabv3_resnet50", "--epochs", "1", "--steps", "1", "--batch-size", "2", "--crop", "32"]

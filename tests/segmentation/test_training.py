@@ -167,6 +167,13 @@ def test_what_does_not_fit_is_said_first() -> None:
         unet(Plan(crop=32, precision="int8"))
 
 
+def test_a_channel_without_contrast_stays_small() -> None:
+    flat = [Example(np.full((3, 8, 8), 0.25, np.float32), np.zeros((8, 8), np.uint8))] * 2
+    mean, deviation = start.mean_and_deviation(flat)
+    assert mean == pytest.approx((0.25,) * 3)
+    assert deviation == (0.01,) * 3
+
+
 def test_a_loss_that_is_not_finite_ends_the_training() -> None:
     training = unet()
     with genesis.no_grad():

@@ -13,6 +13,7 @@ from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
 from genesis.segmentation.sets import LabelledSet, Source
 
 _MOST_PICTURES = 32  # whose mean and deviation are taken
+_LEAST_DEVIATION = 0.01  # of a channel that is the same everywhere, which brightening the crops would make huge
 
 
 def recipe_for(data: LabelledSet, model: str, width: int = 16, depth: int = 3, aux_loss: bool = True) -> Recipe:
@@ -35,8 +36,8 @@ def mean_and_deviation(source: Source) -> tuple[tuple[float, ...], tuple[float, 
     """Of each channel, over the first pictures."""
     picked = [source[index].values.reshape(3, -1) for index in range(min(len(source), _MOST_PICTURES))]
     pixels = np.concatenate(picked, axis=1)
-    mean, deviation = pixels.mean(axis=1, dtype=np.float64), pixels.std(axis=1, dtype=np.float64) + 1e-6
-    return tuple(mean.tolist()), tuple(deviation.tolist())
+    mean, deviation = pixels.mean(axis=1, dtype=np.float64), pixels.std(axis=1, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.maximum(deviation, _LEAST_DEVIATION).tolist())
 
 
 def load_what_fits(model: nn.Module, path: Path) -> list[str]:

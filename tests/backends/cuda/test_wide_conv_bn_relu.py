@@ -74,7 +74,8 @@ def test_no_farther_from_the_truth_than_unfused_layers(cuda: Backend, put: Put, 
             assert not mine.any()
         elif truth.norm() > 1e-6:
             error, allowed = ((x.double() - truth).norm() / truth.norm() for x in (mine, other))
-            assert error <= max(1.1 * allowed, 1e-4), f"{name}: {error:.1e}, unfused {allowed:.1e}"
+            statistic = name in ("mean", "var")  # from an input rounded once; bfloat16 resolves 4e-3
+            assert error <= (2e-4 if statistic else 1.1 * allowed), f"{name}: {error:.1e}, unfused {allowed:.1e}"
 
 
 def test_gradients_one_at_a_time(cuda: Backend, put: Put, get: Get) -> None:

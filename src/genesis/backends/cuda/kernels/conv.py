@@ -5,7 +5,8 @@ One kernel serves the forward and the input's gradient. Along each axis the resu
     i · step + start + t · spread
 
 which is stride, −padding, dilation in the forward; the gradient of the input is such a sum for each residue of its
-position modulo the stride, with the taps that meet it (conv.py works them out). Taps outside of the input are zero.
+position modulo the stride, with the taps that meet it (conv/triton_direct.py works them out). Taps outside of the input
+are zero.
 """
 
 import triton
@@ -354,20 +355,15 @@ def _depthwise_weight_grad_kernel(
 
 
 @triton.jit(do_not_specialize=["num_splits"])
-def _sum_splits_kernel(
-    out_ptr, partial_ptr, num_splits, num_elements, num_inputs, num_taps, COMPUTE: tl.constexpr, BLOCK: tl.constexpr
-):
-    """out (output, input, tap) = the sum of partial (split, output, tap, input), in the order of the splits."""
+def _sum_splits_kernel(out_ptr, partial_ptr, num_splits, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr):
+    """out (element) = the sum of partial (split, element), in the order of the splits."""
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     total = tl.zeros((BLOCK,), COMPUTE)
     for _ in range(num_splits):
         total += tl.load(partial_ptr + elements, mask=mask, other=0)
         partial_ptr += num_elements
-    inputs = elements % num_inputs
-    rest = elements // num_inputs
-    offsets = (rest // num_taps * num_inputs + inputs) * num_taps + rest % num_taps
-    tl.store(out_ptr + offsets, total.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def _specimens(dtype, flat, block, wide=False):
@@ -410,7 +406,7 @@ SPECIMENS = [
     *_depthwise_specimens(dtypes.float32),
     Specimen(
         _sum_splits_kernel,
-        (dtypes.bfloat16, dtypes.float32, 4, 36864, 64, 9),
+        (dtypes.bfloat16, dtypes.float32, 4, 36864),
         {"COMPUTE": COMPUTE[dtypes.float32], "BLOCK": 1024},
     ),
 ]

@@ -1,0 +1,178 @@
+"""cuDNN through NVIDIA's frontend: handles, graphs, plans, and running one on addresses.
+
+The frontend's compiled graph class is used, which has been the same from 1.24 to 1.28 (as `pygraph`, then as
+`backend_graph` below a layer of Python): it takes addresses as they are, in one array, without a look at the objects
+behind them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import KernelError
+from genesis.dtypes import DType
+from genesis.shapes import Shape, channels_last_strides
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.handles: dict[tuple[int, int], int] = {}
+
+
+_thread = _Thread()
+
+
+@functools.cache
+def _module() -> Any:
+    """The compiled part of the frontend; None where it, or the library behind it, is not installed."""
+    try:
+        import cudnn
+
+        cudnn.backend_version()  # finds the library, or says that there is none
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return cudnn._pybind_module
+
+
+def is_available() -> bool:
+    """Can graphs be built here: a real device, the frontend, and cuDNN?"""
+    return driver.get().name == "cuda" and _module() is not None
+
+
+def version() -> str:
+    """Of cuDNN: "9.19.0"; "" where there is none."""
+    module = _module()
+    if module is None:
+        return ""
+    number = module.backend_version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def data_type(dtype: DType) -> Any:
+    kinds = _module().data_type
+    return {dtypes.float32: kinds.FLOAT, dtypes.float16: kinds.HALF, dtypes.bfloat16: kinds.BFLOAT16}[dtype]
+
+
+def handle(device: int, stream: int) -> int:
+    """cuDNN's handle for this thread and stream: one each, since a handle serves one call at a time."""
+    found = _thread.handles.get((device, stream))
+    if found is None:
+        here: Any = driver.get()
+        here.activate(device)
+        module = _module()
+        found = int(module.create_handle())
+        set_stream = getattr(module, "_raw_set_stream", None) or module.set_stream
+        set_stream(found, stream)
+        _thread.handles[device, stream] = found
+    return found
+
+
+class Graph:
+    """An operation graph on dense channels-last arrays; sums are float32."""
+
+    def __init__(self, device: int, dtype: DType, alignment: int = 16) -> None:
+        self.device, self.dtype, self.alignment = device, dtype, alignment
+        module = _module()
+        self._module = module
+        make = getattr(module, "backend_graph", None) or module.pygraph
+        kind = data_type(dtype)
+        single = module.data_type.FLOAT
+        self._handle = handle(device, 0)
+        self.ops = make(
+            name="conv", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
+            handle=self._handle,
+        )  # fmt: skip
+        self._uids = 0
+
+    def operand(self, shape: Shape) -> Any:
+        """An array that run() is given the address of, in the order of these calls."""
+        self._uids += 1
+        tensor = self.ops._make_tensor(
+            dim=list(shape), stride=list(channels_last_strides(shape)), data_type=data_type(self.dtype), uid=self._uids
+        )
+        tensor.set_alignment(self.alignment)
+        return tensor
+
+    def result(self, tensor: Any, shape: Shape) -> None:
+        """tensor is what the graph computes; run() is given its address last."""
+        self._uids += 1
+        tensor.set_uid(self._uids).set_output(True).set_data_type(data_type(self.dtype))
+        tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape)))
+        tensor.set_alignment(self.alignment)
+
+    def plan_names(self, tensor_cores: bool, deterministic: bool) -> list[str]:
+        """What the heuristics suggest, the best first, fallbacks last.
+
+        Sums are in float32; without tensor_cores, operands are not rounded either.
+        Raises: KernelError: cuDNN has nothing for this graph.
+        """
+        notes = self._module.numerical_note
+        modes = self._module.heur_mode
+        try:
+            self.ops.validate()
+            self.ops.build_operation_graph()
+            self.ops.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
+            unwanted = [notes.REDUCED_PRECISION_REDUCTION]
+            if not tensor_cores:
+                unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+            if deterministic:
+                unwanted.append(notes.NONDETERMINISTIC)
+            self.ops.deselect_numeric_notes(unwanted)
+            return [self.ops.get_plan_name_at_index(i) for i in range(self.ops.get_execution_plan_count())]
+        except Exception as error:  # its own exceptions have changed their class from version to version
+            raise KernelError(f"cuDNN: {error}") from error
+
+    def build(self, index: int) -> None:
+        """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
+        here: Any = driver.get()
+        here.activate(self.device)
+        try:
+            self.ops.build_plan_at_index(index)
+        except Exception as error:
+            raise KernelError(f"cuDNN: {error}") from error
+
+    def workspace(self, index: int) -> int:
+        """Bytes; 0 before build()."""
+        return int(self.ops.get_workspace_size_plan_at_index(index))
+
+    def runner(self, index: int) -> Callable[[int, int, Sequence[int]], None]:
+        """run(stream, workspace, addresses): the plan that was built."""
+        here: Any = driver.get()
+        note, device, count = here.recorder(self.device), self.device, self._uids
+        activate = here.activate
+        slots = ctypes.c_uint64 * count
+        address_of = ctypes.addressof
+        execute = self._execute(index)
+
+        def run(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+            activate(device)
+            pointers = slots(*addresses)
+            try:
+                execute(address_of(pointers), addresses, workspace, handle(device, stream))
+            except Exception as error:
+                raise KernelError(f"cuDNN: {error}") from error
+            note("cudnn")
+            if here.watch_launches:
+                here.launched(device, "cudnn", (1, 1, 1), stream, addresses)
+
+        return run
+
+    def _execute(self, index: int) -> Callable[[int, Sequence[int], int, int], None]:
+        """The frontend's quick way where it has it and sees the arrays in our order, else the one with a dictionary."""
+        ops, count = self.ops, self._uids
+        uids = range(1, count + 1)
+        quick = getattr(ops, "_execute_with_raw_ptrs", None)
+        if quick is not None:
+            ops._prepare_variant_pack_template()
+            if list(ops._get_variant_pack_uids_sorted()) == list(uids):
+                return lambda table, addresses, workspace, handle: quick(table, count, workspace, handle)
+        plain = ops._execute_plan_at_index
+        return lambda table, addresses, workspace, handle: plain(
+            dict(zip(uids, addresses, strict=True)), workspace, index, handle
+        )

@@ -30,7 +30,7 @@ def conv_bn_relu(
     running = (running_mean, running_var)
     running_mean, running_var = (dense(statistic) for statistic in running)
     vectors = (gamma, beta, running_mean, running_var)
-    if training and wide_conv_bn_relu.supports(input, weight, stride, padding, groups):
+    if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
         result = wide_conv_bn_relu.forward(input, weight, bias, *vectors, residual, momentum, eps, activation)
     else:
         x = conv_forward(input, weight, bias, stride, padding, dilation, groups)

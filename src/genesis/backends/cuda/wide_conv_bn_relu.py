@@ -15,18 +15,19 @@ from genesis.backends.cuda.kernels import wide_conv_bn_relu as kernels
 from genesis.backends.cuda.launch import launch
 from genesis.backends.cuda.rows import channels_last, like
 from genesis.backends.cuda.storage import copy
-from genesis.shapes import contiguous_strides
+from genesis.dtypes import DType
+from genesis.shapes import Shape, contiguous_strides
 
 _MOST_INPUTS = 512
 _PARTIAL_BYTES = 16 << 20  # of partial sums, which are written and read again
 _PART_ROWS = 512  # at least, for each part of a sum
 
 
-def supports(input: DeviceArray, weight: DeviceArray, stride: Pair, padding: Pair, groups: int) -> bool:
+def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, groups: int) -> bool:
     """float16 is left out: the products of gradients and weights could leave its range."""
-    num_outputs, num_inputs, *taps = weight.shape
+    num_outputs, num_inputs, *taps = weight_shape
     return (
-        input.dtype is dtypes.bfloat16
+        dtype is dtypes.bfloat16
         and taps == [1, 1]
         and (stride, padding, groups) == ((1, 1), (0, 0), 1)
         and 16 <= num_inputs <= min(num_outputs, _MOST_INPUTS)

@@ -115,7 +115,7 @@ def forget(module: nn.Module) -> None:
         _folded.pop(part, None)
 
 
-# --- what the op can take -----------------------------------------------------------------------------------------------
+# --- what the op can take ---
 _Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
 
 
@@ -193,7 +193,7 @@ def _needs_gradients(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
-# --- folded for inference -----------------------------------------------------------------------------------------------
+# --- folded for inference ---
 class _Fold(NamedTuple):
     """A packed weight, and the very tensors that it was made of, as often changed as then."""
 

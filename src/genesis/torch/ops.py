@@ -84,7 +84,7 @@ def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
     return [nothing if x is None else x for x in grads]
 
 
-# --- for compilers ------------------------------------------------------------------------------------------------------
+# --- for compilers ---
 _library = torch.library.Library("genesis", "DEF")
 _GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
 _library.define(
@@ -94,7 +94,8 @@ _library.define(
 )
 _library.define(
     "conv_bn_relu_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, "
-    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {_GEOMETRY}, bool[] needs) -> Tensor[]"
+    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {_GEOMETRY}, bool[] needs) "
+    "-> Tensor[]"
 )
 
 

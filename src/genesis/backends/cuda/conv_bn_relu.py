@@ -17,7 +17,8 @@ from genesis.backends.cuda.storage import copy_into
 
 _MOST_PARTS = 512  # of a sum; one program puts them together
 _CHANNELS = 16  # of which it does so
-_SUMMED, _PASSED = 4096, 4096  # elements that a program of a sum holds at a time, of an element-wise pass
+_STAGES = 3  # blocks of a sum on their way at a time
+_SUMMED, _PASSED = 2048, 4096  # elements that a program of a sum holds at a time, of an element-wise pass
 
 
 def conv_bn_relu(
@@ -52,7 +53,10 @@ def _normalize(
     if training:
         parts = _Parts(x)
         partial = array.empty((2, parts.number, num_channels), mean.dtype, device)
-        launch(kernels._statistics_kernel, parts.grid, partial, x, num_rows, num_channels, **parts.constants)
+        launch(
+            kernels._statistics_kernel, parts.grid, partial, x, num_rows, num_channels, STAGES=_STAGES,
+            **parts.constants,
+        )  # fmt: skip
         launch(
             kernels._training_statistics_kernel, parts.joining_grid, mean, inverse_std, running_mean, running_var,
             partial, x, num_rows, parts.number, num_channels, float(momentum), float(eps),
@@ -120,7 +124,7 @@ def _backward_to_conv(
         partial = array.empty((2, parts.number, num_channels), sums.dtype, device)
         launch(
             kernels._backward_sums_kernel, parts.grid, partial, grad_residual, grad, passed, x, *vectors,
-            num_rows, num_channels, RELU=relu, **parts.constants,
+            num_rows, num_channels, RELU=relu, STAGES=_STAGES, **parts.constants,
         )  # fmt: skip
         launch(
             kernels._parameter_grads_kernel, parts.joining_grid, sums, grad_gamma, grad_beta, grad_bias, partial,

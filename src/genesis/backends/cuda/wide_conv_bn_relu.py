@@ -5,8 +5,6 @@ The convolution's output is never written: kernels/wide_conv_bn_relu.py says how
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import array, driver, tiles
@@ -18,9 +16,16 @@ from genesis.backends.cuda.storage import copy
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides
 
-_MOST_INPUTS = 512
-_PARTIAL_BYTES = 16 << 20  # of partial sums, which are written and read again
-_PART_ROWS = 512  # at least, for each part of a sum
+_MOST_INPUTS = 128  # a program holds all of them
+_PARTIAL_BYTES = 24 << 20  # of partial sums, which are written and read again
+_PART_ROWS = 256  # at least, for each part of a sum
+# As measured on an H200: rows and outputs of a program's block, its warps, blocks on their way at a time, and how many
+# programs there are for each multiprocessor.
+_GRAM = {"BLOCK_M": 128, "STAGES": 3, "num_warps": 4}
+_FORWARD = {"BLOCK_M": 64, "BLOCK_K": 128, "STAGES": 3, "num_warps": 4}
+_PRODUCTS = {"BLOCK_M": 64, "BLOCK_K": 128, "STAGES": 3, "num_warps": 4}
+_INPUT_GRAD = {"BLOCK_M": 128, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+_GRAM_PARTS, _FORWARD_PROGRAMS, _PRODUCTS_PROGRAMS = 4, 4, 3
 
 
 def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, groups: int) -> bool:
@@ -45,29 +50,18 @@ def forward(
     num_outputs, device = weight.shape[0], x.device_index
     num_rows = x.size // num_inputs
     sizes = (num_rows, num_inputs, num_outputs)
-    block_c = min(max(tiles.power_of_2(num_inputs), 16), 128)
-    blocks_c = -(-num_inputs // block_c)
+    block_c = max(tiles.power_of_2(num_inputs), 16)
 
-    parts = _num_parts(num_rows, blocks_c * blocks_c, (num_inputs + 1) * num_inputs, device)
+    parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
     partial = array.empty((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-    launch(
-        kernels._gram_kernel, (parts, blocks_c, blocks_c), partial, x, num_rows, num_inputs,
-        BLOCK_M=128, BLOCK_C=block_c, num_warps=8 if block_c == 128 else 4, num_stages=3,
-    )  # fmt: skip
+    launch(kernels._gram_kernel, (parts,), partial, x, num_rows, num_inputs, BLOCK_C=block_c, **_GRAM)
     gram = _join(partial)
-
-    block_c = min(block_c, 64)
-    blocks_c = -(-num_inputs // block_c)
     state = array.empty((1 + num_outputs, num_inputs), dtypes.float32, device)
-    spread = array.empty((2, blocks_c, num_outputs), dtypes.float32, device)
-    launch(
-        kernels._spread_kernel, (-(-num_outputs // 32), blocks_c), state, spread, gram, x, weight, *sizes,
-        PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=32, BLOCK_C=block_c,
-    )  # fmt: skip
     mean, inverse_std = (array.empty((num_outputs,), dtypes.float32, device) for _ in range(2))
     launch(
-        kernels._wide_statistics_kernel, (-(-num_outputs // 32),), mean, inverse_std, running_mean, running_var,
-        spread, bias, num_rows, blocks_c, num_outputs, float(momentum), float(eps), BLOCK=32, num_warps=1,
+        kernels._wide_statistics_kernel, (-(-num_outputs // 16),), mean, inverse_std, running_mean, running_var,
+        state, gram, x, weight, bias, *sizes, float(momentum), float(eps),
+        PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16, BLOCK_C=block_c,
     )  # fmt: skip
 
     shape = (num_images, num_outputs, *size)
@@ -76,11 +70,12 @@ def forward(
     passed = None
     if activation is not None:
         passed = array.empty((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
-    tile = _tile(num_rows, num_outputs)
+    tile = _fitted(_FORWARD, num_rows, num_outputs)
+    blocks = -(-num_outputs // tile["BLOCK_K"])
+    walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
     launch(
-        kernels._wide_forward_kernel, (-(-num_rows // tile["BLOCK_M"]) * -(-num_outputs // tile["BLOCK_K"]),),
-        y, passed, x, weight, bias, residual, mean, inverse_std, gamma, beta, *sizes,
-        RELU=activation == "relu", BLOCK_C=block_c, **tile,
+        kernels._wide_forward_kernel, (walks * blocks,), y, passed, x, weight, bias, residual, mean, inverse_std,
+        gamma, beta, *sizes, RELU=activation == "relu", BLOCK_C=block_c, **tile,
     )  # fmt: skip
     return y, mean, inverse_std, state, passed
 
@@ -95,17 +90,16 @@ def backward(
     num_inputs, num_outputs, device = x.shape[1], matrix.shape[0], x.device_index
     num_rows = x.size // num_inputs
     sizes = (num_rows, num_inputs, num_outputs)
-    block_c = min(max(tiles.power_of_2(num_inputs), 16), 128)
-    blocks_c = -(-num_inputs // block_c)
-    tile = _tile(num_rows, num_outputs)
+    block_c = max(tiles.power_of_2(num_inputs), 16)
 
     grad_residual = like(grad) if needs_residual else None
-    blocks_k = -(-num_outputs // tile["BLOCK_K"])
-    parts = _num_parts(num_rows, blocks_k * blocks_c, (num_inputs + 1) * num_outputs, device)
+    tile = _fitted(_PRODUCTS, num_rows, num_outputs)
+    blocks = -(-num_outputs // tile["BLOCK_K"])
+    parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
     partial = array.empty((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
     launch(
-        kernels._wide_products_kernel, (parts, blocks_k, blocks_c), partial, grad_residual, grad, passed, x, state,
-        *sizes, BLOCK_C=block_c, **{**tile, "BLOCK_M": min(tile["BLOCK_M"], 64)},
+        kernels._wide_products_kernel, (parts, blocks), partial, grad_residual, grad, passed, x, state, *sizes,
+        BLOCK_C=block_c, **tile,
     )  # fmt: skip
     if grad_residual is not None:  # it is the gradient before the activation
         grad, passed = grad_residual, None
@@ -117,26 +111,23 @@ def backward(
     grad_bias = like(bias) if needs_bias else None
     grad_gamma = like(gamma) if needs_gamma else None
     grad_beta = like(beta) if needs_beta else None
-    small = {"BLOCK_K": 16, "BLOCK_C": min(block_c, 64)}
     launch(
         kernels._wide_parameter_grads_kernel, (-(-num_outputs // 16),), grad_weight, grad_gamma, grad_beta, grad_bias,
-        scaled, slope, average, products, state, matrix, inverse_std, gamma, *sizes, **small,
+        scaled, slope, average, products, state, matrix, inverse_std, gamma, *sizes, BLOCK_K=16, BLOCK_C=block_c,
     )  # fmt: skip
     grad_input = None
     if needs_input:
-        block_i = small["BLOCK_C"]
-        blocks_i = -(-num_inputs // block_i)
         projection = array.empty((num_inputs, num_inputs), x.dtype, device)
         constant = array.empty((num_inputs,), dtypes.float32, device)
         launch(
-            kernels._projection_kernel, (blocks_i, blocks_i), projection, constant, matrix, slope, average,
-            num_inputs, num_outputs, BLOCK_K=64, BLOCK_C=block_i,
+            kernels._projection_kernel, (-(-num_inputs // 16),), projection, constant, matrix, slope, average,
+            num_inputs, num_outputs, BLOCK_K=128, BLOCK_I=16, BLOCK_C=block_c,
         )  # fmt: skip
         grad_input = like(x)
+        tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
         launch(
-            kernels._wide_input_grad_kernel, (-(-num_rows // tile["BLOCK_M"]) * blocks_c,), grad_input, grad, passed, x,
-            state, scaled, projection, constant, *sizes,
-            **{**tile, "BLOCK_K": 64}, BLOCK_C=block_c, BLOCK_I=block_i,
+            kernels._wide_input_grad_kernel, (-(-num_rows // tile["BLOCK_M"]),), grad_input, grad, passed, x, state,
+            scaled, projection, constant, *sizes, BLOCK_C=block_c, **tile,
         )  # fmt: skip
     return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
 
@@ -152,16 +143,21 @@ def _join(partial: DeviceArray) -> DeviceArray:
     return out
 
 
-def _num_parts(num_rows: int, num_blocks: int, sums_per_part: int, device: int) -> int:
+def _num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:
     """So many that the multiprocessors are busy, each with enough rows, in bounded memory."""
-    wanted = 2 * driver.get().properties(device).multiprocessor_count // num_blocks
+    wanted = per_multiprocessor * _num_multiprocessors(device) // num_blocks
     return max(1, min(wanted, num_rows // _PART_ROWS, _PARTIAL_BYTES // (4 * sums_per_part)))
 
 
-def _tile(num_rows: int, num_outputs: int) -> dict[str, Any]:
-    block_k = min(max(tiles.power_of_2(num_outputs), 16), 128)
-    block_m = min(max(tiles.power_of_2(num_rows), 16), 128)
-    return {"BLOCK_M": block_m, "BLOCK_K": block_k, "num_warps": 8 if block_m * block_k == 128 * 128 else 4}
+def _num_multiprocessors(device: int) -> int:
+    return driver.get().properties(device).multiprocessor_count
+
+
+def _fitted(tile: dict[str, int], num_rows: int, num_outputs: int) -> dict[str, int]:
+    """No larger than the problem."""
+    block_m = min(max(tiles.power_of_2(num_rows), 16), tile["BLOCK_M"])
+    block_k = min(max(tiles.power_of_2(num_outputs), 16), tile["BLOCK_K"])
+    return {**tile, "BLOCK_M": block_m, "BLOCK_K": block_k}
 
 
 def _matrix(weight: DeviceArray) -> DeviceArray:

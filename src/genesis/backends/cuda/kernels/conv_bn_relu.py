@@ -63,8 +63,9 @@ def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
 
 @triton.jit(do_not_specialize=_SIZES)
 def _statistics_kernel(
-    partial_ptr, x_ptr, num_rows, num_channels, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+    partial_ptr, x_ptr, num_rows, num_channels,
+    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """partial (2, part, channel): a part's means less the first row, and its sums of squared deviations from the means.
 
     Summed are differences from the part's own first row, so that nothing cancels when the mean is large.
@@ -78,7 +79,7 @@ def _statistics_kernel(
     total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     squares = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     last = index + (num_blocks - 1 - index) // num_parts * num_parts
-    for step in range(0, num_blocks - index, num_parts):
+    for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
         _, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
         x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
         difference = tl.where(inside, x - shift[None, :], 0)
@@ -206,7 +207,7 @@ def _through_relu(
 def _backward_sums_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_channels,
-    RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (2, part, channel): a part's Σ g and Σ g · (x − mean), g the gradient before the activation.
 
@@ -221,7 +222,7 @@ def _backward_sums_kernel(
     total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     products = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     last = index + (num_blocks - 1 - index) // num_parts * num_parts
-    for step in range(0, num_blocks - index, num_parts):
+    for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
         rows, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
         grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
         x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
@@ -306,7 +307,7 @@ def _specimens(dtype):
     parts = {"PARTS": 128, "BLOCK": 16}
     channels = (wide, wide, dtype, dtype)  # mean, inverse deviation, gamma, beta
     return [
-        Specimen(_statistics_kernel, (wide, dtype, 3000, 64), block),
+        Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),
         Specimen(
             _training_statistics_kernel, (wide, wide, wide, wide, wide, dtype, 3000, 100, 64, 0.1, 1e-5),
             {**parts, "BLOCK_M": 16},
@@ -317,7 +318,7 @@ def _specimens(dtype):
         ),
         Specimen(
             _backward_sums_kernel, (wide, dtype, dtype, dtypes.uint8, dtype, *channels, 3000, 64),
-            {**block, "RELU": True},
+            {**block, "RELU": True, "STAGES": 3},
         ),
         Specimen(_parameter_grads_kernel, (wide, dtype, dtype, dtype, wide, wide, dtype, 100, 64),
                  {**parts, "TRAINING": True}),

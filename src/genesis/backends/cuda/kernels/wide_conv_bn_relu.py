@@ -48,31 +48,25 @@ def _load_centred(x_ptr, centre, rows, num_rows, channels, num_channels):
 @triton.jit(do_not_specialize=_SIZES)
 def _gram_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0].
-
-    A program has a block of the C × C products: its rows by program_id(1), its columns by program_id(2).
-    """
+    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0]."""
     part, num_parts = tl.program_id(0), tl.num_programs(0)
-    left = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    right = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
-    origin_left = tl.load(x_ptr + left, mask=left < num_channels, other=0).to(tl.float32)
-    origin_right = tl.load(x_ptr + right, mask=right < num_channels, other=0).to(tl.float32)
+    channels = tl.arange(0, BLOCK_C)
+    there = channels < num_channels
+    origin = tl.load(x_ptr + channels, mask=there, other=0).to(tl.float32)
     products = tl.zeros((BLOCK_C, BLOCK_C), tl.float32)
     total = tl.zeros((BLOCK_C,), tl.float32)
-    for block in range(part, tl.cdiv(num_rows, BLOCK_M), num_parts):
+    for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
         rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        d_left = _load_centred(x_ptr, origin_left, rows, num_rows, left, num_channels)
-        d_right = _load_centred(x_ptr, origin_right, rows, num_rows, right, num_channels)
-        total += tl.sum(d_right, axis=0)
-        short = x_ptr.dtype.element_ty
-        products = tl.dot(tl.trans(d_left.to(short)), d_right.to(short), products)
+        d = _load_centred(x_ptr, origin, rows, num_rows, channels, num_channels)
+        total += tl.sum(d, axis=0)
+        short = d.to(x_ptr.dtype.element_ty)
+        products = tl.dot(tl.trans(short), short, products)
     out = partial_ptr + part.to(tl.int64) * (num_channels + 1) * num_channels
-    inside = (left < num_channels)[:, None] & (right < num_channels)[None, :]
-    tl.store(out + left[:, None] * num_channels + right[None, :], products, mask=inside)
-    if tl.program_id(1) == 0:
-        tl.store(out + num_channels * num_channels + right, total, mask=right < num_channels)
+    elements = channels[:, None] * num_channels + channels[None, :]
+    tl.store(out + elements, products, mask=there[:, None] & there[None, :])
+    tl.store(out + num_channels * num_channels + channels, total, mask=there)
 
 
 @triton.jit(do_not_specialize=["num_parts"])
@@ -85,58 +79,33 @@ def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexp
     tl.store(out_ptr + elements, tl.sum(values, axis=0), mask=elements < size)
 
 
-@triton.jit(do_not_specialize=_SIZES)
-def _spread_kernel(
-    state_ptr, partial_ptr, gram_ptr, x_ptr, weight_ptr, num_rows, num_inputs, num_outputs,
-    PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """state (1 + K, C): the input's mean, and below it V = W·Cov(x), of which a program has a block of columns.
-
-    partial (2, block of columns, K): the block's part of W·mean(x) and of V·Wᵀ's diagonal.
-    """
-    num_blocks = tl.num_programs(1)
-    outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
-    columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    there = columns < num_inputs
-    rows = num_rows.to(tl.float32)
-    totals_ptr = gram_ptr + num_inputs * num_inputs
-    mean = tl.load(totals_ptr + columns, mask=there, other=0) / rows
-    v = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
-    for first in range(0, num_inputs, BLOCK_C):
-        inner = first + tl.arange(0, BLOCK_C)
-        weight = _load_rows(weight_ptr, outputs, num_outputs, inner, num_inputs).to(tl.float32)
-        gram = _load_rows(gram_ptr, inner, num_inputs, columns, num_inputs)
-        inner_mean = tl.load(totals_ptr + inner, mask=inner < num_inputs, other=0) / rows
-        covariance = gram / rows - inner_mean[:, None] * mean[None, :]
-        v = tl.dot(weight, covariance, v, input_precision=PRECISION)
-    weight = _load_rows(weight_ptr, outputs, num_outputs, columns, num_inputs).to(tl.float32)
-    centre = mean + tl.load(x_ptr + columns, mask=there, other=0).to(tl.float32)
-    if tl.program_id(0) == 0:
-        tl.store(state_ptr + columns, centre, mask=there)
-    inside = (outputs < num_outputs)[:, None] & there[None, :]
-    tl.store(state_ptr + num_inputs + outputs[:, None] * num_inputs + columns[None, :], v, mask=inside)
-    out = partial_ptr + tl.program_id(1) * num_outputs + outputs
-    tl.store(out, tl.sum(weight * centre[None, :], axis=1), mask=outputs < num_outputs)
-    tl.store(out + num_blocks * num_outputs, tl.sum(weight * v, axis=1), mask=outputs < num_outputs)
-
-
 @triton.jit(do_not_specialize=[*_SIZES, "momentum", "eps"])
 def _wide_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, partial_ptr, bias_ptr, num_rows, num_blocks,
-    num_channels, momentum, eps, BLOCK: tl.constexpr,
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr, bias_ptr,
+    num_rows, num_inputs, num_outputs, momentum, eps,
+    PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Puts the blocks' means and variances together and moves the running statistics."""
-    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = channels < num_channels
-    mean = tl.zeros((BLOCK,), tl.float32)
-    var = tl.zeros((BLOCK,), tl.float32)
-    for block in range(num_blocks):
-        mean += tl.load(partial_ptr + block * num_channels + channels, mask=mask, other=0)
-        var += tl.load(partial_ptr + (num_blocks + block) * num_channels + channels, mask=mask, other=0)
+    """state (1 + K, C): the input's mean, and below it V = W·Cov(x); from them the statistics of the output."""
+    outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inputs = tl.arange(0, BLOCK_C)
+    mask, there = outputs < num_outputs, inputs < num_inputs
+    rows = num_rows.to(tl.float32)
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs).to(tl.float32)
+    gram = _load_rows(gram_ptr, inputs, num_inputs, inputs, num_inputs)
+    shifted = tl.load(gram_ptr + num_inputs * num_inputs + inputs, mask=there, other=0) / rows
+    covariance = gram / rows - shifted[:, None] * shifted[None, :]
+    v = tl.dot(weight, covariance, input_precision=PRECISION)
+    centre = shifted + tl.load(x_ptr + inputs, mask=there, other=0).to(tl.float32)
+    if tl.program_id(0) == 0:
+        tl.store(state_ptr + inputs, centre, mask=there)
+    elements = num_inputs + outputs[:, None] * num_inputs + inputs[None, :]
+    tl.store(state_ptr + elements, v, mask=mask[:, None] & there[None, :])
+    mean = tl.sum(weight * centre[None, :], axis=1)
     if bias_ptr is not None:
-        mean += tl.load(bias_ptr + channels, mask=mask, other=0).to(tl.float32)
+        mean += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
+    var = tl.sum(weight * v, axis=1)
     _store_training_statistics(
-        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, channels, mask, mean, var, num_rows, momentum, eps
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, outputs, mask, mean, var, num_rows, momentum, eps
     )
 
 
@@ -144,35 +113,40 @@ def _wide_statistics_kernel(
 def _wide_forward_kernel(
     y_ptr, passed_ptr, x_ptr, weight_ptr, bias_ptr, residual_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_inputs, num_outputs,
-    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """y = act((x·Wᵀ + bias − mean) · inverse_std · gamma + beta + residual), and where it is positive."""
+    """y = act((x·Wᵀ + bias − mean) · inverse_std · gamma + beta + residual), and where it is positive.
+
+    A program keeps a block of the weight and walks over blocks of rows; neighbours share rows, which stay in the cache.
+    """
     num_blocks = tl.cdiv(num_outputs, BLOCK_K)
-    block = tl.program_id(0) % num_blocks  # neighbours share rows, which stay in the cache
-    rows = (tl.program_id(0) // num_blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    outputs = block * BLOCK_K + tl.arange(0, BLOCK_K)
+    first = tl.program_id(0) % num_blocks * BLOCK_K
+    outputs = first + tl.arange(0, BLOCK_K)
+    inputs = tl.arange(0, BLOCK_C)
     mask = outputs < num_outputs
-    y = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
-    for first in range(0, num_inputs, BLOCK_C):
-        inputs = first + tl.arange(0, BLOCK_C)
-        x = _load_rows(x_ptr, rows, num_rows, inputs, num_inputs)
-        weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
-        y = tl.dot(x, tl.trans(weight), y)
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
+    scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
     shift = -tl.load(mean_ptr + outputs, mask=mask, other=0)
     if bias_ptr is not None:
         shift += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
-    y = (y + shift[None, :]) * _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)[None, :]
+    beta = tl.zeros((BLOCK_K,), tl.float32)
     if beta_ptr is not None:
-        y += tl.load(beta_ptr + outputs, mask=mask, other=0).to(tl.float32)[None, :]
-    if residual_ptr is not None:
-        y += _load_rows(residual_ptr, rows, num_rows, outputs, num_outputs).to(tl.float32)
-    inside = (rows < num_rows)[:, None] & mask[None, :]
-    if passed_ptr is not None:
-        places, there = _packed_places(rows, block * BLOCK_K, num_rows, num_outputs, BLOCK_K)
-        tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
-    if RELU:
-        y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
-    tl.store(y_ptr + rows[:, None] * num_outputs + outputs[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
+        beta += tl.load(beta_ptr + outputs, mask=mask, other=0).to(tl.float32)
+    step = tl.num_programs(0) // num_blocks
+    for block in tl.range(tl.program_id(0) // num_blocks, tl.cdiv(num_rows, BLOCK_M), step, num_stages=STAGES):
+        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+        x = _load_rows(x_ptr, rows, num_rows, inputs, num_inputs)
+        y = tl.dot(x, tl.trans(weight))
+        y = (y + shift[None, :]) * scale[None, :] + beta[None, :]
+        if residual_ptr is not None:
+            y += _load_rows(residual_ptr, rows, num_rows, outputs, num_outputs).to(tl.float32)
+        inside = (rows < num_rows)[:, None] & mask[None, :]
+        if passed_ptr is not None:
+            places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
+            tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
+        if RELU:
+            y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
+        tl.store(y_ptr + rows[:, None] * num_outputs + outputs[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -190,31 +164,29 @@ def _load_passed_grad(
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_products_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, num_rows, num_inputs, num_outputs,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (part, C + 1, K): P = Σ x̃·gᵀ over a part's rows and below it Σ g; and g, if the residual wants it."""
     part, num_parts = tl.program_id(0), tl.num_programs(0)
     first = tl.program_id(1) * BLOCK_K
     outputs = first + tl.arange(0, BLOCK_K)
-    inputs = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inputs = tl.arange(0, BLOCK_C)
     centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
     products = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
     total = tl.zeros((BLOCK_K,), tl.float32)
-    for block in range(part, tl.cdiv(num_rows, BLOCK_M), num_parts):
+    for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
         rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
-        if grad_residual_ptr is not None:  # noqa: SIM102  (known while compiling, unlike the next)
-            if tl.program_id(2) == 0:
-                inside = (rows < num_rows)[:, None] & (outputs < num_outputs)[None, :]
-                tl.store(grad_residual_ptr + rows[:, None] * num_outputs + outputs[None, :], grad, mask=inside)
+        if grad_residual_ptr is not None:
+            inside = (rows < num_rows)[:, None] & (outputs < num_outputs)[None, :]
+            tl.store(grad_residual_ptr + rows[:, None] * num_outputs + outputs[None, :], grad, mask=inside)
         x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(grad.dtype)
         products = tl.dot(tl.trans(x), grad, products)
         total += tl.sum(grad.to(tl.float32), axis=0)
     out = partial_ptr + part.to(tl.int64) * (num_inputs + 1) * num_outputs
     inside = (inputs < num_inputs)[:, None] & (outputs < num_outputs)[None, :]
     tl.store(out + inputs[:, None] * num_outputs + outputs[None, :], products, mask=inside)
-    if tl.program_id(2) == 0:
-        tl.store(out + num_inputs * num_outputs + outputs, total, mask=outputs < num_outputs)
+    tl.store(out + num_inputs * num_outputs + outputs, total, mask=outputs < num_outputs)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -225,29 +197,22 @@ def _wide_parameter_grads_kernel(
 ):  # fmt: skip
     """Gradients of the parameters; scaled = s·W, slope = s · inverse_std · t / n and average = s · Σg / n."""
     outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inputs = tl.arange(0, BLOCK_C)
     mask = outputs < num_outputs
+    inside = mask[:, None] & (inputs < num_inputs)[None, :]
+    elements = outputs[:, None] * num_inputs + inputs[None, :]
     rows = num_rows.to(tl.float32)
-    slopes = tl.zeros((BLOCK_K,), tl.float32)
-    for first in range(0, num_inputs, BLOCK_C):
-        inputs = first + tl.arange(0, BLOCK_C)
-        weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs).to(tl.float32)
-        products = _load_rows(products_ptr, inputs, num_inputs, outputs, num_outputs)
-        slopes += tl.sum(weight * tl.trans(products), axis=1)
+    weight = tl.load(weight_ptr + elements, mask=inside, other=0).to(tl.float32)
+    products = tl.trans(_load_rows(products_ptr, inputs, num_inputs, outputs, num_outputs))
     inverse_std = tl.load(inverse_std_ptr + outputs, mask=mask, other=0)
-    slopes *= inverse_std
     total = tl.load(products_ptr + num_inputs * num_outputs + outputs, mask=mask, other=0)
     scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
-    for first in range(0, num_inputs, BLOCK_C):
-        inputs = first + tl.arange(0, BLOCK_C)
-        inside = mask[:, None] & (inputs < num_inputs)[None, :]
-        elements = outputs[:, None] * num_inputs + inputs[None, :]
-        weight = tl.load(weight_ptr + elements, mask=inside, other=0).to(tl.float32)
-        tl.store(scaled_ptr + elements, (weight * scale[:, None]).to(scaled_ptr.dtype.element_ty), mask=inside)
-        if grad_weight_ptr is not None:
-            products = tl.trans(_load_rows(products_ptr, inputs, num_inputs, outputs, num_outputs))
-            v = tl.load(state_ptr + num_inputs + elements, mask=inside, other=0)
-            grad = scale[:, None] * (products - (slopes * inverse_std)[:, None] * v)
-            tl.store(grad_weight_ptr + elements, grad.to(grad_weight_ptr.dtype.element_ty), mask=inside)
+    slopes = tl.sum(weight * products, axis=1) * inverse_std
+    tl.store(scaled_ptr + elements, (weight * scale[:, None]).to(scaled_ptr.dtype.element_ty), mask=inside)
+    if grad_weight_ptr is not None:
+        v = tl.load(state_ptr + num_inputs + elements, mask=inside, other=0)
+        grad = scale[:, None] * (products - (slopes * inverse_std)[:, None] * v)
+        tl.store(grad_weight_ptr + elements, grad.to(grad_weight_ptr.dtype.element_ty), mask=inside)
     tl.store(slope_ptr + outputs, scale * inverse_std * slopes / rows, mask=mask)
     tl.store(average_ptr + outputs, scale * total / rows, mask=mask)
     if grad_gamma_ptr is not None:
@@ -261,12 +226,12 @@ def _wide_parameter_grads_kernel(
 @triton.jit
 def _projection_kernel(
     projection_ptr, constant_ptr, weight_ptr, slope_ptr, average_ptr, num_inputs, num_outputs,
-    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """projection (C, C) = −Wᵀ·diag(slope)·W, a block of it by a program; constant = average·W."""
-    left = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    right = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    result = tl.zeros((BLOCK_C, BLOCK_C), tl.float32)
+    """projection (C, C) = −Wᵀ·diag(slope)·W, some rows of it by a program; constant = average·W."""
+    left = tl.program_id(0) * BLOCK_I + tl.arange(0, BLOCK_I)
+    right = tl.arange(0, BLOCK_C)
+    result = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
     constant = tl.zeros((BLOCK_C,), tl.float32)
     for first in range(0, num_outputs, BLOCK_K):
         outputs = first + tl.arange(0, BLOCK_K)
@@ -289,24 +254,19 @@ def _projection_kernel(
 def _wide_input_grad_kernel(
     grad_input_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, scaled_ptr, projection_ptr, constant_ptr,
     num_rows, num_inputs, num_outputs,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_I: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """grad_x = g·scaled + x̃·projection − constant."""
-    num_blocks = tl.cdiv(num_inputs, BLOCK_C)
-    rows = (tl.program_id(0) // num_blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inputs = tl.program_id(0) % num_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    result = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for first in range(0, num_outputs, BLOCK_K):
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inputs = tl.arange(0, BLOCK_C)
+    mask = inputs < num_inputs
+    centre = tl.load(state_ptr + inputs, mask=mask, other=0)
+    x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(x_ptr.dtype.element_ty)
+    result = tl.dot(x, _load_rows(projection_ptr, inputs, num_inputs, inputs, num_inputs))
+    for first in tl.range(0, num_outputs, BLOCK_K, num_stages=STAGES):
         grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
         scaled = _load_rows(scaled_ptr, first + tl.arange(0, BLOCK_K), num_outputs, inputs, num_inputs)
         result = tl.dot(grad, scaled, result)
-    for first in range(0, num_inputs, BLOCK_I):
-        inner = first + tl.arange(0, BLOCK_I)
-        centre = tl.load(state_ptr + inner, mask=inner < num_inputs, other=0)
-        x = _load_centred(x_ptr, centre, rows, num_rows, inner, num_inputs).to(x_ptr.dtype.element_ty)
-        projection = _load_rows(projection_ptr, inner, num_inputs, inputs, num_inputs)
-        result = tl.dot(x, projection, result)
-    mask = inputs < num_inputs
     result -= tl.load(constant_ptr + inputs, mask=mask, other=0)[None, :]
     out = grad_input_ptr + rows[:, None] * num_inputs + inputs[None, :]
     tl.store(out, result.to(grad_input_ptr.dtype.element_ty), mask=(rows < num_rows)[:, None] & mask[None, :])
@@ -315,15 +275,15 @@ def _wide_input_grad_kernel(
 def _specimens():
     short, wide, bits = dtypes.bfloat16, dtypes.float32, dtypes.uint8
     sizes = (3000, 64, 256)
-    tile = {"BLOCK_M": 128, "BLOCK_K": 128, "BLOCK_C": 64, "num_warps": 8}
-    small = {"BLOCK_K": 32, "BLOCK_C": 64}
+    tile = {"BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "STAGES": 3, "num_warps": 4}
+    small = {"BLOCK_K": 16, "BLOCK_C": 64}
     return [
-        Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "num_stages": 3}),
+        Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
         Specimen(
-            _spread_kernel, (wide, wide, wide, short, short, *sizes), {**small, "PRECISION": "bf16x6"}
+            _wide_statistics_kernel, (*(wide,) * 6, short, short, wide, *sizes, 0.1, 1e-5),
+            {**small, "PRECISION": "bf16x6"},
         ),
-        Specimen(_wide_statistics_kernel, (*(wide,) * 5, wide, 3000, 2, 256, 0.1, 1e-5), {"BLOCK": 32}),
         Specimen(
             _wide_forward_kernel, (short, bits, short, short, wide, short, *(wide,) * 4, *sizes),
             {**tile, "RELU": True},
@@ -332,11 +292,10 @@ def _specimens():
         Specimen(
             _wide_parameter_grads_kernel, (*(wide,) * 4, short, *(wide,) * 4, short, wide, wide, *sizes), small
         ),
-        Specimen(_projection_kernel, (short, wide, short, wide, wide, 64, 256), {"BLOCK_K": 64, "BLOCK_C": 64}),
         Specimen(
-            _wide_input_grad_kernel, (short, short, bits, short, wide, short, short, wide, *sizes),
-            {**tile, "BLOCK_K": 64, "BLOCK_I": 64},
+            _projection_kernel, (short, wide, short, wide, wide, 64, 256), {"BLOCK_K": 64, "BLOCK_I": 16, "BLOCK_C": 64}
         ),
+        Specimen(_wide_input_grad_kernel, (short, short, bits, short, wide, short, short, wide, *sizes), tile),
     ]  # fmt: skip
 
 

@@ -9,9 +9,11 @@ Sums are float32 or better in all three; other dtypes are not concerned.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from genesis.errors import describe
 
@@ -63,6 +65,17 @@ def float32_precision(precision: str | None) -> Iterator[None]:
         yield
     finally:
         _thread.precision = before
+
+
+def follows_forward(backward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Decorates a Function's backward: it computes in ctx.precision, which the forward has set."""
+
+    @functools.wraps(backward)
+    def in_precision(ctx: Any, grad: Any) -> Any:
+        with float32_precision(ctx.precision):
+            return backward(ctx, grad)
+
+    return in_precision
 
 
 def _checked(op: str, precision: str) -> str:

@@ -27,6 +27,11 @@ from genesis.cuda.memory import memory_stats as memory_stats
 from genesis.cuda.memory import reset_peak_memory_stats as reset_peak_memory_stats
 from genesis.cuda.memory import set_memory_limit as set_memory_limit
 from genesis.cuda.memory import set_per_process_memory_fraction as set_per_process_memory_fraction
+from genesis.cuda.plans import TuningReport as TuningReport
+from genesis.cuda.plans import export_plans as export_plans
+from genesis.cuda.plans import import_plans as import_plans
+from genesis.cuda.plans import tune as tune
+from genesis.cuda.plans import tuning as tuning
 from genesis.cuda.random import get_rng_state as get_rng_state
 from genesis.cuda.random import manual_seed as manual_seed
 from genesis.cuda.random import manual_seed_all as manual_seed_all

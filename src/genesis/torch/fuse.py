@@ -1,4 +1,4 @@
-"""fuse(model) for PyTorch: each module that calls convolutions and batch norms of its own gets a forward with chains."""
+"""fuse(model) for PyTorch: each module that calls convolutions of its own gets a forward with chains as single ops."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _step(module: nn.Module, node: fx.Node, numbers: dict[fx.Node, int]) -> Step
     kind, name, obstacle = OTHER, node.name, ""
     positional = tuple(numbers[arg] for arg in node.args if isinstance(arg, fx.Node))
     operands = tuple(numbers[arg] for arg in node.all_input_nodes)
-    changes = node.op == "call_method" and str(node.target).endswith("_") or node.target is operator.iadd
+    changes = (node.op == "call_method" and str(node.target).endswith("_")) or node.target is operator.iadd
     changes = changes or node.kwargs.get("inplace") is True
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))

@@ -212,7 +212,7 @@ def _packed(
     versions = tuple([-1 if x is None or x.is_inference() else x._version for x in operands])
     fold = folds.get((shape, dtype, eps))
     if fold is not None and fold.versions == versions:
-        if all([before is now for before, now in zip(fold.operands, operands, strict=True)]):
+        if all(before is now for before, now in zip(fold.operands, operands, strict=True)):
             return fold.packed
     with torch.no_grad():
         weight, bias = _folded_operands(*operands, eps)

@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import conv
-from genesis.backends.cuda.conv import triton_direct
+from genesis.backends.cuda.conv import plans, triton_direct
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -135,7 +134,7 @@ def test_results_are_channels_last(cuda: Backend, put: Put) -> None:
 @pytest.mark.parametrize("groups", [1, 8])
 def test_weight_grad_in_splits(cuda: Backend, put: Put, get: Get, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_direct, "_num_splits", lambda *ignored: 3)
-    conv.forget()
+    plans.forget()
     case = Case((4, 8, 12, 11), 8, (3, 3), padding=(1, 1), groups=groups)
     input, weight, _ = operands(case, torch.float32)
     grad, _, grad_weight = gradients(case, input, weight)

@@ -22,7 +22,7 @@ MOMENTUM, EPS = 0.1, 1e-5
 CASES = [  # inputs, outputs, mean of the input in its deviations, operands left out, activation
     (16, 32, 1.0, ("residual",), "relu"),
     (24, 40, 0.5, ("bias",), "relu"),
-    (112, 160, 30.0, ("gamma", "beta"), None),
+    (56, 160, 30.0, ("gamma", "beta"), None),
     (16, 16, 1e4, ("bias", "residual"), "relu"),
 ]
 

@@ -81,6 +81,10 @@ class SimulatedDriver:
         self._pinned[pointer] = num_bytes
         return pointer
 
+    def release_pinned(self, pointer: int) -> None:
+        del self._pinned[pointer]
+        self.release(0, pointer, 0)
+
     def is_pinned(self, pointer: int) -> bool:
         return any(start <= pointer < start + size for start, size in self._pinned.copy().items())
 

@@ -16,16 +16,16 @@ from genesis.backends.cuda.storage import copy
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides
 
-_MOST_INPUTS = 128  # a program holds all of them
+_MOST_INPUTS = 64  # a program holds all of them; with more, writing the convolution's output was faster
 _PARTIAL_BYTES = 24 << 20  # of partial sums, which are written and read again
 _PART_ROWS = 256  # at least, for each part of a sum
 # As measured on an H200: rows and outputs of a program's block, its warps, blocks on their way at a time, and how many
 # programs there are for each multiprocessor.
-_GRAM = {"BLOCK_M": 128, "STAGES": 3, "num_warps": 4}
-_FORWARD = {"BLOCK_M": 64, "BLOCK_K": 128, "STAGES": 3, "num_warps": 4}
-_PRODUCTS = {"BLOCK_M": 64, "BLOCK_K": 128, "STAGES": 3, "num_warps": 4}
-_INPUT_GRAD = {"BLOCK_M": 128, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
-_GRAM_PARTS, _FORWARD_PROGRAMS, _PRODUCTS_PROGRAMS = 4, 4, 3
+_GRAM = {"BLOCK_M": 64, "STAGES": 4, "num_warps": 4}
+_FORWARD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+_PRODUCTS = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+_INPUT_GRAD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+_GRAM_PARTS, _FORWARD_PROGRAMS, _PRODUCTS_PROGRAMS = 4, 8, 6
 
 
 def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, groups: int) -> bool:

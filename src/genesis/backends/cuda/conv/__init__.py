@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.array import DeviceArray, empty
 from genesis.backends.cuda.conv import plans
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
@@ -73,19 +72,14 @@ def conv_prepacked(
     input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
 ) -> DeviceArray:
     p = packed
-    shapes, geometry = (input.shape, p.weight.shape), (p.stride, p.padding, p.dilation, p.groups)
-    return _run(FORWARD, input, p.weight, p.bias, residual, activation, *shapes, *geometry)
+    return _run(
+        FORWARD, input, p.weight, p.bias, residual, activation, input.shape, p.weight.shape,
+        p.stride, p.padding, p.dilation, p.groups,
+    )  # fmt: skip
 
 
 _calls: dict[tuple[Any, ...], plans.Plan] = {}  # of operands that are as the candidates want them
-plans.when_tuning_begins(_calls.clear)
-driver.forget_on_switch(_calls.clear)
-
-
-def forget() -> None:
-    """Choose anew at the next call of each kind."""
-    _calls.clear()
-    plans.forget()
+plans.when_choosing_anew(_calls.clear)
 
 
 _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "conv_weight_grad"}

@@ -24,14 +24,15 @@ class CudnnFamily(Family):
 
     def named(self, problem: ConvProblem, name: str) -> Candidate | None:
         """prepare() finds out whether cuDNN still has a plan of that name."""
-        return Cudnn(name.partition("/")[2], problem) if _is_supported(problem) else None
+        return Cudnn(name.partition("/")[2], problem, restored=True) if _is_supported(problem) else None
 
 
 class Cudnn(Candidate):
     """One plan of one graph: an engine and its settings, as in "eng7_k24=39"."""
 
-    def __init__(self, plan: str, problem: ConvProblem) -> None:
-        self._plan = plan
+    def __init__(self, plan: str, problem: ConvProblem, restored: bool = False) -> None:
+        """restored: it has been built for this problem before, so that it may be asked for without the heuristics."""
+        self._plan, self._restored = plan, restored
         self.name = f"{CudnnFamily.prefix}/{plan}"
         self.arithmetic = FULL if _full_precision(problem) else TF32
         self.deterministic = problem.deterministic  # only then it is made sure of
@@ -64,10 +65,12 @@ class Cudnn(Candidate):
     def _build(self, problem: ConvProblem) -> tuple[Graph, int]:
         """Raises: KernelError: cuDNN has no such plan, or it can't run."""
         if self._built is None:
-            graph, names = _planned(problem)
-            if self._plan not in names:
-                raise KernelError(f"cuDNN has no plan {self._plan} for {problem}")
-            index = names.index(self._plan)
+            graph, index = _graph(problem), 0
+            if not (self._restored and graph.plan_named(self._plan)):
+                graph, names = _planned(problem)
+                if self._plan not in names:
+                    raise KernelError(f"cuDNN has no plan {self._plan} for {problem}")
+                index = names.index(self._plan)
             graph.build(index)
             self._built = graph, index
         return self._built
@@ -86,7 +89,14 @@ def _full_precision(problem: ConvProblem) -> bool:
 
 
 def _planned(problem: ConvProblem) -> tuple[Graph, list[str]]:
-    """The graph of a problem, and the names of its plans."""
+    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none."""
+    graph = _graph(problem)
+    # Tensor cores round float32 operands, but lose nothing of 16-bit ones.
+    tensor_cores = problem.dtype is not dtypes.float32 or problem.precision != "highest"
+    return graph, graph.plan_names(tensor_cores, problem.deterministic)
+
+
+def _graph(problem: ConvProblem) -> Graph:
     p = problem
     graph = Graph(p.device, p.dtype)
     first, second = graph.operand(p.first_shape), graph.operand(p.second_shape)
@@ -107,6 +117,4 @@ def _planned(problem: ConvProblem) -> tuple[Graph, list[str]]:
     if p.activation == "relu":
         result = graph.ops.relu(input=result)
     graph.result(result, p.result_shape)
-    # Tensor cores round float32 operands, but lose nothing of 16-bit ones.
-    tensor_cores = p.dtype is not dtypes.float32 or p.precision != "highest"
-    return graph, graph.plan_names(tensor_cores, p.deterministic)
+    return graph

@@ -109,6 +109,7 @@ def forget() -> None:
     """Drop all plans; the store keeps what was tuned."""
     with _lock:
         _plans.clear()
+        forget_calls()
 
 
 driver.forget_on_switch(forget)
@@ -146,14 +147,13 @@ class Session:
 
 _sessions: list[Session] = []
 _spent = 0.0  # seconds of settings.tune
-_on_session: list[Callable[[], None]] = []  # forget what bypasses plan()
+_on_forget: list[Callable[[], None]] = []
 
 
 def begin(session: Session) -> None:
     with _lock:
         _sessions.append(session)
-        for forget_calls in _on_session:
-            forget_calls()
+        forget_calls()
 
 
 def end(session: Session) -> None:
@@ -161,8 +161,15 @@ def end(session: Session) -> None:
         _sessions.remove(session)
 
 
-def when_tuning_begins(forget_calls: Callable[[], None]) -> None:
-    _on_session.append(forget_calls)
+def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
+    """forget_calls drops what leads to plans without asking plan()."""
+    _on_forget.append(forget_calls)
+
+
+def forget_calls() -> None:
+    """Ask plan() again at the next call of each kind."""
+    for forget in _on_forget:
+        forget()
 
 
 def _has_time() -> bool:
@@ -237,8 +244,6 @@ def _follow_settings() -> None:
     now = (settings.workspace, settings.deterministic, settings.cache_dir, settings.tune)
     if _followed not in (None, now):
         forget()
-        for forget_calls in _on_session:
-            forget_calls()
     _followed = now
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 
@@ -16,17 +17,22 @@ _stores: dict[tuple[Path, str], Store] = {}
 _lock = threading.Lock()
 
 
+@functools.cache
+def _described(driver_name: str, device: int) -> str:
+    return describe(device)
+
+
 def describe(device: int) -> str:
     """The device and the versions, in words that also name the file."""
     properties = driver.get().properties(device)
-    number = cudnn.version() if cudnn.is_available() else ""
-    libraries = f"triton {triton.__version__}" + (f" cudnn {number}" if number else "")
-    return f"{properties.name} sm_{properties.compute_capability} {libraries}"
+    found = cudnn.installed() if driver.get().name == "cuda" else ""
+    libraries = ", ".join(filter(None, [f"triton {triton.__version__}", found]))
+    return f"{properties.name} sm_{properties.compute_capability}, {libraries}"
 
 
 def store(device: int) -> Store:
     """The store of a device."""
-    name = describe(device)
+    name = _described(driver.get().name, device)
     key = (settings.cache_dir, name)
     found = _stores.get(key)
     if found is None:

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from genesis.errors import CheckpointError, describe
 
@@ -73,7 +73,7 @@ class Store:
                 connection = self._open()
                 query = "SELECT candidate, microseconds, error, workspace, complete FROM plans WHERE problem = ?"
                 row = None if connection is None else connection.execute(query, (problem,)).fetchone()
-                return None if row is None else Entry(*row[:4], complete=bool(row[4]))
+                return None if row is None else _entry(row)
         return None
 
     def put(self, problem: str, entry: Entry) -> None:
@@ -95,7 +95,7 @@ class Store:
             if connection is None:
                 return dict(self._entries)
             rows = connection.execute("SELECT problem, candidate, microseconds, error, workspace, complete FROM plans")
-            return {**{row[0]: Entry(*row[1:5], complete=bool(row[5])) for row in rows}, **self._entries}
+            return {**{row[0]: _entry(row[1:]) for row in rows}, **self._entries}
         return {}
 
     def export(self, path: str | os.PathLike[str]) -> int:
@@ -128,7 +128,7 @@ class Store:
                 rows = connection.execute(
                     "SELECT problem, candidate, microseconds, error, workspace, complete FROM plans"
                 )
-                entries = {row[0]: Entry(*row[1:5], complete=bool(row[5])) for row in rows}
+                entries = {row[0]: _entry(row[1:]) for row in rows}
         except (sqlite3.DatabaseError, TypeError) as error:
             raise CheckpointError(
                 describe("tune", "path", "a file of exported plans", f"{source} ({error})")
@@ -194,6 +194,10 @@ def _require_ours(connection: sqlite3.Connection) -> None:
     state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if (application, version, state) != (_APPLICATION, _FORMAT, "ok"):
         raise sqlite3.DatabaseError(f"application {application:#x}, format {version}, {state}")
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    return Entry._make((*row[:4], bool(row[4])))
 
 
 def _insert(connection: sqlite3.Connection, problem: str, entry: Entry) -> None:

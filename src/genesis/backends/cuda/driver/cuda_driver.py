@@ -27,7 +27,7 @@ _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _NON_BLOCKING = 1  # streams do not wait for the legacy default stream
 _PORTABLE = 1  # pinned memory for all contexts
 _NO_TIMING = 2
-_HOST_MEMORY = 1
+_MEMORY_TYPE, _HOST_MEMORY = [cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE], 1
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
 
 
@@ -48,7 +48,6 @@ class CudaDriver:
             raise DeviceError(_NO_GPU)
         self._count: int = count
         self._devices = [_Device(index) for index in range(count)]
-        self._streams = _Streams()
         self._thread = _Thread()
         self._ending = False
         atexit.register(self._end)
@@ -100,14 +99,14 @@ class CudaDriver:
     # --- memory -----------------------------------------------------------------------------------------------------
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:
         self.activate(device)
-        result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, self._streams[stream])
+        result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, _streams[stream])
         if result[0] == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             return 0
         return int(self.check(device, result, f"allocate {num_bytes} bytes"))
 
     def release(self, device: int, pointer: int, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuMemFreeAsync(pointer, self._streams[stream]), "free memory")
+        self.check(device, cu.cuMemFreeAsync(pointer, _streams[stream]), "free memory")
 
     def trim(self, device: int) -> None:
         self.synchronize(device)  # frees take effect in stream order
@@ -120,20 +119,25 @@ class CudaDriver:
         self.activate(self.current_device())
         return int(_check(cu.cuMemHostAlloc(num_bytes, _PORTABLE), f"allocate {num_bytes} bytes of pinned memory"))
 
+    def release_pinned(self, pointer: int) -> None:
+        self.activate(self.current_device())
+        _check(cu.cuMemFreeHost(pointer), "cuMemFreeHost")
+
     def is_pinned(self, pointer: int) -> bool:
         self.activate(self.current_device())
-        result = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer)
-        return result[0] == _SUCCESS and int(result[1]) == _HOST_MEMORY  # an error: no memory that CUDA knows
+        # The plural form gives 0 for memory that CUDA doesn't know, where the singular one reports an error.
+        (kind,) = _check(cu.cuPointerGetAttributes(1, _MEMORY_TYPE, pointer), "cuPointerGetAttributes")
+        return int(kind) == _HOST_MEMORY
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         if num_bytes:
             self.activate(device)
-            self.check(device, cu.cuMemcpyAsync(target, source, num_bytes, self._streams[stream]), "copy memory")
+            self.check(device, cu.cuMemcpyAsync(target, source, num_bytes, _streams[stream]), "copy memory")
 
     def fill_bytes(self, device: int, pointer: int, byte: int, num_bytes: int, stream: int) -> None:
         if num_bytes:
             self.activate(device)
-            self.check(device, cu.cuMemsetD8Async(pointer, byte, num_bytes, self._streams[stream]), "fill memory")
+            self.check(device, cu.cuMemsetD8Async(pointer, byte, num_bytes, _streams[stream]), "fill memory")
 
     # --- streams and events -----------------------------------------------------------------------------------------
     def create_stream(self, device: int, priority: int) -> int:
@@ -142,7 +146,7 @@ class CudaDriver:
 
     def synchronize_stream(self, device: int, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuStreamSynchronize(self._streams[stream]), "synchronize a stream")
+        self.check(device, cu.cuStreamSynchronize(_streams[stream]), "synchronize a stream")
 
     def synchronize(self, device: int) -> None:
         self.activate(device)
@@ -159,11 +163,11 @@ class CudaDriver:
 
     def record_event(self, device: int, event: Any, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuEventRecord(event, self._streams[stream]), "record an event")
+        self.check(device, cu.cuEventRecord(event, _streams[stream]), "record an event")
 
     def wait_event(self, device: int, stream: int, event: Any) -> None:
         self.activate(device)
-        self.check(device, cu.cuStreamWaitEvent(self._streams[stream], event, 0), "wait for an event")
+        self.check(device, cu.cuStreamWaitEvent(_streams[stream], event, 0), "wait for an event")
 
     def event_done(self, device: int, event: Any) -> bool:
         self.activate(device)
@@ -250,6 +254,9 @@ class _Streams(dict[int, Any]):
     def __missing__(self, handle: int) -> Any:
         stream = self[handle] = cu.CUstream(handle)
         return stream
+
+
+_streams = _Streams()
 
 
 class _Device:
@@ -368,6 +375,7 @@ class CudaKernel:
         everything = (*[0] * num_leading, *rest)
         selected = everything if self._select is None else self._select(everything)
         blocks: list[_Arguments] = []  # each with the rest in its place
+        launch_kernel, pack_into = cu.cuLaunchKernel, packer.pack_into
 
         def run(stream: int, *leading: Any) -> None:
             driver.activate(device)
@@ -377,10 +385,10 @@ class CudaKernel:
                 block = _Arguments(num_slots)
                 _pack(self._packer, block.memory, selected)
             try:
-                packer.pack_into(block.memory, 0, *leading)
+                pack_into(block.memory, 0, *leading)
             except OverflowError:
                 _pack(packer, block.memory, leading)
-            result = cu.cuLaunchKernel(function, x, y, z, threads, 1, 1, shared, stream, block.address, 0)
+            result = launch_kernel(function, x, y, z, threads, 1, 1, shared, _streams[stream], block.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(device, result, f"launch {name}")
             blocks.append(block)
@@ -410,7 +418,7 @@ class CudaKernel:
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = x * metadata.num_ctas, y, z
         config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
-        config.sharedMemBytes, config.hStream = metadata.shared, driver._streams[stream]
+        config.sharedMemBytes, config.hStream = metadata.shared, _streams[stream]
         config.attrs, config.numAttrs = attributes, len(attributes)
         result = cu.cuLaunchKernelEx(config, self._function, block.address, 0)
         driver.check(self._device, result, f"launch {self.name}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Any
 
 from genesis import dtypes
@@ -19,13 +19,7 @@ from genesis.backends.cuda.driver import KernelError
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides
 
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.handles: dict[tuple[int, int], int] = {}
-
-
-_thread = _Thread()
+_idle: dict[tuple[int, int], list[int]] = {}  # (device, stream) → handles that nobody is using
 
 
 @functools.cache
@@ -54,23 +48,59 @@ def version() -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+@functools.cache
+def installed() -> str:
+    """What is installed, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is not.
+
+    A cuDNN that came without a package is asked for its version.
+    """
+    try:
+        frontend = metadata.version("nvidia-cudnn-frontend")
+    except metadata.PackageNotFoundError:
+        return ""
+    for package in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
+        try:
+            return f"{package} {metadata.version(package)}, frontend {frontend}"
+        except metadata.PackageNotFoundError:
+            continue
+    return f"cuDNN {version()}, frontend {frontend}" if version() else ""
+
+
 def data_type(dtype: DType) -> Any:
     kinds = _module().data_type
     return {dtypes.float32: kinds.FLOAT, dtypes.float16: kinds.HALF, dtypes.bfloat16: kinds.BFLOAT16}[dtype]
 
 
-def handle(device: int, stream: int) -> int:
-    """cuDNN's handle for this thread and stream: one each, since a handle serves one call at a time."""
-    found = _thread.handles.get((device, stream))
-    if found is None:
-        here: Any = driver.get()
-        here.activate(device)
-        module = _module()
-        found = int(module.create_handle())
-        set_stream = getattr(module, "_raw_set_stream", None) or module.set_stream
-        set_stream(found, stream)
-        _thread.handles[device, stream] = found
-    return found
+def _take_handle(device: int, stream: int, idle: list[int]) -> int:
+    """A handle of cuDNN whose work goes to this stream; it serves one call at a time, then goes back to idle."""
+    try:
+        return idle.pop()
+    except IndexError:
+        pass
+    here: Any = driver.get()
+    here.activate(device)
+    module = _module()
+    made = int(module.create_handle())
+    set_stream = getattr(module, "_raw_set_stream", None) or module.set_stream
+    set_stream(made, stream)
+    return made
+
+
+def warm_up(device: int) -> None:
+    """Load the libraries and make a handle, which takes a while, before anybody waits for it."""
+    if is_available():
+        idle = _idle.setdefault((device, 0), [])
+        idle.append(_take_handle(device, 0, idle))
+
+
+# cudnnBackendKnobType_t: what the numbers in a plan's name are called in the frontend.
+_KNOBS = {
+    1: "SWIZZLE", 2: "TILE_SIZE", 4: "EDGE", 11: "MULTIPLY", 12: "SPLIT_K_BUF", 13: "TILEK", 14: "STAGES",
+    15: "REDUCTION_MODE", 17: "SPLIT_K_SLC", 18: "IDX_MODE", 23: "SPECFILT", 24: "KERNEL_CFG", 25: "WORKSPACE",
+    27: "TILE_CGA_M", 28: "TILE_CGA_N", 29: "BLOCK_SIZE", 30: "OCCUPANCY", 31: "ARRAY_SIZE_PER_THREAD",
+    33: "SPLIT_COLS", 34: "TILE_ROWS", 35: "TILE_COLS", 36: "LOAD_SIZE", 37: "CTA_COUNT", 38: "STREAM_K",
+    39: "SPLIT_P_SLC", 40: "TILE_M", 41: "TILE_N", 42: "WARP_SPEC_CFG",
+}  # fmt: skip
 
 
 class Graph:
@@ -83,12 +113,16 @@ class Graph:
         make = getattr(module, "backend_graph", None) or module.pygraph
         kind = data_type(dtype)
         single = module.data_type.FLOAT
-        self._handle = handle(device, 0)
+        self._handle = _take_handle(device, 0, _idle.setdefault((device, 0), []))  # given back with the graph
         self.ops = make(
             name="conv", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
             handle=self._handle,
         )  # fmt: skip
         self._uids = 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "ops"):
+            _idle[self.device, 0].append(self._handle)
 
     def operand(self, shape: Shape) -> Any:
         """An array that run() is given the address of, in the order of these calls."""
@@ -107,7 +141,7 @@ class Graph:
         tensor.set_alignment(self.alignment)
 
     def plan_names(self, tensor_cores: bool, deterministic: bool) -> list[str]:
-        """What the heuristics suggest, the best first, fallbacks last.
+        """The plans that the heuristics suggest, the best first, fallbacks last.
 
         Sums are in float32; without tensor_cores, operands are not rounded either.
         Raises: KernelError: cuDNN has nothing for this graph.
@@ -127,6 +161,21 @@ class Graph:
             return [self.ops.get_plan_name_at_index(i) for i in range(self.ops.get_execution_plan_count())]
         except Exception as error:  # its own exceptions have changed their class from version to version
             raise KernelError(f"cuDNN: {error}") from error
+
+    def plan_named(self, name: str) -> bool:
+        """Ask for the plan of that name only, without the heuristics; False: the frontend cannot put it that way."""
+        try:
+            self.ops.validate()
+            self.ops.build_operation_graph()
+            engine, *settings = name.removeprefix("eng").split("_")
+            knobs = {}
+            for setting in settings:
+                number, _, value = setting.removeprefix("k").partition("=")
+                knobs[getattr(self._module.knob_type, _KNOBS[int(number)])] = int(value)
+            self.ops.create_execution_plan(int(engine), knobs)
+            return bool(self.ops.get_plan_name_at_index(0) == name)
+        except Exception:  # a knob that has no name there, or a version whose names mean others
+            return False
 
     def build(self, index: int) -> None:
         """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
@@ -149,14 +198,21 @@ class Graph:
         slots = ctypes.c_uint64 * count
         address_of = ctypes.addressof
         execute = self._execute(index)
+        idle: dict[int, list[int]] = {}  # by stream
 
         def run(stream: int, workspace: int, addresses: Sequence[int]) -> None:
             activate(device)
             pointers = slots(*addresses)
+            handles = idle.get(stream)
+            if handles is None:
+                handles = idle[stream] = _idle.setdefault((device, stream), [])
+            handle = _take_handle(device, stream, handles)
             try:
-                execute(address_of(pointers), addresses, workspace, handle(device, stream))
+                execute(address_of(pointers), addresses, workspace, handle)
             except Exception as error:
                 raise KernelError(f"cuDNN: {error}") from error
+            finally:
+                handles.append(handle)
             note("cudnn")
             if here.watch_launches:
                 here.launched(device, "cudnn", (1, 1, 1), stream, addresses)

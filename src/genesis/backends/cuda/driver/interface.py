@@ -90,6 +90,7 @@ class Driver(Protocol):
     watches_memory: bool
 
     def allocate_pinned(self, num_bytes: int) -> int: ...
+    def release_pinned(self, pointer: int) -> None: ...
     def is_pinned(self, pointer: int) -> bool:
         """Is this address in page-locked host memory, whoever allocated it?"""
 

@@ -56,17 +56,17 @@ def _gram_kernel(
     there = channels < num_channels
     origin = tl.load(x_ptr + channels, mask=there, other=0).to(tl.float32)
     products = tl.zeros((BLOCK_C, BLOCK_C), tl.float32)
-    total = tl.zeros((BLOCK_C,), tl.float32)
+    total = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
         rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         d = _load_centred(x_ptr, origin, rows, num_rows, channels, num_channels)
-        total += tl.sum(d, axis=0)
+        total += d
         short = d.to(x_ptr.dtype.element_ty)
         products = tl.dot(tl.trans(short), short, products)
     out = partial_ptr + part.to(tl.int64) * (num_channels + 1) * num_channels
     elements = channels[:, None] * num_channels + channels[None, :]
     tl.store(out + elements, products, mask=there[:, None] & there[None, :])
-    tl.store(out + num_channels * num_channels + channels, total, mask=there)
+    tl.store(out + num_channels * num_channels + channels, tl.sum(total, axis=0), mask=there)
 
 
 @triton.jit(do_not_specialize=["num_parts"])
@@ -136,10 +136,12 @@ def _wide_forward_kernel(
     for block in tl.range(tl.program_id(0) // num_blocks, tl.cdiv(num_rows, BLOCK_M), step, num_stages=STAGES):
         rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         x = _load_rows(x_ptr, rows, num_rows, inputs, num_inputs)
+        if residual_ptr is not None:  # on its way before the product is waited for
+            residual = _load_rows(residual_ptr, rows, num_rows, outputs, num_outputs)
         y = tl.dot(x, tl.trans(weight))
         y = (y + shift[None, :]) * scale[None, :] + beta[None, :]
         if residual_ptr is not None:
-            y += _load_rows(residual_ptr, rows, num_rows, outputs, num_outputs).to(tl.float32)
+            y += residual.to(tl.float32)
         inside = (rows < num_rows)[:, None] & mask[None, :]
         if passed_ptr is not None:
             places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
@@ -173,7 +175,7 @@ def _wide_products_kernel(
     inputs = tl.arange(0, BLOCK_C)
     centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
     products = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
-    total = tl.zeros((BLOCK_K,), tl.float32)
+    total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
         rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
@@ -182,11 +184,11 @@ def _wide_products_kernel(
             tl.store(grad_residual_ptr + rows[:, None] * num_outputs + outputs[None, :], grad, mask=inside)
         x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(grad.dtype)
         products = tl.dot(tl.trans(x), grad, products)
-        total += tl.sum(grad.to(tl.float32), axis=0)
+        total += grad.to(tl.float32)
     out = partial_ptr + part.to(tl.int64) * (num_inputs + 1) * num_outputs
     inside = (inputs < num_inputs)[:, None] & (outputs < num_outputs)[None, :]
     tl.store(out + inputs[:, None] * num_outputs + outputs[None, :], products, mask=inside)
-    tl.store(out + num_inputs * num_outputs + outputs, total, mask=outputs < num_outputs)
+    tl.store(out + num_inputs * num_outputs + outputs, tl.sum(total, axis=0), mask=outputs < num_outputs)
 
 
 @triton.jit(do_not_specialize=_SIZES)

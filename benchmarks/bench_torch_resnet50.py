@@ -87,13 +87,12 @@ def captured(
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        with override(tune=arguments.tune):
-            for index in range(WARMUP):
-                began = time.perf_counter()
-                step()
-                torch.cuda.synchronize()
-                print(f"  {name}: step {index} took {time.perf_counter() - began:.2f} s", flush=True)
+    with torch.cuda.stream(stream), override(tune=arguments.tune):
+        for index in range(WARMUP):
+            began = time.perf_counter()
+            step()
+            torch.cuda.synchronize()
+            print(f"  {name}: step {index} took {time.perf_counter() - began:.2f} s", flush=True)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             loss = step()

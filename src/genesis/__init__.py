@@ -189,7 +189,12 @@ channels_last, contiguous_format, preserve_format = "channels_last", "contiguous
 
 
 _ON_FIRST_USE = ("cuda", "data", "models", "profiler", "torch")  # these import torch, or take their time
-_FROM_THERE = {"Profiler": "profiler", "tune": "cuda", "tuning": "cuda"}  # a name, and the package that it is from
+_FROM_THERE = {
+    "Profiler": "profiler",
+    "fuse": "fusion",
+    "tune": "cuda",
+    "tuning": "cuda",
+}  # a name, and the package that it is from
 
 
 def __getattr__(name: str) -> object:

@@ -61,7 +61,7 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
         if step.kind != CONV:
             continue
         norm = next_after(position)
-        reason = _why_not(steps, position, norm)
+        reason = _why_not(steps, position, norm, step.result in users)
         if reason:
             left.append((step.name, reason))
             continue
@@ -85,11 +85,11 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
     return chains, left
 
 
-def _why_not(steps: Sequence[Step], conv: int, norm: int | None) -> str:
+def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool) -> str:
     if steps[conv].obstacle:
         return steps[conv].obstacle
-    if norm is None:
+    if norm is None and is_used:
         return "its result is used in several places"
-    if steps[norm].kind != NORM:
+    if norm is None or steps[norm].kind != NORM:
         return "no batch norm follows"
     return steps[norm].obstacle

@@ -1,4 +1,4 @@
-"""What modules do with their layers, seen in a forward: calls of children, sums and ReLUs, by the values they pass on."""
+"""What modules do with their layers, seen in a forward: calls of children, sums, ReLUs, by the values they pass on."""
 
 from __future__ import annotations
 

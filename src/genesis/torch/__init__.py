@@ -6,6 +6,6 @@ finds convolution → batch norm (→ sum) → ReLU in a torch.nn.Module and run
 Parameters, names, state_dict keys and the class of the model stay; print(model.fusion) says what was found.
 """
 
-from genesis.torch.fuse import fuse as fuse
+from genesis.torch.fusing import fuse as fuse
 from genesis.torch.modules import ConvBNReLU as ConvBNReLU
 from genesis.torch.modules import conv_bn_relu as conv_bn_relu

@@ -36,11 +36,8 @@ def call_cuda(op: str, first: torch.Tensor, *args: Any) -> Any:
     handles = [_to_handle(arg, device, stream) if isinstance(arg, torch.Tensor) else arg for arg in (first, *args)]
     memory_of = torch.device("cuda", device) if first.is_cuda else torch.device("cpu")
 
-    blocks = []  # all held until the op is launched: it may use a second stream, of which PyTorch knows nothing
-
     def allocate(num_bytes: int, _: int) -> tuple[int, torch.Tensor]:
         block = torch.empty(num_bytes, dtype=torch.uint8, device=memory_of)
-        blocks.append(block)
         return block.data_ptr(), block
 
     with memory.lent_by(allocate), streams.use(streams.Stream(device, handle=stream)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import Any, NamedTuple
 
@@ -211,9 +212,8 @@ def _packed(
     folds = _folded.setdefault(conv, {})
     versions = tuple([-1 if x is None or x.is_inference() else x._version for x in operands])
     fold = folds.get((shape, dtype, eps))
-    if fold is not None and fold.versions == versions:
-        if all(before is now for before, now in zip(fold.operands, operands, strict=True)):
-            return fold.packed
+    if fold is not None and fold.versions == versions and all(map(operator.is_, fold.operands, operands)):
+        return fold.packed
     with torch.no_grad():
         weight, bias = _folded_operands(*operands, eps)
         # A vector of float32 would do the backends no good beside a 16-bit weight.

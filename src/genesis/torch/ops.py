@@ -41,10 +41,10 @@ class _ConvBNReLU(torch.autograd.Function):
         outputs = run(*args)
         y, mean, inverse_std, kept, passed = outputs
         input, weight, bias, gamma, beta, running_mean, running_var, _ = args[:_NUM_TENSORS]
-        training, activation = args[_NUM_TENSORS], args[-1]
+        training = args[_NUM_TENSORS]
         if training and running_mean is not None and not traced:
             torch.autograd.graph.increment_version([running_mean, running_var])
-        if passed.numel() == 0 and activation is not None and y.device.type == "cpu":
+        if passed.numel() == 0 and passed.dtype is y.dtype:
             passed = y  # which the layer that takes it in keeps too
         ctx.save_for_backward(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
         ctx.options, ctx.traced = (training, *args[11:]), traced
@@ -65,10 +65,10 @@ class _ConvBNReLU(torch.autograd.Function):
 
 
 def _forward(*args: Any) -> tuple[Tensor, ...]:
-    """y, mean, inverse deviation, and what the backward wants; an empty tensor in the place of None."""
+    """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
     y, mean, inverse_std, kept, passed = call("conv_bn_relu", *args)
-    nothing = y.new_empty(0)
-    passed = nothing if passed is None or passed is y else passed
+    if passed is None or passed is y:
+        passed = y.new_empty(0, dtype=y.dtype if passed is y else torch.uint8)
     if mean is args[5]:  # an op's result is no argument
         mean = mean.clone()
     return y, mean, inverse_std, kept, passed
@@ -143,7 +143,8 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
     y = _empty_images((input.shape[0], num_outputs, *sizes), input)
     wide = torch.float64 if input.dtype is torch.float64 else torch.float32
     statistics = [input.new_empty(num_outputs, dtype=wide) for _ in range(2)]
-    kept, passed = torch.empty_like(y), y.new_empty(0)
+    kept = torch.empty_like(y)
+    passed = y.new_empty(0, dtype=torch.uint8 if input.is_cuda or activation is None else y.dtype)
     if input.is_cuda:
         from genesis.backends.cuda import wide_conv_bn_relu
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import array, driver, streams, tiles, wide_conv_bn_relu
+from genesis.backends.cuda import array, driver, tiles, wide_conv_bn_relu
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import conv_forward, conv_input_grad, conv_weight_grad
 from genesis.backends.cuda.kernels import conv_bn_relu as kernels
@@ -19,7 +17,6 @@ from genesis.backends.cuda.storage import copy_into
 
 _MOST_PARTS = 512  # of a sum; one program puts them together
 _CHANNELS = 16  # of which it does so
-_SMALL = 8 << 20  # elements of a gradient, below which a convolution leaves multiprocessors idle
 _STAGES = 4  # blocks of a sum on their way at a time
 _SUMMED, _PASSED = 2048, 4096  # elements that a program of a sum holds at a time, of an element-wise pass
 
@@ -99,39 +96,11 @@ def conv_bn_relu_backward(
     )  # fmt: skip
     geometry = (stride, padding, dilation, groups)
     grad_input = grad_weight = None
-    with _beside(grad_x if needs_input and needs_weight else None) as side:
-        if grad_x is not None and needs_weight:
-            with side:
-                grad_weight = conv_weight_grad(grad_x, input, weight.shape, *geometry)
-        if grad_x is not None and needs_input:
-            grad_input = conv_input_grad(grad_x, weight, input.shape, *geometry)
+    if grad_x is not None and needs_input:
+        grad_input = conv_input_grad(grad_x, weight, input.shape, *geometry)
+    if grad_x is not None and needs_weight:
+        grad_weight = conv_weight_grad(grad_x, input, weight.shape, *geometry)
     return grad_input, grad_weight, *others
-
-
-@contextmanager
-def _beside(x: DeviceArray | None) -> Iterator[Any]:
-    """What runs inside `with side` runs beside the rest of the block: on a second stream, if x is small enough to gain.
-
-    Outside, the current stream has waited for both. Arrays made on the side are safe: it never goes on before the
-    current stream has caught up, and memory lent by another library is held until the op is over.
-    """
-    if x is None or x.size > _SMALL:
-        yield nullcontext()
-        return
-    device = x.device_index
-    current = streams.current(device)
-    side = _sides.get(device)
-    if side is None:
-        side = _sides[device] = streams.Stream(device)
-    side.wait_stream(current)
-    try:
-        yield streams.use(side)
-    finally:
-        current.wait_stream(side)
-
-
-_sides: dict[int, streams.Stream] = {}
-driver.forget_on_switch(_sides.clear)
 
 
 def _backward_to_conv(

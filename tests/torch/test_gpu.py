@@ -48,10 +48,11 @@ def test_no_farther_from_the_truth_than_the_layers(shape: tuple[int, ...], dtype
     theirs[0].to(dtype)
     truth, reference, actual = results(exact, x.double(), grad), results(theirs, x, grad), results(ours, x, grad)
     for index, (mine, other, right) in enumerate(zip(actual, reference, truth, strict=True)):
-        scale = right.norm().clamp_min(1e-6)
+        scale = right.norm().clamp_min(1e-2)  # constant channels come to nothing
         error, allowed = ((value.double() - right).norm() / scale for value in (mine, other))
-        floor = 1e-5 if dtype is torch.float32 and mean < 1 else 2e-4
-        assert error <= max(1.2 * allowed, floor), f"result {index}: {error:.1e}, unfused {allowed:.1e}"
+        # In float32 the rounding of two convolutions of equal quality differs; in 16 bits that of the layers is larger.
+        allowed = max(2 * allowed, 1e-5) if dtype is torch.float32 else max(1.2 * allowed, 2e-4)
+        assert error <= allowed, f"result {index}: {error:.1e}, allowed {allowed:.1e}"
 
 
 def test_memory_is_pytorchs_and_a_step_can_be_captured() -> None:

@@ -74,8 +74,8 @@ def forward(
     blocks = -(-num_outputs // tile["BLOCK_K"])
     walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
     launch(
-        kernels._wide_forward_kernel, (walks * blocks,), y, passed, x, weight, bias, residual, mean, inverse_std,
-        gamma, beta, *sizes, RELU=activation == "relu", BLOCK_C=block_c, **tile,
+        kernels._wide_forward_kernel, (walks * blocks,), y, passed, x, weight, residual, state, inverse_std, gamma,
+        beta, *sizes, RELU=activation == "relu", BLOCK_C=block_c, **tile,
     )  # fmt: skip
     return y, mean, inverse_std, state, passed
 

@@ -188,8 +188,13 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
-_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler")  # these import torch, or take their time
-_FROM_THERE = {"Profiler": "profiler", "tune": "cuda", "tuning": "cuda"}  # a name, and the package that it is from
+_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
+_FROM_THERE = {  # a name, and the package that it is from
+    "Profiler": "profiler",
+    "fuse": "fusion",
+    "tune": "cuda",
+    "tuning": "cuda",
+}
 
 
 def __getattr__(name: str) -> object:

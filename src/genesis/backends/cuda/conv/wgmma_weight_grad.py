@@ -79,7 +79,7 @@ class WgmmaWeightGrad(Candidate):
         images, _, height, width = p.input_shape
         num_pixels = p.num_terms
         sizes, out_sizes = (images, height, width), p.output_shape[2:]
-        if math.prod(taps) == 1 and p.stride == (1, 1) and p.padding == (0, 0):  # one row of all pixels
+        if hopper.is_flat(p):  # one row of all pixels
             sizes, out_sizes = (1, 1, num_pixels), (1, num_pixels)
         axes = [axis._replace(out_size=size) for axis, size in zip(_axes(p), out_sizes, strict=True)]
         (low_y, high_y), (low_x, high_x) = (

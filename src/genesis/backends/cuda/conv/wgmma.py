@@ -18,6 +18,7 @@ from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis, input_grad_axes
 from genesis.backends.cuda.conv.wgmma_weight_grad import weight_grads
 from genesis.backends.cuda.kernels import conv_split
@@ -131,7 +132,7 @@ class Wgmma(Candidate):
                     kernel.prepare(grid, 32 * (4 + 4 * shape.consumers), (pixels, weight, weight), 4, structure)
                 )
         prepare_weight = _weight_splitter(p, space) if is_split else None
-        finish = hopper.finisher(p, self.splits) if self.splits > 1 else None
+        finish = finisher(p, self.splits) if self.splits > 1 else None
 
         def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
             high, low, inverse = second, second, 0

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
+from genesis.backends.cpu import winograd
+from genesis.backends.cpu.winograd import WinogradWeight
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -110,9 +112,11 @@ def conv_bn_relu_backward(
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight in oneDNN's own blocked layout, and what a convolution with it needs to know."""
+    """A weight in oneDNN's own blocked layout, or in Winograd's where that is faster, and what a convolution with it
+    needs to know."""
 
     weight: Tensor
+    winograd: WinogradWeight | None
     bias: Tensor | None
     stride: Pair
     padding: Pair
@@ -123,16 +127,22 @@ class PackedWeight:
 def conv_prepack(
     weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> PackedWeight:
-    if weight.dtype is torch.float32:
+    tiles = None
+    if winograd.pays(weight, input_shape, stride, padding, dilation, groups):
+        tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # weight stays as it is for other shapes
+    elif weight.dtype is torch.float32:
         weight = mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, input_shape)
-    return PackedWeight(weight, bias, stride, padding, dilation, groups)
+    return PackedWeight(weight, tiles, bias, stride, padding, dilation, groups)
 
 
 def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
     p = packed
     input = _channels_last(input)
     if not p.weight.is_mkldnn:
-        y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
+        if p.winograd is not None and input.shape == p.winograd.input_shape:
+            y = winograd.convolve(input, p.winograd)
+        else:
+            y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
         y = y if residual is None else y.add_(residual)
         return y.relu_() if activation == "relu" else y
     geometry = (p.padding, p.stride, p.dilation, p.groups)

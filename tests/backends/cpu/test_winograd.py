@@ -81,7 +81,9 @@ def test_pays() -> None:
     refused: list[tuple[torch.Tensor, tuple[int, ...], tuple[object, ...]]] = [
         (weight.double(), (4, 128, 14, 14), geometry),
         (weight.bfloat16(), (4, 128, 14, 14), geometry),
-        (weight[:, :64], (4, 64, 14, 14), geometry),
+        (weight[:64, :64], (4, 64, 56, 56), geometry),  # more passes than products are saved
+        (torch.empty(2048, 256, 3, 3), (1, 256, 64, 64), geometry),  # a weight that is larger than caches
+        (weight, (1, 128, 64, 64), ((1, 1), (36, 36), (36, 36), 1)),  # mostly padding for the direct way
         (weight[:130], (4, 128, 14, 14), geometry),
         (weight[..., :1], (4, 128, 14, 14), geometry),
         (weight, (1, 128, 7, 7), geometry),  # too few tiles

@@ -26,10 +26,11 @@ from genesis.backends.contract import Pair, Shape
 
 mkldnn = torch.ops.mkldnn
 
-# Below, the passes over the tiles cost more than the products that are saved; measured on two cores with AVX-512.
-_LEAST_CHANNELS = 128
-_LEAST_TILES = 48
-_MOST_OF_THE_PRODUCTS = 0.75
+# What else there is to do, in products that take as long; measured on two cores with AVX-512.
+_PER_NUMBER = 40  # to transform one number of a tile
+_PER_WEIGHT = 15  # to read one number of the transformed weight, of which there are 16 where there were 9
+_MOST_OF_DIRECT = 0.85
+_MOST_WEIGHTS = 512 * 512  # of more pairs of channels the transformed weight no longer stays in the cache
 # What is transformed at once stays in the cache until it is used.
 _CHUNK_BYTES = 8 << 20
 
@@ -56,12 +57,21 @@ def pays(weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilati
     out_channels, in_channels, *kernel = weight.shape
     if weight.dtype is not torch.float32 or tuple(kernel) != (3, 3) or stride != (1, 1) or groups != 1:
         return False
-    if min(in_channels, out_channels) < _LEAST_CHANNELS or in_channels % 16 or out_channels % 16:
+    pairs = in_channels * out_channels
+    if in_channels % 16 or out_channels % 16 or pairs > _MOST_WEIGHTS:
         return False
-    sizes = _output_sizes(input_shape, padding, dilation)
-    tiles = input_shape[0] * math.prod(_num_tiles(sizes, dilation)) * math.prod(dilation)
-    direct = input_shape[0] * math.prod(sizes) * 9
-    return tiles >= _LEAST_TILES and tiles * 16 <= direct * _MOST_OF_THE_PRODUCTS
+    tiles = math.prod(_num_tiles(_output_sizes(input_shape, padding, dilation), dilation)) * math.prod(dilation)
+    numbers = _PER_NUMBER * (in_channels + out_channels)
+    products = 16 * (input_shape[0] * tiles * (pairs + numbers) + _PER_WEIGHT * pairs)
+    direct = input_shape[0] * math.prod(map(_num_taps, input_shape[2:], padding, dilation)) * pairs
+    return products <= direct * _MOST_OF_DIRECT
+
+
+def _num_taps(size: int, padding: int, dilation: int) -> int:
+    """Along one dimension, how often a weight meets a number and not the padding, which the direct way leaves out."""
+    outputs = size + 2 * padding - 2 * dilation
+    starts = [tap * dilation - padding for tap in range(3)]
+    return sum(max(0, min(size, start + outputs) - max(0, start)) for start in starts)
 
 
 def pack(weight: Tensor, bias: Tensor | None, input_shape: Shape, padding: Pair, dilation: Pair) -> WinogradWeight:

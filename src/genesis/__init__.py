@@ -166,6 +166,7 @@ from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
 from genesis.functional import var as var
 from genesis.functional import where as where
+from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch

@@ -51,7 +51,7 @@ def test_models(name: str, shape: tuple[int, ...], options: dict[str, int]) -> N
     compiled = genesis.compile(model)
     for _ in range(4):
         x = genesis.randn(*shape)
-        assert torch.equal(compiled(x).to_torch(), model(x).to_torch())
+        torch.testing.assert_close(compiled(x).to_torch(), model(x).to_torch(), rtol=1e-5, atol=1e-5)
     assert compiled.num_recordings == 1
 
 
@@ -98,6 +98,30 @@ def assert_equal(got: Any, expected: Any) -> None:
         assert_equal(list(got.items()), list(expected.items()))
     else:
         assert got == expected
+
+
+@pytest.mark.parametrize("dtype", [genesis.float32, genesis.float64])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 6, 3, stride=2, padding=1),
+        nn.Conv2d(4, 6, 3, groups=2, bias=False),
+        nn.Conv2d(128, 128, 3, padding=1),
+        nn.ConvTranspose2d(4, 6, 2, 2),
+        nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, bias=False),
+        nn.ConvTranspose2d(4, 6, 3, dilation=2),
+        nn.ConvTranspose2d(4, 6, 3, groups=2),
+    ],
+    ids=repr,
+)
+def test_constant_weights_are_packed(layer: nn.Module, dtype: genesis.DType) -> None:
+    layer = layer.to(dtype).eval()
+    compiled = genesis.compile(layer)
+    for _ in range(3):
+        x = genesis.randn(2, layer.in_channels, 16, 16, dtype=dtype)
+        y = compiled(x)
+        torch.testing.assert_close(y.to_torch(), layer(x).to_torch(), rtol=1e-5, atol=1e-5)
+    assert compiled.num_recordings == 1
 
 
 def test_views_share_memory_as_in_the_module() -> None:

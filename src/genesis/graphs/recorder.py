@@ -55,6 +55,7 @@ class Recorder:
 
     def __init__(self, inputs: Sequence[Any], constants: Sequence[Any]) -> None:
         self.refusal = ""
+        self._prepare: Op = lambda op, args: None  # the watched backend's
         self._thread = threading.get_ident()
         self._handle_type = type(inputs[0])
         self._slots = {id(handle): index for index, handle in enumerate(inputs)}
@@ -65,6 +66,7 @@ class Recorder:
         self._calls: list[tuple[Op, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def watch(self, backend: Backend) -> Backend:
+        self._prepare = backend.prepare
         return backend.wrapped(self._around)
 
     def _around(self, op: str, function: Op) -> Op:
@@ -90,6 +92,10 @@ class Recorder:
         slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
         if op == "view":
             self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
+        if places and isinstance(places[0], Slot) and not _slots_in(places[1:]) and not kwargs:
+            prepared = self._prepare(op, args)
+            if prepared is not None:
+                function, places = prepared, places[:1]
         self._calls.append((function, places, kwargs, slots))
 
     def _place(self, arg: Any) -> Any:

@@ -26,22 +26,28 @@ def conv_input_grad(
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     if bias is not None:
-        # What the stride leaves open of the result's size.
-        open_sizes = [
-            size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
-            for size, n, k, s, p, d in zip(
-                input_shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
-            )
-        ]
+        extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
         wide = _accumulator(grad.dtype, dilation)
         operands = (_channels_last(grad).to(wide), weight.to(wide), bias.to(wide))
-        return torch.conv_transpose2d(*operands, stride, padding, open_sizes, groups, dilation).to(grad.dtype)
+        return torch.conv_transpose2d(*operands, stride, padding, extra, groups, dilation).to(grad.dtype)
     wide = _accumulator(grad.dtype, dilation)
     # Its values don't count, but its order in memory becomes that of the result.
     input = torch.empty(input_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (True, False, False))
     grads = aten.convolution_backward(_channels_last(grad).to(wide), input, weight.to(wide), *options)
     return grads[0].to(grad.dtype)
+
+
+def open_sizes(
+    grad_shape: Shape, weight_shape: Shape, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
+) -> list[int]:
+    """What the stride leaves open of the size of a transposed convolution's result."""
+    return [
+        size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
+        for size, n, k, s, p, d in zip(
+            input_shape[2:], grad_shape[2:], weight_shape[2:], stride, padding, dilation, strict=True
+        )
+    ]
 
 
 def conv_weight_grad(

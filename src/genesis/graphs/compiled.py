@@ -27,10 +27,10 @@ def compile(module: Module) -> Compiled:
     parameter, buffer, submodule or mode is noticed, and the run is recorded anew.
 
     What runs as it stands: training, and all that records gradients; under autocast, GENESIS_CHECK or GENESIS_DEBUG;
-    with hooks; on other devices. A forward that cannot be replayed runs as it stands too, with one warning that says why: it reads
-    values (.item(), a condition on a tensor), changes an argument or buffer in place, or uses a tensor that is neither an
-    argument nor its own. Attributes and other Python values that forward reads, and modules that are no submodules of it,
-    are those of the recording.
+    with hooks; on other devices. A forward that cannot be replayed runs as it stands too, with one warning that says
+    why: it reads values (.item(), a condition on a tensor), changes an argument or buffer in place, or uses a tensor
+    that is neither an argument nor its own. Attributes and other Python values that forward reads, and modules that are
+    no submodules of it, are those of the recording.
 
     Args:
         module: any Module in eval mode.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import operator
 import warnings
@@ -111,8 +112,10 @@ class _Entry:
         self.is_refused = False
         self._modules = list(module.modules())
         self._modes = [module.training for module in self._modules]
-        self._registries = [(each._modules, each._parameters, each._buffers) for each in self._modules]
-        self._registered = [[list(registry.values()) for registry in each] for each in self._registries]
+        self._registries = [
+            registry for each in self._modules for registry in (each._modules, each._parameters, each._buffers)
+        ]
+        self._registered = self._members()
         self._tensors = [*module.parameters(), *module.buffers()]
         self._arrays = [tensor.array for tensor in self._tensors]
         self._counts = [array.changes.count for array in self._arrays]
@@ -125,8 +128,13 @@ class _Entry:
             all(map(operator.is_, arrays, self._arrays))
             and [array.changes.count for array in arrays] == self._counts
             and [module.training for module in self._modules] == self._modes
-            and all(map(_same_members, self._registries, self._registered))
+            and len(members := self._members()) == len(self._registered)
+            and all(map(operator.is_, members, self._registered))
         )
+
+    def _members(self) -> list[Any]:
+        """All that the module and those below it have registered, in order."""
+        return list(itertools.chain.from_iterable(map(dict.values, self._registries)))
 
     def needs_gradients(self, tensors: Sequence[Tensor]) -> bool:
         return state.recording and any(tensor.requires_grad for tensor in (*tensors, *self._tensors))
@@ -234,10 +242,3 @@ def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
         return None
     backend = backends.get("cpu")
     return backend if backends.active["cpu"] is backend else None
-
-
-def _same_members(registries: Sequence[dict[str, Any]], members: Sequence[list[Any]]) -> bool:
-    return all(
-        len(registry) == len(values) and all(map(operator.is_, registry.values(), values))
-        for registry, values in zip(registries, members, strict=True)
-    )

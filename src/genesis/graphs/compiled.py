@@ -112,7 +112,7 @@ class _Entry:
         self.is_refused = False
         self._modules = list(module.modules())
         self._modes = [module.training for module in self._modules]
-        self._registries = [
+        self._registries: list[dict[str, Any]] = [
             registry for each in self._modules for registry in (each._modules, each._parameters, each._buffers)
         ]
         self._registered = self._members()

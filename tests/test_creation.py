@@ -166,3 +166,11 @@ def test_channels_last() -> None:
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("value", [8.6, 1e30, -1 / 3, 2.0**53 + 2])
+def test_python_floats_keep_the_bits_that_the_dtype_has(value: float) -> None:
+    assert genesis.tensor(value, dtype=genesis.float64).item() == value
+    for dtype in (torch.float32, torch.bfloat16):
+        ours = genesis.tensor([value], dtype=getattr(genesis, str(dtype).removeprefix("torch.")))
+        assert ours.tolist() == torch.tensor([value], dtype=dtype).tolist()

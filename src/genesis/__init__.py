@@ -180,7 +180,7 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
-_ON_FIRST_USE = ("cuda", "data", "models", "profiler")  # these import torch, or take their time
+_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler")  # these import torch, or take their time
 
 
 def __getattr__(name: str) -> object:

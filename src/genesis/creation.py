@@ -42,7 +42,8 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
         array = array.clone() if array is data.array else array
         return Tensor(array.to_device(_device(device) if device is not None else data.device), requires_grad)
     values, kind = _host_values("tensor", data)
-    return Tensor(NDArray.from_numpy(values, kind).to(dtype or kind).to_device(_device(device)), requires_grad)
+    array = NDArray.from_numpy(values, _FROM_NUMPY[values.dtype]).to(dtype or kind)
+    return Tensor(array.to_device(_device(device)), requires_grad)
 
 
 def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
@@ -65,7 +66,8 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
 
 
 def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:
-    """A fresh numpy array with data's values, in the dtype that a tensor of them has."""
+    """A fresh numpy array with data's values, and the dtype that a tensor of them has (Python's floats keep all their
+    bits here, for whoever asks for float64)."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         data = _without_tensors(data)
     try:
@@ -74,9 +76,7 @@ def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:
         raise ShapeError(describe(op, "data", "sequences of equal lengths", str(error))) from None
     if not isinstance(data, np.ndarray | np.generic):
         if values.size == 0 or values.dtype == np.float64:
-            kind = dtypes.get_default_dtype()
-            kind_on_host = dtypes.float32 if kind is dtypes.bfloat16 else kind
-            return values.astype(kind_on_host.name), kind_on_host
+            return values.astype(np.float64), dtypes.get_default_dtype()
         if values.dtype.kind == "u":  # Python integers beyond int64
             raise OverflowError(describe(op, "data", "integers that fit int64", int(values.max())))
     if values.dtype not in _FROM_NUMPY:

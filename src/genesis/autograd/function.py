@@ -19,12 +19,10 @@ from genesis.settings import settings
 class Context:
     """What a Function's forward leaves for its backward: saved values, and any attribute it sets."""
 
+    needs_input_grad: tuple[bool, ...] = ()  # by positional argument of apply
     non_differentiable: tuple[Any, ...] = ()
     _saved: tuple[Any, ...] = ()
     _counts: Sequence[int] = ()
-
-    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
-        self.needs_input_grad = needs_input_grad
 
     def save(self, *values: Any) -> None:
         """Keep arrays or tensors (or numbers, or None) for backward; it is an error to change them in place before."""
@@ -95,45 +93,54 @@ class Function:
         """Run forward and, if an input requires grad, record a node."""
         if state.autocast is not None:
             args = state.autocast(cls, args)
-        recording = state.recording
+        # On the way of every op: the common case, no graph and one output, does as little as it can.
+        recording, on_arrays = state.recording, cls.on_arrays
         first: Variable | None = None
         inputs: list[Any] = []
-        needs: list[bool] = []
+        needed = False
         for arg in args:
             if isinstance(arg, Variable):
                 if first is None:
                     first = arg
-                if recording and arg._viewed_at is not None:
-                    _refuse_stale_view(cls.__name__, arg)
-                inputs.append(arg.array if cls.on_arrays else arg.detach())
-                needs.append(arg.requires_grad)
+                if recording:
+                    if arg._viewed_at is not None:
+                        _refuse_stale_view(cls.__name__, arg)
+                    if arg.requires_grad:
+                        needed = True
+                inputs.append(arg.array if on_arrays else arg.detach())
             else:
                 inputs.append(arg)
-                needs.append(False)
         if first is None:
             kinds = ", ".join(type(arg).__name__ for arg in args)
             raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
-        recorded = recording and cls.differentiable and True in needs
-        ctx = Context(tuple(needs) if recorded else (False,) * len(needs))
-        if cls.on_arrays:
+        recorded = needed and cls.differentiable
+        ctx = Context()
+        ctx.needs_input_grad = (
+            tuple([isinstance(arg, Variable) and arg.requires_grad for arg in args])
+            if recorded
+            else (False,) * len(args)
+        )
+        if on_arrays:
             result = cls.forward(ctx, *inputs, **kwargs)
         else:
             with no_grad():
                 result = cls.forward(ctx, *inputs, **kwargs)
         outputs = result if isinstance(result, tuple) else (result,)
-        variables = []
-        changes = first.array.changes
+        make, changes = first._result_class, first.array.changes
+        variables: list[Any] = []
         for output in outputs:
-            variable = first._result_class(as_array(output))
-            if variable.array.changes is changes:
+            array = output if on_arrays else as_array(output)
+            variables.append(variable := make(array))
+            if array.changes is changes:
                 variable._viewed_at = changes.count
-            variables.append(variable)
         if recorded:
             node = Node(cls, ctx, args, variables)
             for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
                 if variable.array.dtype.is_floating_point and not any(output is x for x in ctx.non_differentiable):
                     variable.requires_grad, variable._node, variable._output_index = True, node, index
-        return tuple(variables) if isinstance(result, tuple) else variables[0]
+        if state.observer is not None:
+            state.observer(cls, args, kwargs, variables)
+        return tuple(variables) if outputs is result else variables[0]
 
 
 class ArrayFunction(Function):

@@ -50,9 +50,11 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give the memory that no array holds back to the devices, for other programs to use."""
-    for index in range(driver.get().device_count() if is_available() else 0):
-        memory.pool(index).empty_cache()
+    """Give the memory that no array holds back to the devices and, of the page-locked memory, to the host."""
+    if is_available():
+        for index in range(driver.get().device_count()):
+            memory.pool(index).empty_cache()
+        memory.release_pinned()
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:

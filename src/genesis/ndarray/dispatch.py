@@ -70,10 +70,11 @@ def backend_of(device: Device) -> Backend:
 
 def call(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
-    array, device = type(first), first.device
     # The same as call_raw(), written out: this is on the way of every op.
+    device = first.device
     handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
-    result = getattr(backend_of(device), op)(first.handle, *handles)
+    result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
+    array = type(first)
     if type(result) is tuple:
         return tuple([None if handle is None else array(handle, device) for handle in result])
     return array(result, device)

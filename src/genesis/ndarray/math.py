@@ -30,7 +30,8 @@ def result_type(*values: Any) -> DType:
 
 def binary(op: str, x: Any, y: Any, floating: bool = False) -> Any:
     """backend.op(x, y) in the promoted dtype; floating: integers compute as the default float."""
-    if not _alike(x, y) or (floating and not x.dtype.is_floating_point):
+    alike = x.handle.dtype is y.handle.dtype if type(x) is type(y) else _is_plain(x, y)  # mostly: nothing to promote
+    if not alike or (floating and not x.dtype.is_floating_point):
         dtype = result_type(x, y)
         if floating and not dtype.is_floating_point:
             dtype = dtypes.get_default_dtype()
@@ -39,13 +40,9 @@ def binary(op: str, x: Any, y: Any, floating: bool = False) -> Any:
     return call(op, x, y) if isinstance(x, Array) else call_reversed(op, x, y)
 
 
-def _alike(x: Any, y: Any) -> bool:
-    """Is it plain that there is nothing to promote? Most calls are so, and this is quicker than finding out in full."""
-    if not isinstance(x, Array):
-        return False
-    if isinstance(y, Array):
-        return x.handle.dtype is y.handle.dtype
-    return type(y) in (int, float, bool) and x.dtype.is_floating_point
+def _is_plain(x: Any, y: Any) -> bool:
+    """Is this a floating array and a number that its dtype takes?"""
+    return type(y) in (int, float, bool) and isinstance(x, Array) and x.dtype.is_floating_point
 
 
 def call_reversed(op: str, number: Number, y: Any) -> Any:

@@ -112,13 +112,16 @@ def test_arrays_of_several_dtypes(cuda: Backend, put: Put, get: Get) -> None:
     torch.testing.assert_close(get(result), torch.stack([(x * 0.5).double().norm() for x in mixed]), rtol=1e-6, atol=0)
 
 
-def test_tables_are_uploaded_once(cuda: Backend, put: Put) -> None:
-    held = [put(x) for x in arrays()]
+def test_a_table_is_kept_and_follows_the_addresses(cuda: Backend, put: Put, get: Get) -> None:
+    held, others = [put(x) for x in arrays()], [put(x) for x in arrays()]
     cuda.scale_into(held, 0.5)
     before = optimizer_module._table.cache_info()
+    cuda.scale_into(others, 0.25)
     cuda.scale_into(held, 0.5)
     after = optimizer_module._table.cache_info()
-    assert (after.misses, after.hits) == (before.misses, before.hits + 1)
+    assert (after.misses, after.hits) == (before.misses, before.hits + 2)
+    check(held, [x * 0.25 for x in arrays()], get)
+    check(others, [x * 0.25 for x in arrays()], get)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

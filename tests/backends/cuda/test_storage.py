@@ -10,7 +10,7 @@ import torch
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import memory
+from genesis.backends.cuda import driver, memory
 from genesis.shapes import channels_last_strides, contiguous_strides
 
 TORCH = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
@@ -174,3 +174,16 @@ def test_pinned_memory_is_reused(cuda: Backend) -> None:
     blocks = [memory.pinned_empty((100,), np.float32) for _ in range(2)]
     assert {block.ctypes.data for block in blocks} == {address, other}
     assert (cuda.to_cpu(handle) == 3).all()
+
+
+def test_pinned_memory_that_nobody_holds_goes_back_to_the_host(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.release_pinned()
+    active, released = driver.get(), []
+    release = active.release_pinned
+    monkeypatch.setattr(active, "release_pinned", lambda pointer: (released.append(pointer), release(pointer)))
+    held, dropped = (memory.pinned_empty((100,), np.float32) for _ in range(2))
+    address = dropped.ctypes.data
+    del dropped
+    memory.release_pinned()
+    assert released == [address]
+    assert cuda.is_pinned(held)

@@ -21,14 +21,13 @@ A kernel is a @triton.jit function in kernels/<family>.py; its launcher is a fun
    and on a GPU with -m gpu. The simulated device runs one program after the other, so keep grids small there; it fails
    with the kernel's name when a load or store leaves the arrays, and its fresh memory reads as NaN.
 
-Where one kernel is launched again and again with the same shapes, keep what load() gives: its launch(grid, stream,
-values) saves looking at each argument, and the function from its prepare(grid, num_leading, rest) packs only what
-changes from call to call, as pointwise.py does with its pointers.
+Where one kernel is launched again and again with arrays of the same layouts, keep what prepare() gives: it packs only
+their addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from genesis import dtypes
@@ -98,6 +97,24 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     loaded.launch((x, y, z), streams.current_handle(device), values)
 
 
+def prepare(
+    kernel: Any, grid: tuple[int, ...], arrays: Sequence[DeviceArray], *rest: Any, **constants: Any
+) -> Callable[..., None]:
+    """run(*arrays): what launch(kernel, grid, *arrays, *rest, **constants) does, on any arrays of the same layouts."""
+    if 0 in grid:
+        return lambda *arrays: None
+    device = arrays[0].device_index
+    kinds: list[Any] = [array_kind(x) for x in arrays]
+    values: list[Any] = []
+    for arg in rest:
+        kinds.append(tuple([number_kind(element) for element in arg]) if type(arg) is tuple else number_kind(arg))
+        values.extend(arg if type(arg) is tuple else (arg,))
+    x, y, z, *_ = (*grid, 1, 1)
+    run = load(kernel, device, tuple(kinds), constants).prepare((x, y, z), len(arrays), values)
+    current_handle = streams.current_handle
+    return lambda *arrays: run(current_handle(device), *[x.data_pointer for x in arrays])
+
+
 def number_kind(value: int | float | None) -> str | None:
     """How a number is compiled: its type, and what is known of its value."""
     if value is None:
@@ -117,7 +134,7 @@ def array_kind(x: DeviceArray) -> str:
 
 def load(kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]) -> LoadedKernel:
     """The kernel compiled for arguments of these kinds, on this device; compiled on first use."""
-    key = (kernel, device, kinds, tuple(constants.items()))
+    key = (kernel.fn, device, kinds, tuple(constants.items()))  # Triton hashes its own functions slowly
     found = _loaded.get(key)
     if found is None:
         found = _loaded[key] = driver.get().load_kernel(device, kernel, _signature(kernel, kinds, constants))

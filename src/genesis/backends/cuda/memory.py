@@ -296,6 +296,19 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.asarray(_PinnedBlock(nbytes))[:nbytes].view(dtype).reshape(shape)
 
 
+def release_pinned() -> None:
+    """Give the page-locked memory that no array holds back to the host."""
+    _forget_copied()
+    name = driver.get().name
+    for (owner, _), blocks in list(_pinned.items()):
+        while owner == name and blocks:
+            try:
+                pointer = blocks.popleft()
+            except IndexError:  # another thread was faster
+                break
+            driver.get().release_pinned(pointer)
+
+
 def keep_until(event: Event, array: np.ndarray) -> None:
     """Hold an array that the device copies from, whoever pinned it, until the event after the copy is passed."""
     _forget_copied()

@@ -1,13 +1,14 @@
 """Optimizer steps and what goes with them: one launch for all arrays of a dtype, in place.
 
-The kernels read addresses from a table in device memory. It is uploaded when the arrays are new and kept for the next
-step, in which parameters, states and, thanks to the pool, mostly the gradients lie where they lay.
+The kernels read addresses from a table in device memory. It is kept for the next step, in which parameters, states and,
+thanks to the pool, mostly the gradients lie where they lay; where not, the addresses are written anew.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -92,30 +93,44 @@ def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
 
 
 # --- tables of addresses ----------------------------------------------------------------------------------------------
-class _Table(NamedTuple):
-    addresses: DeviceArray  # (roles + 1, arrays): addresses, then sizes
-    chunks: DeviceArray  # (chunks, 2): number of the array, block of elements in it
-    first_chunks: DeviceArray  # (arrays + 1,): where each array's chunks begin
-    num_chunks: int
+class _Table:
+    """Where the arrays of one dtype lie and how they are cut into chunks, in device memory."""
+
+    def __init__(self, num_roles: int, sizes: tuple[int, ...], device: int) -> None:
+        num_chunks = [-(-size // _BLOCK) for size in sizes]
+        firsts = np.cumsum([0, *num_chunks])
+        which = np.repeat(np.arange(len(sizes)), num_chunks)
+        blocks = np.arange(firsts[-1]) - firsts[which]
+        self.num_chunks = int(firsts[-1])
+        self.chunks = _upload(np.stack([which, blocks], 1), device)  # (chunks, 2): number of the array, block in it
+        self.first_chunks = _upload(firsts, device)  # (arrays + 1,)
+        self._host = np.array([*[[0] * len(sizes)] * num_roles, sizes], np.int64)
+        self._known: tuple[tuple[int, ...], ...] = ()
+        self.addresses = _upload(self._host, device)  # (roles + 1, arrays): addresses, then sizes
+
+    def tell(self, addresses: tuple[tuple[int, ...], ...], stream: int) -> None:
+        """These are the arrays' addresses now, in the order of the stream. Its place in memory stays the same, so that
+        a change of addresses changes nobody else's."""
+        if addresses != self._known:
+            self._host[:-1] = addresses
+            target, source = self.addresses, self._host
+            driver.get().copy(target.device_index, target.data_pointer, source.ctypes.data, source.nbytes, stream)
+            self._known = addresses
 
 
 @functools.lru_cache(maxsize=64)
-def _table(addresses: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], device: int, stream: int) -> _Table:
-    """For use on one stream, on which it is uploaded."""
-    num_chunks = [-(-size // _BLOCK) for size in sizes]
-    firsts = np.cumsum([0, *num_chunks])
-    which = np.repeat(np.arange(len(sizes)), num_chunks)
-    blocks = np.arange(firsts[-1]) - firsts[which]
-    uploads = (np.array([*addresses, sizes], np.int64), np.stack([which, blocks], 1), firsts)
-    addresses_and_sizes, chunks, first_chunks = (
-        storage.from_cpu(part.astype(np.int64), dtypes.int64, device) for part in uploads
-    )
-    return _Table(addresses_and_sizes, chunks, first_chunks, int(firsts[-1]))
+def _table(num_roles: int, sizes: tuple[int, ...], device: int, stream: int, thread: int) -> _Table:
+    """For use on one stream by one thread: its content is only right until the next launch."""
+    return _Table(num_roles, sizes, device)
+
+
+def _upload(values: np.ndarray, device: int) -> DeviceArray:
+    return storage.from_cpu(values.astype(np.int64), dtypes.int64, device)
 
 
 @functools.lru_cache(maxsize=64)
 def _positions(positions: tuple[int, ...], device: int, stream: int) -> DeviceArray:
-    return storage.from_cpu(np.array(positions, np.int64), dtypes.int64, device)
+    return _upload(np.array(positions), device)
 
 
 driver.forget_on_switch(_table.cache_clear)
@@ -184,7 +199,9 @@ def _groups(roles: Sequence[Sequence[DeviceArray]], read_only: int | None = None
         sizes = tuple(x.size for x in rows[0])
         aligned = all(address % 16 == 0 for row in addresses for address in row)
         device = rows[0][0].device_index
-        table = _table(addresses, sizes, device, streams.current_handle(device))
+        stream = streams.current_handle(device)
+        table = _table(len(roles), sizes, device, stream, threading.get_ident())
+        table.tell(addresses, stream)
         yield _Group(dtype, tuple(positions), table, len(roles), aligned)
         for original, copy in copied:
             storage.copy_into(original, copy)

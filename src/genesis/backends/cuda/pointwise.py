@@ -51,7 +51,7 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
         dtype: of the result; by default that of the operands, promoted.
         floats_only: op has no meaning on integers; NotImplementedError says so.
     """
-    key: list[Any] = [op, dtype]
+    key: list[Any] = [op.fn, dtype]  # the Python function: Triton hashes its own slowly
     values: list[Any] = []
     for operand in operands:
         if type(operand) is DeviceArray:
@@ -75,7 +75,7 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
 def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | None = None) -> None:
     """target = op's results, cast; the operands broadcast to target's shape. dtype: to compute in."""
     kinds = [operand.layout if isinstance(operand, DeviceArray) else type(operand) for operand in operands]
-    key = (op, dtype, *kinds, "into", target.layout)
+    key = (op.fn, dtype, *kinds, "into", target.layout)
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = _plan(op, operands, target, dtype, False)

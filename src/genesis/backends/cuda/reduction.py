@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import array
+from genesis.backends.cuda import array, driver
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import moments as moments_kernels
 from genesis.backends.cuda.kernels import reduction as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch
+from genesis.backends.cuda.launch import launch, prepare
 from genesis.backends.cuda.pointwise import collapse, is_dense
 from genesis.backends.cuda.walk import Walk, power_of_2, walk
 from genesis.dtypes import DType
@@ -60,6 +61,21 @@ def any(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
 def _reduce(
     op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
 ) -> DeviceArray:
+    key = (op, x.layout, dims, keepdim, dtype, test, divide)
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan(op, x, dims, keepdim, dtype, test, divide)
+    return run(x)
+
+
+_plans: dict[tuple[Any, ...], Callable[[DeviceArray], DeviceArray]] = {}
+driver.forget_on_switch(_plans.clear)
+
+
+def _plan(
+    op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool, divide: bool
+) -> Callable[[DeviceArray], DeviceArray]:
+    """All that is the same for every operand laid out as x is: the launches, and where the result goes."""
     accumulate = dtypes.int32 if test else accumulator(dtype)
     identity = {
         "sum": 0,
@@ -69,14 +85,38 @@ def _reduce(
     }[op]
     constants = {"OP": op, "TEST": test, "IDENTITY": identity, "ACCUMULATE": COMPUTE[accumulate]}
     plan = walk(x, dims)
-    out = _result(x, dims, keepdim, plan, dtype)
     divisor = float(plan.num_reduced) if divide else None
-    if plan.num_splits > 1:
-        partial = _partial(x, plan, accumulate)
-        _launch(kernels._reduce_kernel, plan, (partial, x, None), {**constants, "COMPUTE": COMPUTE[x.dtype]})
-        x, plan = partial, walk(partial, (0,), one_split=True)
-    _launch(kernels._reduce_kernel, plan, (out, x, divisor), {**constants, "COMPUTE": COMPUTE[x.dtype]})
-    return out
+
+    def launch_of(plan: Walk, out: DeviceArray, x: DeviceArray, divisor: float | None) -> Callable[..., None]:
+        every = {**constants, "COMPUTE": COMPUTE[x.dtype], **plan.constants}
+        return prepare(kernels._reduce_kernel, plan.grid, (out, x), divisor, *plan.args, **every)
+
+    def new_out() -> DeviceArray:
+        return array.empty(shape, dtype, device, strides)
+
+    def new_partial() -> DeviceArray:
+        return array.empty(partial_shape, accumulate, device)
+
+    def in_one(x: DeviceArray) -> DeviceArray:
+        out = new_out()
+        last(out, x)
+        return out
+
+    def in_two(x: DeviceArray) -> DeviceArray:
+        out, partial = new_out(), new_partial()
+        first(partial, x)
+        last(out, partial)
+        return out
+
+    device, partial_shape = x.device_index, (plan.num_splits, plan.num_kept)
+    shape, strides = _result_layout(x, dims, keepdim, plan)
+    if plan.num_splits == 1:
+        last = launch_of(plan, new_out(), x, divisor)
+        return in_one
+    partial = new_partial()
+    first = launch_of(plan, partial, x, None)
+    last = launch_of(walk(partial, (0,), one_split=True), new_out(), partial, divisor)
+    return in_two
 
 
 # --- index of the extreme ---------------------------------------------------------------------------------------------
@@ -144,11 +184,14 @@ class Moments(NamedTuple):
 
     @property
     def merging(self) -> tuple[int, dict[str, Any]]:
-        """Of a kernel that merges them: its number of programs, its constants."""
-        block_splits = power_of_2(self.counts.shape[0])
-        block_kept = min(max(2048 // block_splits, 1), power_of_2(self.num_kept))
-        constants = {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
-        return -(-self.num_kept // block_kept), constants
+        return merging(self.counts.shape[0], self.num_kept)
+
+
+def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
+    """Of a kernel that merges splits as it reads: its number of programs, its constants."""
+    block_splits = power_of_2(num_splits)
+    block_kept = min(max(2048 // block_splits, 1), power_of_2(num_kept))
+    return -(-num_kept // block_kept), {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
 
 
 def moments(x: DeviceArray, plan: Walk) -> Moments:
@@ -238,9 +281,13 @@ def _floats_only(op: str, x: DeviceArray) -> None:
 
 
 def _result(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> DeviceArray:
-    shape = reduced(x.shape, dims, keepdim)
-    strides = tuple(step for i, step in enumerate(plan.kept_strides) if keepdim or i not in dims)
+    shape, strides = _result_layout(x, dims, keepdim, plan)
     return array.empty(shape, dtype, x.device_index, strides)
+
+
+def _result_layout(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk) -> tuple[Shape, Shape]:
+    strides = tuple(step for i, step in enumerate(plan.kept_strides) if keepdim or i not in dims)
+    return reduced(x.shape, dims, keepdim), strides
 
 
 def _partial(x: DeviceArray, plan: Walk, dtype: DType) -> DeviceArray:

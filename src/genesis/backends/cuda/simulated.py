@@ -81,8 +81,16 @@ class SimulatedDriver:
         self._pinned[pointer] = num_bytes
         return pointer
 
+    def release_pinned(self, pointer: int) -> None:
+        del self._pinned[pointer]
+        self.release(0, pointer, 0)
+
     def is_pinned(self, pointer: int) -> bool:
         return any(start <= pointer < start + size for start, size in self._pinned.copy().items())
+
+    def device_of(self, pointer: int) -> int:
+        blocks = self._blocks.copy().items()
+        return next((owner for start, (owner, memory) in blocks if start <= pointer < start + memory.nbytes), 0)
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         ctypes.memmove(target, source, num_bytes)

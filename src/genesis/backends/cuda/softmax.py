@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from genesis.backends.cuda import array, reduction
+from genesis.backends.cuda import array, driver, reduction
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import softmax as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch
+from genesis.backends.cuda.launch import prepare
 from genesis.backends.cuda.pointwise import apply, collapse, is_dense
 from genesis.backends.cuda.walk import power_of_2
 from genesis.shapes import contiguous_strides
@@ -69,7 +71,19 @@ def _like(x: DeviceArray) -> DeviceArray:
     return array.empty(x.shape, x.dtype, x.device_index, x.strides if is_dense(x) else contiguous_strides(x.shape))
 
 
-def _launch(kernel: object, arrays: tuple[DeviceArray, ...], dim: int, log: bool) -> None:
+def _launch(kernel: Any, arrays: tuple[DeviceArray, ...], dim: int, log: bool) -> None:
+    key = (kernel.fn, *[x.layout for x in arrays], dim, log)
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan(kernel, arrays, dim, log)
+    run(*arrays)
+
+
+_plans: dict[tuple[Any, ...], Callable[..., None]] = {}
+driver.forget_on_switch(_plans.clear)
+
+
+def _plan(kernel: Any, arrays: tuple[DeviceArray, ...], dim: int, log: bool) -> Callable[..., None]:
     """Rows are the other dimensions, in the order of memory of the result (the first array)."""
     shape = arrays[0].shape or (1,)
     steps = [x.strides or (1,) for x in arrays]
@@ -77,14 +91,14 @@ def _launch(kernel: object, arrays: tuple[DeviceArray, ...], dim: int, log: bool
     sizes, walks = collapse(tuple(shape[i] for i in others), [tuple(walk[i] for i in others) for walk in steps])
     num_rows, num_columns = math.prod(sizes), shape[dim]
     if 0 in (num_rows, num_columns):
-        return
+        return lambda *arrays: None
     block_columns = power_of_2(num_columns)
     block_rows = min(max(_TILE // block_columns, 1), power_of_2(num_rows))
     reach = max(sum((size - 1) * step for size, step in zip(shape, walk, strict=True)) for walk in steps)
-    launch(
+    return prepare(
         kernel,
         (-(-num_rows // block_rows),),
-        *arrays,
+        arrays,
         num_rows,
         num_columns,
         *((*sizes[::-1], *walk[::-1]) for walk in walks),

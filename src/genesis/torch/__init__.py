@@ -1,0 +1,1 @@
+"""Genesis inside PyTorch programs: what works on PyTorch's own tensors and with its autograd."""

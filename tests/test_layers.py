@@ -23,13 +23,13 @@ ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite"), ()),
+    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision"), ()),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
-    "tensor": Layer(("tensor", "methods", "creation"), (*ARRAYS, "interop")),
+    "tensor": Layer(("tensor", "methods", "creation", "checkpoint"), (*ARRAYS, "interop")),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …
@@ -39,7 +39,7 @@ LAYERS = {  # from the bottom up
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
     "genesis.backends.cpu": ("genesis.backends.cpu",),
-    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda"),
+    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.torch"),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": ("genesis.backends.cpu", "genesis.data", "genesis.distributed", "genesis.interop", "genesis.torch"),
     "cuda": ("genesis.backends.cuda.driver",),

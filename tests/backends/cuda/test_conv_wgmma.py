@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -227,7 +228,7 @@ def test_every_candidate(
         expected = expected + bias.double()[:, None, None]
     if forward:
         expected = (expected + residual.double()).relu()
-    operands = (put(first), put(second), put(bias), put(residual))
+    operands = (put(first), put(second), put(bias) if problem.bias else None, put(residual) if forward else None)
     for family in (WgmmaFamily(), FewChannelsFamily()):
         for candidate in family.variants(problem):
             result = get(_on_gpu(problem, candidate, *operands)).double()
@@ -247,7 +248,8 @@ def test_float32_of_any_magnitude(
     expected = _gradient(problem, first.double(), second.double())
     for candidate in WgmmaFamily().variants(problem):
         result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
-        assert (result - expected).norm() <= 3e-7 * expected.norm(), candidate.name
+        denormal = 4 * 2.0**-149 * math.sqrt(expected.numel())  # each of the sums is rounded, some to a denormal number
+        assert (result - expected).norm() <= 3e-7 * expected.norm() + denormal, candidate.name
 
 
 @_ON_GPU

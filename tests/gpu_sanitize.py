@@ -130,9 +130,13 @@ def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray)
 STEPS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
-        draw_numbers, step_optimizers, attend_in_16_bits, infer_with_packed_weights, launch_kernels_of_users,
+        draw_numbers,
+        step_optimizers,
+        attend_in_16_bits,
+        infer_with_packed_weights,
+        launch_kernels_of_users,
         convolve_with_own_kernels,
-    )  # fmt: skip
+    )
 }
 
 

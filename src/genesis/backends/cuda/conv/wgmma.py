@@ -31,7 +31,7 @@ _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
 _SHIFT = 7  # native/split.cuh's
-_SPLIT_BLOCK = 8192  # elements of a row at a time
+_SPLIT_BLOCK = 8192  # elements of a weight at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,12 +265,13 @@ def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, 
     per_output = math.prod(p.weight_shape[1:])
     forward = p.direction == FORWARD
     strides = (per_output, p.weight_shape[1], 1) if forward else (1, p.weight_shape[1], per_output)
-    rows_per_program = 1 if forward else 4  # rows that lie side by side
+    rows_per_program = 1 if forward else 8  # that lie side by side: 32 bytes
+    block = min(power_of_2(taps * padded), _SPLIT_BLOCK // rows_per_program)
     split = bind(
         conv_split._split_weight_kernel, p.device, (-(-rows // rows_per_program),), Pointer(dtypes.float16),
         Pointer(dtypes.float16), Pointer(dtypes.float32), Pointer(dtypes.float32), rows, taps, p.first_shape[1],
-        strides, PADDED=padded, SHIFT=_SHIFT, ROWS=rows_per_program, BLOCK=min(power_of_2(taps * padded), _SPLIT_BLOCK),
-        num_warps=8 if forward else 16,
+        strides, PADDED=padded, SHIFT=_SHIFT, ROWS=rows_per_program, BLOCK=block,
+        num_warps=8,
     )  # fmt: skip
 
     def run(stream: int, weight: int, workspace: int) -> None:

@@ -40,7 +40,7 @@ class Shape:
 SHAPES = (Shape(128, 3), Shape(64, 4))
 
 
-def weight_grads(prefix: str, problem: ConvProblem) -> list[Candidate]:
+def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
     """The candidates for a problem, the best guess first."""
     if not _is_supported(problem):
         return []
@@ -66,7 +66,7 @@ class WgmmaWeightGrad(Candidate):
         """A guess at the time, in steps of a tile of 64 columns."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
         step = self.shape.columns / 64 + 1
-        sums = self.splits * numel(problem.weight_shape) / 2**17 if self.splits > 1 else 0
+        sums = self.splits * numel(problem.weight_shape) / 2**18 if self.splits > 1 else 0
         return rounds * step * (_num_steps(problem) / self.splits + 3) + sums
 
     def workspace(self, problem: ConvProblem) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -220,3 +222,12 @@ def test_a_network_whose_outputs_are_not_finite_can_grow(made: Made) -> None:
     with genesis.no_grad():
         model[8].weight[0] = float("nan")
     assert growth.grow_width(model, "6", channels=152, example=x).deviation < 1e-5
+
+
+def test_a_model_that_has_grown_goes_when_nobody_holds_it() -> None:
+    model = CASES["vgg"].build()
+    growth.grow_width(model, "0", channels=7, example=genesis.randn(2, 3, 8, 8))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None

@@ -316,6 +316,23 @@ def test_a_wrong_number_of_gradients_is_named() -> None:
         Wrong.apply(leaf(1), leaf(2)).backward()
 
 
+def test_surplus_gradients_that_are_none_are_for_defaults() -> None:
+    class Scale(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, factor: float = 2.0) -> Any:
+            ctx.factor = factor
+            return x * factor
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * ctx.factor, None
+
+    for args in [(), (2.0,)]:
+        x = leaf(1)
+        Scale.apply(x, *args).backward()
+        assert x.grad.tolist() == [2]
+
+
 def test_gradcheck_finds_a_wrong_gradient() -> None:
     class Wrong(Function):
         @staticmethod

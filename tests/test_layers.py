@@ -23,13 +23,13 @@ ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite"), ()),
+    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision"), ()),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
-    "tensor": Layer(("tensor", "methods", "creation"), (*ARRAYS, "interop")),
+    "tensor": Layer(("tensor", "methods", "creation", "checkpoint"), (*ARRAYS, "interop")),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …

@@ -184,6 +184,7 @@ class Training:
     def _state(self) -> dict[str, object]:
         return {
             "model": self.model.state_dict(),
+            "normalization": {"mean": [self._mean], "std": [self._deviation]},  # for `genesis segment`
             "optimizer": self._optimizer.state_dict(),
             "growth": growth.history(self.model).state_dict(),
             "schedule": self._growths.state_dict(),

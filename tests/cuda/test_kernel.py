@@ -41,7 +41,7 @@ extern "C" __global__ void out_of_bounds(float* x, size_t offset) { x[offset] = 
 
 @pytest.fixture(scope="module")
 def module() -> genesis.cuda.Module:
-    return genesis.cuda.load_inline("test_kernels_gpu", SOURCE)
+    return genesis.cuda.load_inline("test_kernel", SOURCE)
 
 
 class Dlpack:
@@ -61,7 +61,11 @@ class Interface:
     """Nothing but __cuda_array_interface__."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+        self._tensor = tensor
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self._tensor.__cuda_array_interface__
 
 
 @pytest.mark.parametrize("wrap", [torch.clone, genesis.from_torch, Dlpack, Interface])

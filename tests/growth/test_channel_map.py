@@ -76,6 +76,14 @@ def test_flattened_channels_are_blocks_of_columns() -> None:
     assert "2.weight   1    0:256 (64 each)" in str(growth.channel_map(net, X))
 
 
+def test_a_single_channel_is_a_block_too() -> None:
+    net = nn.Sequential(conv(3, 1), nn.Flatten(), nn.Linear(64, 2))
+    before = net(X)
+    growth.grow_width(net, "0", channels=3, example=X)
+    assert net[2].in_features == 192
+    assert (net(X) - before).abs().max().item() <= 1e-5
+
+
 def test_unflattened_channels_come_in_blocks() -> None:
     net = nn.Sequential(nn.Linear(3, 24), nn.Unflatten(1, (2, 3, 4)), conv(2, 2))
     mapped = growth.channel_map(net, genesis.ones(2, 3))

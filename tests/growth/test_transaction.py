@@ -111,7 +111,8 @@ def test_a_failure_at_every_call_changes_nothing(
             try:
                 with growth.transaction(model, optimizer, example=x[:1], averages=average, seed=1):
                     grow(model)
-            except BrokenError:
+            except (BrokenError, GrowthError) as error:
+                assert "BrokenError" in f"{type(error).__name__}: {error}"  # noqa: PT017
                 assert digest(model, optimizer) + digest(average) == before
             else:
                 break

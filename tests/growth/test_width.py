@@ -368,3 +368,22 @@ def test_outputs_that_moved_undo_the_step() -> None:
         growth.grow_width(model, "first", channels=5, example=x)
     assert digest(model) == before
     assert len(growth.history(model)) == 0
+
+
+class Counting(Fixed):
+    """Its forward cannot do with other than 4 channels."""
+
+    def forward(self, x: Tensor) -> Any:
+        if self.first.out_features != 4:
+            raise ValueError("four, please")
+        return self.last(self.first(x))
+
+
+def test_a_network_that_does_not_run_any_more_undoes_the_step() -> None:
+    model, x = Counting(), genesis.ones(2, 2)
+    before = digest(model)
+    with pytest.raises(
+        GrowthError, match="grow_width of first: the network does not run any more: ValueError: four, please"
+    ):
+        growth.grow_width(model, "first", channels=5, example=x)
+    assert digest(model) == before

@@ -146,11 +146,12 @@ def reshape(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], ou
         channels = [dim for dim in olds if layout[dim] is not None]
         if not channels:
             continue
-        wide_olds, wide_news = [dim for dim in olds if before[dim] > 1], [dim for dim in news if after[dim] > 1]
+        wide_olds = [dim for dim in olds if before[dim] > 1 or dim in channels]
+        wide_news = [dim for dim in news if after[dim] > 1] or news[:1]
         axis = layout[channels[0]]
         assert axis is not None
         reason = "a reshape mixes channels with other dimensions"
-        if channels != wide_olds[:1] or not wide_news:
+        if channels != wide_olds[:1]:
             for dim in channels:
                 axes.fix(layout[dim], reason)
             continue

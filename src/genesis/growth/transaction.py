@@ -62,7 +62,11 @@ class Transaction:
         """Do an operation, run the network again, and compare: outputs that moved undo it."""
         before = self.map.outputs
         change()
-        after = self.map.outputs
+        try:
+            after = self.map.outputs
+        except Exception as error:
+            place = f"{operation['operation']} of {operation['where']}"
+            raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
         if keeps_function:
             deviation = relative_deviation(before, after)
             limit = max((_TOLERANCE.get(output.dtype, 0.0) for output in before), default=0.0)

@@ -39,7 +39,7 @@ LAYERS = {  # from the bottom up
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
     "genesis.backends.cpu": ("genesis.backends.cpu",),
-    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda"),
+    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.torch"),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": ("genesis.backends.cpu", "genesis.data", "genesis.distributed", "genesis.interop", "genesis.torch"),
     "cuda": ("genesis.backends.cuda.driver",),

@@ -172,6 +172,7 @@ from genesis.functional.convolve import conv_output_shape as conv_output_shape
 from genesis.functional.convolve import transposed_conv as transposed_conv
 from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
 from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
+from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
@@ -188,8 +189,13 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
-_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler")  # these import torch, or take their time
-_FROM_THERE = {"Profiler": "profiler", "tune": "cuda", "tuning": "cuda"}  # a name, and the package that it is from
+_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
+_FROM_THERE = {  # a name, and the package that it is from
+    "Profiler": "profiler",
+    "fuse": "fusion",
+    "tune": "cuda",
+    "tuning": "cuda",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -199,6 +199,16 @@ def test_what_is_wrong_is_said_in_a_line(arguments: list[str], said: str, capsys
     assert not Path("b").exists()
 
 
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("--steps", "-1", "a number from 0 on"), ("--held-out", "1", "a number between 0 and 1"),
+    ("--epochs", "0", "a number above 0"), ("--seed", "-1", "a number from 0 on"),
+])  # fmt: skip
+def test_numbers_out_of_range(name: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        train(name, value)
+    assert f"argument {name}: expected {expected}, got {value}" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("pictures")
 def test_starting_from_weights(capsys: pytest.CaptureFixture[str]) -> None:
     genesis.save(models.unet(3, 21, width=2, depth=2), "other.safetensors")

@@ -23,7 +23,7 @@ ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite"), ()),
+    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision"), ()),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),
@@ -39,7 +39,7 @@ LAYERS = {  # from the bottom up
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
     "genesis.backends.cpu": ("genesis.backends.cpu",),
-    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda"),
+    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.torch"),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": ("genesis.backends.cpu", "genesis.data", "genesis.distributed", "genesis.interop", "genesis.torch"),
     "cuda": ("genesis.backends.cuda.driver",),

@@ -166,10 +166,19 @@ from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
 from genesis.functional import var as var
 from genesis.functional import where as where
+from genesis.functional.convolve import conv as conv
+from genesis.functional.convolve import conv_into as conv_into
+from genesis.functional.convolve import conv_output_shape as conv_output_shape
+from genesis.functional.convolve import transposed_conv as transposed_conv
+from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
+from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
 from genesis.ndarray import Device as Device
+from genesis.precision import float32_precision as float32_precision
+from genesis.precision import get_float32_precision as get_float32_precision
+from genesis.precision import set_float32_precision as set_float32_precision
 from genesis.tensor import Tensor as Tensor
 
 bool, promote_types = bool_, promote
@@ -179,7 +188,13 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
-_ON_FIRST_USE = ("cuda", "data", "models", "profiler")  # these import torch, or take their time
+_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
+_FROM_THERE = {  # a name, and the package that it is from
+    "Profiler": "profiler",
+    "fuse": "fusion",
+    "tune": "cuda",
+    "tuning": "cuda",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -187,4 +202,8 @@ def __getattr__(name: str) -> object:
         import importlib
 
         return importlib.import_module(f"genesis.{name}")
+    if name in _FROM_THERE:
+        import importlib
+
+        return getattr(importlib.import_module(f"genesis.{_FROM_THERE[name]}"), name)
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")

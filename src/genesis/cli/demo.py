@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=plan.seed, help="the same seed gives the same network")
     parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
     parser.add_argument("--width", type=positive(int), default=plan.width, help="channels at full resolution")
+    grow = "begin at half the width, and grow wider and deeper while training"
+    parser.add_argument("--grow", action=argparse.BooleanOptionalAction, default=plan.grow, help=grow)
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for checkpoint and picture")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"interrupted; {checkpoint} has the first {done} of {plan.epochs} epochs, --resume goes on from there")
         return INTERRUPTED
     result = arguments.out / f"{chosen.name}.png"
-    picture.save(result, chosen, training.predict_both_parts(), training.history)
+    picture.save(result, chosen, training.predict_both_parts(), training.history, training.events)
     print(f"held-out IoU {training.history[-1].held_out_iou:.3f}")
     print(f"picture: {result}")
     return 0

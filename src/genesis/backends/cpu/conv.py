@@ -67,7 +67,7 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
     eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
     y, mean, inverse_std = torch.native_batch_norm(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
@@ -78,19 +78,25 @@ def conv_bn_relu(
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     if residual is not None:
         y.add_(residual)
-    if activation == "relu":
-        y.relu_()
-    return y, conv_output, mean, inverse_std
+    if activation is None:
+        return y, mean, inverse_std, conv_output, None
+    return (
+        y.relu_(),
+        mean,
+        inverse_std,
+        conv_output,
+        y,
+    )  # which the layer that takes y in keeps too: no memory of its own
 
 
 def conv_bn_relu_backward(
-    grad: Tensor, input: Tensor, weight: Tensor, gamma: Tensor | None, conv_output: Tensor, mean: Tensor,
-    inverse_std: Tensor, y: Tensor, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    activation: str | None, needs: tuple[bool, ...],
+    grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,
+    padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    if activation == "relu":
-        grad = aten.threshold_backward(grad, y, 0)
+    if passed is not None:
+        grad = aten.threshold_backward(grad, passed, 0)
     grad_residual = grad if needs_residual else None
     # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
     running = (None, None) if training else (mean, inverse_std.reciprocal().square())

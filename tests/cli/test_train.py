@@ -104,6 +104,15 @@ def test_more_epochs_and_nothing_left_to_do(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.usefixtures("pictures")
+def test_a_network_that_grew_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--epochs", "4", "--grow", "--width", "4") == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if ": grown: " in line]
+    assert [line.split(":")[0] for line in printed] == ["after epoch 1", "after epoch 2"]
+    assert cli.main(["segment", "data/images", "--weights", "runs/train/checkpoint.safetensors"]) == 0
+    assert cli.main(["segment", "data/images", "--weights", "runs/train/best.safetensors"]) == 0
+
+
+@pytest.mark.usefixtures("pictures")
 def test_ctrl_c(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from genesis.segmentation.training import Training
 

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive(int), default=plan.batch_size, help="crops per batch")
     parser.add_argument("--crop", type=positive(int), default=plan.crop, help="side of the crops, in pixels")
     parser.add_argument("--turns", action="store_true", help="turn crops by quarters: pictures without up and down")
+    parser.add_argument("--grow", action="store_true", help="a U-Net begins at half the width, and grows twice")
     parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
     parser.add_argument("--weight-decay", type=from_zero(float), default=plan.weight_decay, help="of AdamW")
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default=plan.precision, help="of convolutions")
@@ -53,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     classes = None if arguments.classes is None else read_names("train", arguments.classes)
     data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed)
-    recipe = start.recipe_for(data, arguments.model, arguments.width, arguments.depth)
+    width = (arguments.width + 1) // 2 if arguments.grow else arguments.width
+    recipe = start.recipe_for(data, arguments.model, width, arguments.depth)
     plan = Plan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Plan)})
     training = Training(data, recipe, plan, arguments.device, arguments.workers)
     if arguments.weights is not None and not arguments.resume:

@@ -172,6 +172,7 @@ from genesis.functional.convolve import conv_output_shape as conv_output_shape
 from genesis.functional.convolve import transposed_conv as transposed_conv
 from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
 from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
+from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch

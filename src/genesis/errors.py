@@ -27,8 +27,16 @@ class CheckpointError(GenesisError, ValueError):
     """A file that is no complete checkpoint, or that does not fit the model."""
 
 
+class GrowthError(GenesisError, ValueError):
+    """A growth step that cannot be done; the network and its optimizer are as they were before it."""
+
+
 class OutOfMemoryError(GenesisError, RuntimeError):
     """The device has no room for what was asked."""
+
+
+class CompileError(GenesisError, RuntimeError):
+    """Source of a kernel that does not compile; the message is the compiler's."""
 
 
 class MismatchError(GenesisError, ArithmeticError):

@@ -107,6 +107,15 @@ class Tensor(Methods):
     def is_contiguous(self, memory_format: str = "contiguous") -> bool:
         return self.array.contiguous(memory_format == "channels_last") is self.array
 
+    def new_empty(self, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+        """A tensor of this shape, with self's dtype and device unless told otherwise; its values are not set."""
+        shape = tuple(size[0]) if len(size) == 1 and not hasattr(size[0], "__index__") else size
+        return self._like(NDArray.empty(shape, dtype or self.dtype, self.device if device is None else Device(device)))
+
+    def new_zeros(self, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+        """A tensor of zeros of this shape, with self's dtype and device unless told otherwise."""
+        return self.new_empty(*size, dtype=dtype, device=device).fill_(0)
+
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     backward = autograd.backward

@@ -17,7 +17,7 @@ Rules that hold for all of them:
 # fmt: off
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis.dtypes import DType, float32
@@ -52,6 +52,9 @@ def current_stream(device_index: int = 0) -> int: """The queue that this thread 
 def record_stream(x: Handle, stream: int) -> None: """x's memory is used on this queue too: it is reused only after what the queue has been given by then."""; ...
 def time_mark(device_index: int = 0) -> Any: """A point in the order of what is launched."""; ...
 def seconds_between(start: Any, end: Any) -> float: """The time from one mark to another; waits until both are passed."""; ...
+
+# --- replays ------------------------------------------------------------------------------------------------------------
+def prepare(op: str, args: Sequence[Any]) -> Callable[[Handle], Handle] | None: """A function of the first argument alone that does op(*args), with the constants among them brought into their fastest form once; None where there is nothing to gain."""; ...
 
 # --- element-wise, one operand ------------------------------------------------------------------------------------------
 def neg(x: Handle) -> Handle: ...

@@ -1,4 +1,5 @@
-"""What users see of CUDA devices: which there are, streams and events, memory, random numbers. PyTorch's torch.cuda.
+"""What users see of CUDA devices: which there are, streams and events, memory, random numbers, as in torch.cuda;
+and kernels of one's own: load, load_inline, triton_kernel, op.
 
 Example:
     >>> from genesis.settings import override
@@ -7,6 +8,8 @@ Example:
     (True, 'simulated')
 """
 
+from genesis.backends.cuda.driver import KernelError as KernelError
+from genesis.cuda.custom_op import op as op
 from genesis.cuda.device import DeviceProperties as DeviceProperties
 from genesis.cuda.device import current_device as current_device
 from genesis.cuda.device import device as device
@@ -27,6 +30,9 @@ from genesis.cuda.memory import memory_stats as memory_stats
 from genesis.cuda.memory import reset_peak_memory_stats as reset_peak_memory_stats
 from genesis.cuda.memory import set_memory_limit as set_memory_limit
 from genesis.cuda.memory import set_per_process_memory_fraction as set_per_process_memory_fraction
+from genesis.cuda.modules import Module as Module
+from genesis.cuda.modules import load as load
+from genesis.cuda.modules import load_inline as load_inline
 from genesis.cuda.plans import TuningReport as TuningReport
 from genesis.cuda.plans import export_plans as export_plans
 from genesis.cuda.plans import import_plans as import_plans
@@ -42,4 +48,7 @@ from genesis.cuda.streams import Stream as Stream
 from genesis.cuda.streams import current_stream as current_stream
 from genesis.cuda.streams import default_stream as default_stream
 from genesis.cuda.streams import stream as stream
+from genesis.cuda.timing import milliseconds as milliseconds
+from genesis.cuda.triton_kernel import triton_kernel as triton_kernel
+from genesis.errors import CompileError as CompileError
 from genesis.errors import OutOfMemoryError as OutOfMemoryError

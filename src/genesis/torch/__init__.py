@@ -1,4 +1,4 @@
-"""Genesis' fused layers inside PyTorch models.
+"""Genesis inside PyTorch programs: fused layers for its models, and ops of your own on its tensors.
 
     model = genesis.torch.fuse(model)
 

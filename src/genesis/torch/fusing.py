@@ -135,7 +135,7 @@ def _outputs(graph: fx.Graph) -> list[fx.Node]:
 
 def _steps(module: nn.Module, graph: fx.Graph) -> tuple[list[Step], list[fx.Node]]:
     """The graph as steps; values are numbered as the nodes are."""
-    nodes = list(graph.nodes)
+    nodes = [node for node in graph.nodes if node.op != "output"]
     numbers = {node: number for number, node in enumerate(nodes)}
     return [_step(module, node, numbers) for node in nodes], nodes
 

@@ -109,7 +109,7 @@ def test_prepared_launch_packs_what_changes(monkeypatch: pytest.MonkeyPatch) -> 
     for stream, pointer, factor in [(0, 64, 0.5), (9, 128, 1e300)]:
         run(stream, pointer, factor)
         x, y, z, threads, _, _, shared, used, address, _ = recorder.calls[-1]
-        assert (x, y, z, threads, shared, used) == (5, 1, 1, 128, 128, stream)
+        assert (x, y, z, threads, shared, int(used)) == (5, 1, 1, 128, 128, stream)
         assert arguments(address, "QfiqQQ") == [pointer, 0.5 if stream == 0 else math.inf, -3, 2**40, 0, 0]
     assert len({call[8] for call in recorder.calls}) == 1
     assert recorder.launched == ["_kernel", "_kernel"]

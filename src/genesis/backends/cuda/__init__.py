@@ -18,7 +18,9 @@ def load() -> Backend:
 
     driver.get()
     families = sorted({module.name for module in pkgutil.iter_modules(__path__)} - _PARTS)
-    return Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
+    backend = Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
+    importlib.import_module(f"{__name__}.conv.plans").warm_up()
+    return backend
 
 
 # What the families stand on.

@@ -24,6 +24,7 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _TYPE_NAMES = {dtype: f"<{'f' if dtype.is_floating_point else 'i'}{dtype.itemsize}" for dtype in dtypes.ALL}
 _TYPE_NAMES |= {dtypes.int8: "|i1", dtypes.uint8: "|u1", dtypes.bool_: "|b1"}
 _TYPE_NAMES[dtypes.bfloat16] = "<V2"  # which numpy has not; PyTorch says it so
+_DTYPES_BY_NAME = {name: dtype for dtype, name in _TYPE_NAMES.items()}
 _LEGACY_STREAM = 1  # what DLPack calls the default stream, our 0
 
 
@@ -186,3 +187,23 @@ class _Borrowed:
         pointer = (tensor.data or 0) + tensor.byte_offset
         storage = Storage.foreign(pointer, reach * dtype.itemsize, device_index, stream, self)
         return DeviceArray(storage, shape, strides, 0, dtype)
+
+
+def from_array_interface(source: Any) -> DeviceArray:
+    """An array on the memory of anything with __cuda_array_interface__; our stream waits for the one that it names."""
+    found = source.__cuda_array_interface__
+    dtype = _DTYPES_BY_NAME.get(found["typestr"])
+    if dtype is None:
+        raise DTypeError(describe("from_array_interface", "source", "a dtype that Genesis has", found["typestr"]))
+    pointer, shape = found["data"][0], tuple(found["shape"])
+    index = driver.get().device_of(pointer) if pointer else 0
+    stream = streams.current_handle(index)
+    theirs = found.get("stream")
+    producer = 0 if theirs in (None, _LEGACY_STREAM) else theirs
+    if producer != stream and theirs is not None:
+        streams.current(index).wait_stream(streams.Stream(index, handle=producer))
+    steps = found.get("strides")
+    strides = contiguous_strides(shape) if steps is None else tuple([step // dtype.itemsize for step in steps])
+    reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1 if 0 not in shape else 0
+    storage = Storage.foreign(pointer, reach * dtype.itemsize, index, stream, source)
+    return DeviceArray(storage, shape, strides, 0, dtype)

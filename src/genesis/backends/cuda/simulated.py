@@ -88,6 +88,10 @@ class SimulatedDriver:
     def is_pinned(self, pointer: int) -> bool:
         return any(start <= pointer < start + size for start, size in self._pinned.copy().items())
 
+    def device_of(self, pointer: int) -> int:
+        blocks = self._blocks.copy().items()
+        return next((owner for start, (owner, memory) in blocks if start <= pointer < start + memory.nbytes), 0)
+
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         ctypes.memmove(target, source, num_bytes)
 

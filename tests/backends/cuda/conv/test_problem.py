@@ -48,5 +48,10 @@ def test_all_that_decides_is_in_the_key(change: dict[str, Any]) -> None:
     assert json.loads(changed.key)["direction"] == changed.direction
 
 
+def test_the_problem_of_a_key() -> None:
+    assert ConvProblem.from_key(PROBLEM.key) == PROBLEM
+    assert ConvProblem.from_key(PROBLEM.key, 1) == dataclasses.replace(PROBLEM, device=1)
+
+
 def test_the_key_is_the_same_on_every_device() -> None:
     assert dataclasses.replace(PROBLEM, device=1).key == PROBLEM.key

@@ -49,18 +49,19 @@ class Cudnn(Candidate):
     def prepare(self, problem: ConvProblem) -> Launch:
         graph, index = self._build(problem)
         execute = graph.runner(index)
-        with_bias, with_residual = problem.bias, problem.residual
-
-        def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
-            operands = [first, second]
-            if with_bias:
-                operands.append(bias)
-            if with_residual:
-                operands.append(residual)
-            operands.append(out)
-            execute(stream, workspace, operands)
-
-        return run
+        if problem.bias and problem.residual:
+            return lambda stream, out, first, second, bias, residual, workspace: execute(
+                stream, workspace, first, second, bias, residual, out
+            )
+        if problem.bias:
+            return lambda stream, out, first, second, bias, _, workspace: execute(
+                stream, workspace, first, second, bias, out
+            )
+        if problem.residual:
+            return lambda stream, out, first, second, _, residual, workspace: execute(
+                stream, workspace, first, second, residual, out
+            )
+        return lambda stream, out, first, second, _, __, workspace: execute(stream, workspace, first, second, out)
 
     def _build(self, problem: ConvProblem) -> tuple[Graph, int]:
         """Raises: KernelError: cuDNN has no such plan, or it can't run."""

@@ -7,6 +7,7 @@ to a plan that exists takes none.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, empty
 from genesis.backends.cuda.conv import families, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
+from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.problem import ConvProblem
-from genesis.backends.cuda.conv.store import Entry
+from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.backends.cuda.conv.tuner import Outcome
-from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver import KernelError, cudnn
 from genesis.backends.cuda.memory import Storage
 from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
@@ -135,6 +137,30 @@ def _from_store(plan: Plan) -> bool:
     return True
 
 
+def warm_up(device: int = 0) -> None:
+    """Where the store will ask for cuDNN, load its libraries in the background, before the first convolution waits.
+
+    They take about 100 ms to load: time that a process spends on other things before it convolves.
+    """
+    if driver.get().name == "simulated":
+        return
+    known = platform.store(device)
+    if known.path.is_file():
+        threading.Thread(target=_load_cudnn, args=(known, device), name="genesis warm-up").start()
+
+
+def _load_cudnn(known: Store, device: int) -> None:
+    for key, entry in known.all().items():
+        if entry.candidate.startswith(f"{CudnnFamily.prefix}/"):
+            cudnn.warm_up(device)
+            problem = ConvProblem.from_key(key, device)
+            candidate = families.named(problem, entry.candidate)
+            with contextlib.suppress(KernelError):  # then the first convolution will say so
+                if candidate is not None:
+                    candidate.prepare(problem)
+            return
+
+
 # --- by measurement ---------------------------------------------------------------------------------------------------
 class Session:
     """A time in which problems that are met are tuned; what was found, in order."""
@@ -209,7 +235,8 @@ def _guess(plan: Plan, below: int | None = None) -> None:
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
     if slow is not None:
-        threading.Thread(target=_try, args=(plan, slow, below), name="genesis plan", daemon=True).start()
+        # No daemon: the process must not end while a library is at work in it.
+        threading.Thread(target=_try, args=(plan, slow, below), name="genesis plan").start()
 
 
 def _try(plan: Plan, candidate: Candidate, below: int | None) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from typing import Any
 
 from genesis.backends.contract import Pair
-from genesis.dtypes import DType
+from genesis.dtypes import BY_NAME, DType
 from genesis.shapes import Shape
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = "forward", "input_grad", "weight_grad"
@@ -100,6 +101,13 @@ class ConvProblem:
         """This problem in the store: JSON, the same in every process; the device has a store of its own."""
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "device"}
         return json.dumps({**record, "dtype": self.dtype.name}, separators=(",", ":"))
+
+    @classmethod
+    def from_key(cls, key: str, device: int = 0) -> ConvProblem:
+        """The problem that has this key."""
+        record: dict[str, Any] = json.loads(key)
+        shapes = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+        return cls(**{**record, **shapes, "dtype": BY_NAME[record["dtype"]], "device": device})
 
     def __str__(self) -> str:
         n, c, h, w = self.input_shape

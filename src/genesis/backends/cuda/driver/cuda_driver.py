@@ -6,7 +6,6 @@ Each device is used in its primary context, which is PyTorch's too, so addresses
 from __future__ import annotations
 
 import atexit
-import ctypes
 import operator
 import struct
 import threading
@@ -19,6 +18,7 @@ from cuda.bindings import driver as cu
 from genesis.backends.cuda.driver import triton_driver
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
 from genesis.backends.cuda.driver.interface import KernelError, Properties, Signature, kernel_name
+from genesis.backends.cuda.driver.packing import FORMATS, Arguments, pack_arguments
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
 
@@ -99,14 +99,14 @@ class CudaDriver:
     # --- memory -----------------------------------------------------------------------------------------------------
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:
         self.activate(device)
-        result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, _streams[stream])
+        result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, STREAMS[stream])
         if result[0] == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             return 0
         return int(self.check(device, result, f"allocate {num_bytes} bytes"))
 
     def release(self, device: int, pointer: int, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuMemFreeAsync(pointer, _streams[stream]), "free memory")
+        self.check(device, cu.cuMemFreeAsync(pointer, STREAMS[stream]), "free memory")
 
     def trim(self, device: int) -> None:
         self.synchronize(device)  # frees take effect in stream order
@@ -129,15 +129,20 @@ class CudaDriver:
         (kind,) = _check(cu.cuPointerGetAttributes(1, _MEMORY_TYPE, pointer), "cuPointerGetAttributes")
         return int(kind) == _HOST_MEMORY
 
+    def device_of(self, pointer: int) -> int:
+        self.activate(self.current_device())
+        ordinal = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(_check(cu.cuPointerGetAttribute(ordinal, pointer), "find the device of an address"))
+
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         if num_bytes:
             self.activate(device)
-            self.check(device, cu.cuMemcpyAsync(target, source, num_bytes, _streams[stream]), "copy memory")
+            self.check(device, cu.cuMemcpyAsync(target, source, num_bytes, STREAMS[stream]), "copy memory")
 
     def fill_bytes(self, device: int, pointer: int, byte: int, num_bytes: int, stream: int) -> None:
         if num_bytes:
             self.activate(device)
-            self.check(device, cu.cuMemsetD8Async(pointer, byte, num_bytes, _streams[stream]), "fill memory")
+            self.check(device, cu.cuMemsetD8Async(pointer, byte, num_bytes, STREAMS[stream]), "fill memory")
 
     # --- streams and events -----------------------------------------------------------------------------------------
     def create_stream(self, device: int, priority: int) -> int:
@@ -146,7 +151,7 @@ class CudaDriver:
 
     def synchronize_stream(self, device: int, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuStreamSynchronize(_streams[stream]), "synchronize a stream")
+        self.check(device, cu.cuStreamSynchronize(STREAMS[stream]), "synchronize a stream")
 
     def synchronize(self, device: int) -> None:
         self.activate(device)
@@ -163,11 +168,11 @@ class CudaDriver:
 
     def record_event(self, device: int, event: Any, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuEventRecord(event, _streams[stream]), "record an event")
+        self.check(device, cu.cuEventRecord(event, STREAMS[stream]), "record an event")
 
     def wait_event(self, device: int, stream: int, event: Any) -> None:
         self.activate(device)
-        self.check(device, cu.cuStreamWaitEvent(_streams[stream], event, 0), "wait for an event")
+        self.check(device, cu.cuStreamWaitEvent(STREAMS[stream], event, 0), "wait for an event")
 
     def event_done(self, device: int, event: Any) -> bool:
         self.activate(device)
@@ -256,7 +261,7 @@ class _Streams(dict[int, Any]):
         return stream
 
 
-_streams = _Streams()
+STREAMS = _Streams()
 
 
 class _Device:
@@ -335,10 +340,10 @@ class CudaKernel:
             self._select = lambda values: (values[used[0]],)
         elif len(used) < len(kinds):
             self._select = operator.itemgetter(*used) if used else lambda values: ()
-        self._formats = [_FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
+        self._formats = [FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
         self._packer = struct.Struct("<" + "".join(self._formats))
         self._num_slots = len(used) + 2  # Triton adds two scratch pointers
-        self._blocks: list[_Arguments] = []  # those that no thread is launching with
+        self._blocks: list[Arguments] = []  # those that no thread is launching with
         asked = _option(metadata, "launch_pdl") or _option(metadata, "launch_cooperative_grid")
         self._extended = asked or metadata.num_ctas > 1 or metadata.global_scratch_size > 0
 
@@ -350,8 +355,8 @@ class CudaKernel:
         try:
             block = self._blocks.pop()
         except IndexError:
-            block = _Arguments(self._num_slots)
-        _pack(self._packer, block.memory, values)
+            block = Arguments(self._num_slots)
+        pack_arguments(self._packer, block.memory, values)
         x, y, z = grid
         if self._extended:
             self._launch_extended(x, y, z, stream, block)
@@ -374,7 +379,7 @@ class CudaKernel:
         packer = struct.Struct("<" + "".join(self._formats[:num_leading]))
         everything = (*[0] * num_leading, *rest)
         selected = everything if self._select is None else self._select(everything)
-        blocks: list[_Arguments] = []  # each with the rest in its place
+        blocks: list[Arguments] = []  # each with the rest in its place
         launch_kernel, pack_into = cu.cuLaunchKernel, packer.pack_into
 
         def run(stream: int, *leading: Any) -> None:
@@ -382,13 +387,13 @@ class CudaKernel:
             try:
                 block = blocks.pop()
             except IndexError:
-                block = _Arguments(num_slots)
-                _pack(self._packer, block.memory, selected)
+                block = Arguments(num_slots)
+                pack_arguments(self._packer, block.memory, selected)
             try:
                 pack_into(block.memory, 0, *leading)
             except OverflowError:
-                _pack(packer, block.memory, leading)
-            result = launch_kernel(function, x, y, z, threads, 1, 1, shared, _streams[stream], block.address, 0)
+                pack_arguments(packer, block.memory, leading)
+            result = launch_kernel(function, x, y, z, threads, 1, 1, shared, STREAMS[stream], block.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(device, result, f"launch {name}")
             blocks.append(block)
@@ -398,7 +403,7 @@ class CudaKernel:
 
         return run
 
-    def _launch_extended(self, x: int, y: int, z: int, stream: int, block: _Arguments) -> None:
+    def _launch_extended(self, x: int, y: int, z: int, stream: int, block: Arguments) -> None:
         """With clusters, programmatic dependent launch, a cooperative grid, or scratch memory for descriptors."""
         driver, metadata = self._driver, self._metadata
         scratch = 0
@@ -418,53 +423,12 @@ class CudaKernel:
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = x * metadata.num_ctas, y, z
         config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
-        config.sharedMemBytes, config.hStream = metadata.shared, _streams[stream]
+        config.sharedMemBytes, config.hStream = metadata.shared, STREAMS[stream]
         config.attrs, config.numAttrs = attributes, len(attributes)
         result = cu.cuLaunchKernelEx(config, self._function, block.address, 0)
         driver.check(self._device, result, f"launch {self.name}")
         if scratch:
             driver.release(self._device, scratch, stream)
-
-
-class _Arguments:
-    """Slots of 8 bytes for the arguments, and the table of their addresses that a launch takes."""
-
-    __slots__ = ("_table", "address", "memory")
-
-    def __init__(self, num_slots: int) -> None:
-        self.memory = ctypes.create_string_buffer(8 * num_slots)
-        start = ctypes.addressof(self.memory)
-        self._table = (ctypes.c_void_p * num_slots)(*range(start, start + 8 * num_slots, 8))
-        self.address = ctypes.addressof(self._table)
-
-
-_FORMATS = {
-    "*": "Q",
-    "i1": "b7x",
-    "i8": "b7x",
-    "i16": "h6x",
-    "i32": "i4x",
-    "i64": "q",
-    "u1": "B7x",
-    "u8": "B7x",
-    "u16": "H6x",
-    "u32": "I4x",
-    "u64": "Q",
-    "fp32": "f4x",
-    "fp64": "d",
-}
-
-
-def _pack(packer: struct.Struct, memory: Any, values: Sequence[Any]) -> None:
-    try:
-        packer.pack_into(memory, 0, *values)
-    except OverflowError:  # a float beyond float32
-        packer.pack_into(memory, 0, *map(_within_float32, values))
-
-
-def _within_float32(value: Any) -> Any:
-    """A float that float32 can only hold as infinity, so; all else as it is."""
-    return ctypes.c_float(value).value if type(value) is float else value
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
+import threading
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
@@ -190,29 +192,30 @@ class Graph:
         """Bytes; 0 before build()."""
         return int(self.ops.get_workspace_size_plan_at_index(index))
 
-    def runner(self, index: int) -> Callable[[int, int, Sequence[int]], None]:
-        """run(stream, workspace, addresses): the plan that was built."""
+    def runner(self, index: int) -> Callable[..., None]:
+        """run(stream, workspace, *addresses): the plan that was built."""
         here: Any = driver.get()
-        note, device, count = here.recorder(self.device), self.device, self._uids
-        activate = here.activate
-        slots = ctypes.c_uint64 * count
-        address_of = ctypes.addressof
+        note, device, activate = here.recorder(self.device), self.device, here.activate
+        packer = struct.Struct(f"<{self._uids}Q")
+        table = ctypes.create_string_buffer(packer.size)
+        pack, start = packer.pack_into, ctypes.addressof(table)
         execute = self._execute(index)
+        lock = threading.Lock()  # a graph has one table of addresses, in the frontend too
         idle: dict[int, list[int]] = {}  # by stream
 
-        def run(stream: int, workspace: int, addresses: Sequence[int]) -> None:
+        def run(stream: int, workspace: int, *addresses: int) -> None:
             activate(device)
-            pointers = slots(*addresses)
             handles = idle.get(stream)
             if handles is None:
                 handles = idle[stream] = _idle.setdefault((device, stream), [])
             handle = _take_handle(device, stream, handles)
             try:
-                execute(address_of(pointers), addresses, workspace, handle)
+                with lock:
+                    pack(table, 0, *addresses)
+                    execute(start, addresses, workspace, handle)
             except Exception as error:
                 raise KernelError(f"cuDNN: {error}") from error
-            finally:
-                handles.append(handle)
+            handles.append(handle)
             note("cudnn")
             if here.watch_launches:
                 here.launched(device, "cudnn", (1, 1, 1), stream, addresses)

@@ -94,6 +94,9 @@ class Driver(Protocol):
     def is_pinned(self, pointer: int) -> bool:
         """Is this address in page-locked host memory, whoever allocated it?"""
 
+    def device_of(self, pointer: int) -> int:
+        """The device on which this address lies."""
+
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
         """Between any two addresses, host or device, in the order of the stream. Pageable host memory may be read late
         only by the device-to-host direction: synchronize before looking at it."""

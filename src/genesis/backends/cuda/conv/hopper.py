@@ -1,0 +1,57 @@
+"""What the Hopper kernels in CUDA C++ (native/) have in common: compiling, and the limits of tensor maps."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from pathlib import Path
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.triton_direct import Axis
+
+_FOLDER = Path(__file__).parent / "native"
+
+
+def is_available(device: int) -> bool:
+    """Is it a Hopper GPU, and NVRTC there?"""
+    here = driver.get()
+    return here.name == "cuda" and here.properties(device).compute_capability == 90 and _has_compiler()
+
+
+@functools.cache
+def _has_compiler() -> bool:
+    return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+
+
+@functools.cache
+def cubin(name: str, macros: tuple[tuple[str, str | int], ...]) -> bytes:
+    """native/<name>.cu, compiled with these macros; from the cache on disk where it is there."""
+    from genesis.backends.cuda.native.program import Program
+
+    path = _FOLDER / f"{name}.cu"
+    options = tuple(f"-D{macro}={value}" for macro, value in macros)
+    return Program(name, path.read_text(), path.name, _FOLDER, options).compiled("sm_90a", (name,)).cubin
+
+
+def is_flat(problem: ConvProblem) -> bool:
+    """Does each result take one pixel, the next one the next?"""
+    return math.prod(problem.weight_shape[2:]) == 1 and problem.stride == (1, 1) and problem.padding == (0, 0)
+
+
+def bounds(axis: Axis, size: int) -> tuple[int, int]:
+    """(low, high) of tensor_maps.Pixels: as many positions as results."""
+    low = axis.start + min(0, (axis.taps - 1) * axis.spread) if axis.taps else 0
+    return low, low + (axis.out_size - 1) * axis.step - (size - 1)
+
+
+def is_within_reach(axis: Axis, size: int) -> bool:
+    """Do the numbers fit into a tensor map?"""
+    low, high = bounds(axis, size)
+    return (
+        min(low, high) >= -128
+        and max(low, high) <= 127
+        and (axis.taps - 1) * abs(axis.spread) <= 255
+        and axis.step <= 8
+    )

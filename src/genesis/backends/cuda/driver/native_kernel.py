@@ -1,0 +1,90 @@
+"""Functions of a cubin on a device: loading them, and launching with the least that Python can do per launch."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from genesis.backends.cuda.driver.cuda_driver import STREAMS
+from genesis.backends.cuda.driver.interface import KernelError
+from genesis.backends.cuda.driver.packing import Arguments, pack_arguments
+
+_SUCCESS = cu.CUresult.CUDA_SUCCESS
+_STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
+
+Run = Callable[[int, Sequence[Any]], None]
+
+
+class NativeModule:
+    """A cubin on one device."""
+
+    def __init__(self, driver: Any, device: int, name: str, cubin: bytes) -> None:
+        self._driver, self._device = driver, device
+        driver.activate(device)
+        self._module = driver.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
+
+    def function(self, lowered: str, name: str, slots: Sequence[str]) -> NativeKernel:
+        """A function of it: `lowered` is its name in the cubin, `name` what messages call it."""
+        self._driver.activate(self._device)
+        result = cu.cuModuleGetFunction(self._module, lowered.encode())
+        return NativeKernel(self._driver, self._device, self._driver.check(self._device, result, name), name, slots)
+
+
+class NativeKernel:
+    """A function that takes numbers and addresses, packed as its slots say."""
+
+    def __init__(self, driver: Any, device: int, function: Any, name: str, slots: Sequence[str]) -> None:
+        self.name = name
+        self._driver, self._device, self._function = driver, device, function
+        self._packer = struct.Struct("<" + "".join(slots))
+        self._num_slots = max(len(slots), 1)
+        self._shared = _STATIC_SHARED
+        attribute = cu.CUfunction_attribute
+        self.max_threads = self._ask(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+        self._static_shared = self._ask(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+
+    def _ask(self, which: Any) -> int:
+        return int(self._driver.check(self._device, cu.cuFuncGetAttribute(which, self._function), self.name))
+
+    def prepare(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int) -> Run:
+        """run(stream, values) launches; values are packed each time. Raises: KernelError: too much shared memory."""
+        driver, device, name, function = self._driver, self._device, self.name, self._function
+        self._allow_shared(shared)
+        packer, num_slots, note = self._packer, self._num_slots, driver.recorder(device)
+        (x, y, z), (u, v, w) = grid, block
+        launch_kernel, pack_into = cu.cuLaunchKernel, packer.pack_into
+        blocks: list[Arguments] = []  # those that no thread is launching with
+
+        def run(stream: int, values: Sequence[Any]) -> None:
+            driver.activate(device)
+            try:
+                arguments = blocks.pop()
+            except IndexError:
+                arguments = Arguments(num_slots)
+            try:
+                pack_into(arguments.memory, 0, *values)
+            except OverflowError:
+                pack_arguments(packer, arguments.memory, values)
+            result = launch_kernel(function, x, y, z, u, v, w, shared, STREAMS[stream], arguments.address, 0)
+            if result[0] is not _SUCCESS:
+                driver.check(device, result, f"launch {name}")
+            blocks.append(arguments)
+            note(name)
+            if driver.watch_launches:
+                driver.launched(device, name, grid, stream, values)
+
+        return run
+
+    def _allow_shared(self, shared: int) -> None:
+        """More than 48 KiB of dynamic shared memory must be asked for, once per function."""
+        limit = self._driver.properties(self._device).max_shared_memory - self._static_shared
+        if shared > limit:
+            raise KernelError(f"{self.name}: argument 'shared': expected at most {limit} bytes, got {shared}")
+        if shared > self._shared:
+            dynamic = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._driver.activate(self._device)
+            self._driver.check(self._device, cu.cuFuncSetAttribute(self._function, dynamic, shared), self.name)
+            self._shared = shared

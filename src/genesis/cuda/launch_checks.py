@@ -1,0 +1,126 @@
+"""What can be wrong with a call of a kernel, found before anything is launched; each message names the parameter."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from genesis.backends.cuda.native.signature import Declaration, Parameter
+from genesis.backends.cuda.native.types import Kind, Number, Pointer, Unsupported
+from genesis.cuda.arguments import Operand, framework_of
+from genesis.errors import DeviceError, DTypeError, ShapeError, describe
+
+_GRID_LIMITS = (0x7FFFFFFF, 0xFFFF, 0xFFFF)
+_BLOCK_LIMITS = (1024, 1024, 64)
+MAX_THREADS = 1024
+
+
+def check_arguments(
+    op: str, declaration: Declaration, kinds: Sequence[Kind], args: Sequence[Any], strided: bool
+) -> list[Operand]:
+    """The tensors among the arguments. Raises: DTypeError, DeviceError, ShapeError, ValueError."""
+    check_callable(op, declaration, kinds)
+    _check_count(op, declaration.parameters, args)
+    operands: list[Operand] = []
+    for parameter, kind, value in zip(declaration.parameters, kinds, args, strict=True):
+        if isinstance(kind, Number):
+            _check_number(op, parameter, kind, value)
+        elif isinstance(kind, Pointer) and value is not None:
+            operands.append(_check_tensor(op, parameter, kind, value, strided))
+    for operand in operands[1:]:
+        if operand.device != operands[0].device:
+            raise DeviceError(
+                f"{op}: expected all tensors on one device, got cuda:{operands[0].device} and cuda:{operand.device}"
+            )
+    return operands
+
+
+def check_callable(op: str, declaration: Declaration, kinds: Sequence[Kind]) -> None:
+    """Raises: DTypeError: a parameter takes what Python cannot give."""
+    for parameter, kind in zip(declaration.parameters, kinds, strict=True):
+        if isinstance(kind, Unsupported):
+            raise DTypeError(f"{op}: parameter '{parameter}' cannot be given from Python: {kind.reason}")
+
+
+def _check_count(op: str, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+    if len(args) == len(parameters):
+        return
+    missing = ", ".join(f"'{parameter.name}'" for parameter in parameters[len(args) :])
+    problem = f"{missing} missing" if missing else f"{len(args) - len(parameters)} too many"
+    declared = ", ".join(map(str, parameters))
+    raise DTypeError(f"{op}: expected {len(parameters)} arguments ({declared}), got {len(args)}: {problem}")
+
+
+def _check_tensor(op: str, parameter: Parameter, kind: Pointer, value: Any, strided: bool) -> Operand:
+    framework = framework_of(type(value))
+    if framework is None:
+        raise DTypeError(describe(op, parameter.name, f"a tensor ({parameter})", f"{type(value).__name__} {value!r}"))
+    operand = framework.describe(value)
+    if operand.device is None:
+        raise DeviceError(describe(op, parameter.name, "a tensor on a CUDA device", "one on the CPU"))
+    if kind.dtypes and operand.dtype not in kind.dtypes:
+        expected = f"a {' or '.join(kind.dtypes)} tensor ({parameter})"
+        raise DTypeError(describe(op, parameter.name, expected, operand.dtype))
+    if not (operand.contiguous or strided):
+        expected = "a contiguous tensor (.contiguous() makes one; strided=True, if the kernel is told the strides)"
+        raise ShapeError(describe(op, parameter.name, expected, f"strides {operand.strides}"))
+    if operand.numel and operand.pointer % kind.alignment:
+        expected = f"an address divisible by {kind.alignment} ({parameter})"
+        raise ShapeError(describe(op, parameter.name, expected, hex(operand.pointer)))
+    return operand
+
+
+def _check_number(op: str, parameter: Parameter, kind: Number, value: Any) -> None:
+    if framework_of(type(value)) is not None:
+        raise DTypeError(describe(op, parameter.name, f"a number ({parameter})", f"a {type(value).__name__}"))
+    if kind.low is None or kind.high is None:
+        if not hasattr(value, "__float__"):
+            raise DTypeError(describe(op, parameter.name, f"a number ({parameter})", repr(value)))
+        if kind.slot[0] == "e" and abs(float(value)) > 65504:
+            raise ValueError(describe(op, parameter.name, f"at most 65504 ({parameter})", value))
+        return
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise DTypeError(describe(op, parameter.name, f"an integer ({parameter})", repr(value))) from None
+    if not kind.low <= number <= kind.high:
+        expected = f"a number from {kind.low} to {kind.high} ({parameter})"
+        raise ValueError(describe(op, parameter.name, expected, number))
+
+
+def check_grid(op: str, grid: Any) -> tuple[int, int, int]:
+    """The number of blocks in each of three dimensions; 0 launches nothing."""
+    return _three(op, "grid", grid, 0, _GRID_LIMITS)
+
+
+def check_block(op: str, block: Any, max_threads: int) -> tuple[int, int, int]:
+    """The number of threads in each of three dimensions."""
+    x, y, z = _three(op, "block", block, 1, _BLOCK_LIMITS)
+    if x * y * z > max_threads:
+        reason = "" if max_threads == MAX_THREADS else " (its launch bounds, or its registers)"
+        raise ValueError(describe(op, "block", f"at most {max_threads} threads{reason}", f"{x * y * z}: {block}"))
+    return x, y, z
+
+
+def check_shared(op: str, shared: Any) -> int:
+    """Bytes of dynamic shared memory."""
+    if not isinstance(shared, int) or shared < 0:
+        raise ValueError(describe(op, "shared", "a number of bytes, at least 0", repr(shared)))
+    return shared
+
+
+def _three(op: str, argument: str, given: Any, least: int, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    sizes = (given,) if hasattr(given, "__index__") else given
+    try:
+        numbers = [operator.index(size) for size in sizes]
+    except TypeError:
+        numbers = []
+    padded = (*numbers, 1, 1)[:3]
+    if not 1 <= len(numbers) <= 3 or not all(
+        least <= size <= limit for size, limit in zip(padded, limits, strict=True)
+    ):
+        expected = f"1 to 3 integers from {least} to {limits[0]}, {limits[1]}, {limits[2]}"
+        raise ValueError(describe(op, argument, expected, repr(given)))
+    x, y, z = padded
+    return x, y, z

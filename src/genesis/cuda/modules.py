@@ -1,0 +1,224 @@
+"""load() and load_inline(): CUDA C++ to kernels that are called like functions."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.native.program import Program, base_name
+from genesis.cuda.kernel import Kernel
+from genesis.errors import DeviceError, describe
+
+_ANY_ARCH = "sm_90"  # where there is no GPU, sources are compiled for this one, so that their errors show
+_REFUSED = {  # flags, and what is there instead
+    "-I": "include_dirs= for this",
+    "--include-path": "include_dirs= for this",
+    "-arch": "no architecture: it is the device's",
+    "--gpu-architecture": "no architecture: it is the device's",
+}
+
+
+class Module:
+    """Kernels that were compiled together: `module.vector_add(…)`, `module["scale<float>"](…)`.
+
+    A template is compiled for the arguments in brackets when it is first asked for, unless load() was told them.
+    """
+
+    def __init__(self, name: str, programs: Sequence[Program], functions: Sequence[str] | None) -> None:
+        self.name = name
+        self._programs = programs
+        self._kernels: dict[str, Kernel] = {}
+        self._units: list[tuple[Program, tuple[str, ...]]] = []  # what is compiled together
+        wanted = (
+            self._declared() if functions is None else [(self._owner(name, "functions"), name) for name in functions]
+        )
+        for program in programs:
+            expressions = tuple(expression for owner, expression in wanted if owner is program)
+            self._units.append((program, expressions))
+            for expression in expressions:
+                self._kernels[_plain(expression)] = Kernel(program, expressions, expression)
+        self._compile_now()
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of its kernels; those of templates as they were asked for."""
+        return [kernel.name for kernel in self._kernels.values()]
+
+    def __getattr__(self, name: str) -> Kernel:
+        if name.startswith("__") or "_kernels" not in vars(self):  # Python's own questions, as of copy()
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def __getitem__(self, name: str) -> Kernel:
+        """The kernel of this name, or a template with its arguments: module["scale<float, 4>"]."""
+        kernel = self._kernels.get(_plain(name))
+        if kernel is None:
+            try:
+                owner = self._owner(name, "name")
+            except ValueError as error:
+                raise KeyError(str(error)) from None
+            kernel = self._kernels[_plain(name)] = Kernel(owner, (name,), name)
+        return kernel
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.functions]
+
+    def __repr__(self) -> str:
+        return f"<genesis.cuda module {self.name}: {', '.join(self.functions) or 'no kernels'}>"
+
+    def cubins(self, arch: str) -> list[bytes]:
+        """Compile for an architecture ("sm_80"), a GPU or none: one cubin per source."""
+        return [program.compiled(arch, expressions).cubin for program, expressions in self._units]
+
+    def build_ahead(self, arch: str) -> list[Path]:
+        """Write the cubins for an architecture next to the sources, where load() finds them without a compiler."""
+        paths = []
+        for program, expressions in self._units:
+            path = program.ahead_path(arch)
+            if path is None:
+                raise ValueError(describe("build_ahead", "self", "a module of load(), which has files", repr(self)))
+            program.build_ahead(arch, expressions, path)
+            paths.append(path)
+        return paths
+
+    def _declared(self) -> list[tuple[Program, str]]:
+        """Every kernel that needs no template arguments."""
+        return [
+            (program, name)
+            for program in self._programs
+            for name, declaration in program.kernels.items()
+            if declaration.template is None
+        ]
+
+    def _owner(self, expression: str, argument: str) -> Program:
+        """The program that declares a kernel."""
+        name = base_name(expression)
+        for program in self._programs:
+            found = program.kernels.get(name)
+            if found is not None and (found.template is None) == ("<" not in expression):
+                return program
+            if found is not None:
+                names = ", ".join(parameter for parameter, _ in found.template or ())
+                expected = (
+                    f"{name}<{names}>, with its template's arguments" if found.template else f"{name}, no template"
+                )
+                raise ValueError(describe(self.name, argument, expected, expression))
+        known = [name for program in self._programs for name in program.kernels]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        expected = f"one of the kernels {', '.join(known) or '(there are none)'}"
+        raise ValueError(describe(self.name, argument, expected, f"{expression}{hint}"))
+
+    def _compile_now(self) -> None:
+        """So that the compiler's errors show here, on a machine without a GPU too, if it has the compiler."""
+        try:
+            arch = f"sm_{driver.get().properties(_current_device()).compute_capability}"
+            real = driver.get().name != "simulated"
+        except DeviceError:
+            arch, real = _ANY_ARCH, False
+        try:
+            self.cubins(arch)
+        except DeviceError:  # no compiler
+            if real:
+                raise
+
+
+def load_inline(
+    name: str,
+    cuda_sources: str | Sequence[str],
+    functions: Sequence[str] | None = None,
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+) -> Module:
+    """Compile CUDA C++ from a string; what is given back has a callable per kernel.
+
+    Compiled once: the cache on disk (GENESIS_CACHE_DIR) knows the source, the headers that it includes, the options,
+    the architecture and the compiler.
+
+    Args:
+        name: of the module, for messages and the cache.
+        cuda_sources: the source, or several, which are compiled as one.
+        functions: kernels to compile; templates with their arguments, "scale<float>". By default every kernel that is
+            no template.
+        options: flags of NVRTC: "--use_fast_math", "-DTILE=16", "-lineinfo".
+        include_dirs: folders with your headers. cuda_fp16.h, mma.h and CUB are found without.
+    Raises: CompileError: the compiler's text: file, line, the source line and the place in it;
+        ValueError: functions names a kernel that is not there.
+    Example:
+        >>> module = genesis.cuda.load_inline("doubling", '''
+        ... extern "C" __global__ void twice(const float* x, float* y, int n) {
+        ...     int i = blockIdx.x * blockDim.x + threadIdx.x;
+        ...     if (i < n) y[i] = 2 * x[i];
+        ... }''')
+        >>> module.twice
+        <kernel twice(const float* x, float* y, int n)>
+    """
+    sources = [cuda_sources] if isinstance(cuda_sources, str) else list(cuda_sources)
+    file_name = f"{_checked_name('load_inline', name)}.cu"
+    if len(sources) > 1:  # each keeps its own line numbers
+        sources = [f'#line 1 "{name}_{index}.cu"\n{source}' for index, source in enumerate(sources)]
+    flags, folders = _checked("load_inline", options, include_dirs)
+    return Module(name, [Program(name, "\n".join(sources), file_name, None, flags, folders)], functions)
+
+
+def load(
+    name: str,
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    functions: Sequence[str] | None = None,
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+) -> Module:
+    """Compile CUDA C++ from files; as load_inline() otherwise.
+
+    Each file is compiled by itself; what they share stands in headers, which are looked for beside the file first. A
+    cubin that `genesis kernels build` left beside a source is taken without compiling, if it was made of this source.
+
+    Raises: FileNotFoundError: there is no such file.
+    """
+    paths = [Path(path) for path in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    flags, folders = _checked("load", options, include_dirs)
+    _checked_name("load", name)
+    programs = [
+        Program(name, path.read_text(encoding="utf-8"), str(path), path.resolve().parent, flags, folders)
+        for path in paths
+    ]
+    return Module(name, programs, functions)
+
+
+def _checked_name(op: str, name: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(describe(op, "name", "letters, digits, '_', '-' and '.'", repr(name)))
+    return name
+
+
+def _checked(op: str, options: Any, include_dirs: Any) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    for argument, given in (("options", options), ("include_dirs", include_dirs)):
+        if isinstance(given, str):
+            raise ValueError(describe(op, argument, "a list of strings", repr(given)))
+    for option in options:
+        for flag, instead in _REFUSED.items():
+            if option.startswith(flag):
+                raise ValueError(describe(op, "options", instead, repr(option)))
+    folders = tuple(Path(folder).resolve() for folder in include_dirs)
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(describe(op, "include_dirs", "folders that exist", folder))
+    return tuple(options), folders
+
+
+def _plain(expression: str) -> str:
+    return "".join(expression.split())
+
+
+def _current_device() -> int:
+    from genesis.cuda.device import current_device
+
+    return current_device()

@@ -1,0 +1,100 @@
+"""Triton kernels on tensors of Genesis and of PyTorch, launched by Genesis: PyTorch's CUDA build is not needed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from genesis.backends.cuda import launch, streams
+from genesis.cuda import arguments
+from genesis.cuda.arguments import Framework, framework_of
+from genesis.cuda.ordering import ordered
+from genesis.errors import DeviceError, DTypeError, describe
+
+
+class TritonKernel:
+    """A @triton.jit function that is launched as in Triton: kernel[grid](x, out, n, BLOCK=1024, num_warps=4)."""
+
+    def __init__(self, kernel: Any) -> None:
+        if not (hasattr(kernel, "arg_names") and hasattr(kernel, "params")):
+            raise DTypeError(describe("triton_kernel", "kernel", "a @triton.jit function", type(kernel).__name__))
+        self.name = self.__name__ = kernel.__name__
+        self.kernel = kernel
+        self._constants = {param.name for param in kernel.params if param.is_constexpr}
+        parameters = inspect.signature(kernel.fn).parameters.values()
+        self._defaults = {
+            parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty
+        }
+
+    def __repr__(self) -> str:
+        return f"<Triton kernel {self.name}({', '.join(self.kernel.arg_names)})>"
+
+    def __getitem__(self, grid: int | Sequence[int] | Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
+        """What launches on this grid: 1 to 3 numbers of programs, or a function of the arguments by name."""
+
+        def call(*args: Any, **named: Any) -> None:
+            self._launch(grid, args, named)
+
+        return call
+
+    def _launch(self, grid: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
+        names = self.kernel.arg_names
+        if len(args) > len(names):
+            raise DTypeError(f"{self.name}: expected {len(names)} arguments ({', '.join(names)}), got {len(args)}")
+        options = {name: value for name, value in named.items() if name not in names}
+        given = {**self._defaults, **dict(zip(names, args, strict=False))}
+        given |= {name: value for name, value in named.items() if name in names}
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise DTypeError(f"{self.name}: expected arguments {', '.join(names)}; {', '.join(missing)} missing")
+        blocks = grid(given) if callable(grid) else grid
+        blocks = (blocks,) if hasattr(blocks, "__index__") else tuple(blocks)
+        by_position = {name: given[name] for name in names if name not in self._constants}
+        constants = {name: given[name] for name in names if name in self._constants}
+        device, frameworks = self._check(by_position)
+        values = [arguments.array_of(v) if framework_of(type(v)) else v for v in by_position.values()]
+        if frameworks == [arguments.GENESIS]:
+            launch.launch(self.kernel, blocks, *values, **constants, **options)
+            return
+        tensors = list(by_position.values())
+        with ordered(tensors, frameworks, device) as stream, streams.use(streams.Stream(device, handle=stream)):
+            launch.launch(self.kernel, blocks, *values, **constants, **options)
+
+    def _check(self, by_position: dict[str, Any]) -> tuple[int, list[Framework]]:
+        """The device of the tensors, and the libraries that they are from."""
+        devices: dict[int, str] = {}
+        frameworks: dict[Framework, None] = {}
+        for name, value in by_position.items():
+            framework = framework_of(type(value))
+            if framework is None:
+                continue
+            device = framework.device_of(value)
+            if device is None:
+                raise DeviceError(describe(self.name, name, "a tensor on a CUDA device", "one on the CPU"))
+            devices.setdefault(device, name)
+            frameworks[framework] = None
+        if len(devices) != 1:
+            found = ", ".join(f"'{name}' on cuda:{device}" for device, name in devices.items()) or "no tensors"
+            raise DeviceError(f"{self.name}: expected tensors on one CUDA device, got {found}")
+        return next(iter(devices)), list(frameworks)
+
+
+def triton_kernel(kernel: Any) -> TritonKernel:
+    """Let a @triton.jit function take tensors of Genesis and of PyTorch; it is launched as in Triton.
+
+    Launched on the current stream of the tensors' library, compiled once and kept, on the simulated device interpreted.
+    It stands above @triton.jit as a decorator:
+
+        @genesis.cuda.triton_kernel
+        @triton.jit
+        def _double_kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+            i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(out_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+        _double_kernel[(4,)](out, x, n, BLOCK=1024)
+
+    Raises: DTypeError: kernel is something else, as what @triton.autotune gives. At a launch: DTypeError: an argument
+        is missing; DeviceError: a tensor is on the CPU, or on another device than the others.
+    """
+    return TritonKernel(kernel)

@@ -60,11 +60,11 @@ class ConvBNReLU(nn.Module):
 
     @property
     def conv(self) -> nn.Conv2d:
-        return self._modules["0"]  # type: ignore[return-value]
+        return self._modules["0"]
 
     @property
     def norm(self) -> nn.BatchNorm2d:
-        return self._modules["1"]  # type: ignore[return-value]
+        return self._modules["1"]
 
     def train(self, mode: bool = True) -> ConvBNReLU:
         forget(self)
@@ -139,7 +139,7 @@ def _geometry(conv: nn.Conv2d) -> _Geometry | None:
         if any(r % 2 for r in reach):
             return None
         padding = (reach[0] // 2, reach[1] // 2)
-    return conv.stride, padding, conv.dilation, conv.groups  # type: ignore[return-value]
+    return conv.stride, padding, conv.dilation, conv.groups
 
 
 def _fits(conv: nn.Conv2d, norm: nn.BatchNorm2d, geometry: _Geometry, input: Tensor, residual: Tensor | None) -> bool:
@@ -215,7 +215,7 @@ def _packed(
     if fold is not None and fold.versions == versions and all(map(operator.is_, fold.operands, operands)):
         return fold.packed
     with torch.no_grad():
-        weight, bias = _folded_operands(*operands, eps)
+        weight, bias = _folded_operands(eps, *operands)
         # A vector of float32 would do the backends no good beside a 16-bit weight.
         packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, *geometry)
     if len(folds) >= _MOST_SHAPES:
@@ -225,8 +225,8 @@ def _packed(
 
 
 def _folded_operands(
-    weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor, var: Tensor,
-    eps: float,
+    eps: float, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor,
+    var: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Weight and bias that do convolution and batch norm at once, in float32 at least."""
     wide = torch.promote_types(weight.dtype, torch.float32)

@@ -40,8 +40,12 @@ def call_cuda(op: str, first: torch.Tensor, *args: Any) -> Any:
         block = torch.empty(num_bytes, dtype=torch.uint8, device=memory_of)
         return block.data_ptr(), block
 
-    with memory.lent_by(allocate), streams.use(streams.Stream(device, handle=stream)):
-        result = getattr(backend, op)(*handles)
+    with memory.lent_by(allocate):
+        if stream == streams.current_handle(device):
+            result = getattr(backend, op)(*handles)
+        else:
+            with streams.use(streams.Stream(device, handle=stream)):
+                result = getattr(backend, op)(*handles)
     return tuple(map(_to_tensor, result)) if isinstance(result, tuple) else _to_tensor(result)
 
 

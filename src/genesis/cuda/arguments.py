@@ -51,6 +51,8 @@ class Framework(Protocol):
 
 
 class GenesisTensors:
+    current_stream = staticmethod(streams.current_handle)
+
     def read(self, tensor: Any) -> tuple[Any, Any]:
         handle = tensor.array.handle
         if type(handle) is DeviceArray:
@@ -67,9 +69,6 @@ class GenesisTensors:
         handle = tensor.array.handle
         return handle.device_index if type(handle) is DeviceArray else None
 
-    def current_stream(self, device: int) -> int:
-        return streams.current_handle(device)
-
     def use_on(self, tensor: Any, stream: int) -> None:
         tensor.array.handle.storage.record_stream(stream)
 
@@ -79,6 +78,8 @@ class GenesisTensors:
 
 class ForeignArrays:
     """Arrays of other libraries: shown to Genesis at each launch, and used on its current stream."""
+
+    current_stream = staticmethod(streams.current_handle)
 
     def read(self, tensor: Any) -> tuple[Any, Any]:
         array = _import(tensor)
@@ -94,9 +95,6 @@ class ForeignArrays:
 
     def device_of(self, tensor: Any) -> int | None:
         return self.describe(tensor).device
-
-    def current_stream(self, device: int) -> int:
-        return streams.current_handle(device)
 
     def use_on(self, tensor: Any, stream: int) -> None:
         """Its owner cannot be told; the caller keeps it until the stream is done."""

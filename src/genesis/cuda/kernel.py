@@ -67,7 +67,7 @@ class Kernel:
         stream: Any = None,
         strided: bool = False,
     ) -> None:
-        if callable(grid):
+        if grid is not None and callable(grid):
             grid = grid(*args)
         marks: list[Any] = [grid, block, shared, strided]
         values: list[Any] = []
@@ -97,12 +97,13 @@ class Kernel:
                 self._prepared[key] = launch
         if launch is not None:  # None: an empty grid
             try:
-                if stream is None and launch.stream_of is not None:
-                    launch.run(launch.stream_of(launch.device), values)
+                run, device, frameworks, stream_of, written = launch
+                if stream is None and stream_of is not None:
+                    run(stream_of(device), values)
                 else:
-                    with ordered(args, launch.frameworks, launch.device, stream) as handle:
-                        launch.run(handle, values)
-                for index, note_write in launch.written:
+                    with ordered(args, frameworks, device, stream) as chosen:
+                        run(chosen, values)
+                for index, note_write in written:
                     note_write(args[index])
                 return
             except (struct.error, OverflowError):  # a number that its type does not hold

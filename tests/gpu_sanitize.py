@@ -87,6 +87,24 @@ def infer_with_packed_weights() -> None:
     assert difference.abs().max().item() < 1e-4
 
 
+def train_fused_convolutions() -> None:
+    """In bfloat16: a 1×1 convolution to more channels, whose output is never written, and one that writes it."""
+    for num_inputs, num_outputs in ((20, 40), (40, 20)):
+        x, residual = genesis.randn(2, num_inputs, 9, 9), genesis.randn(2, num_outputs, 9, 9)
+        genesis.manual_seed(0)
+        layer = nn.ConvBNReLU(num_inputs, num_outputs, 1)
+        results = []
+        for device in ("cpu", "cuda"):
+            layer.zero_grad()
+            layer.to(device)
+            layer.conv.to(genesis.bfloat16)
+            y = layer(x.to(device).bfloat16(), residual.to(device).bfloat16())
+            y.float().square().sum().backward()
+            results.append([y.float().cpu(), layer.conv.weight.grad.float().cpu(), layer.norm.weight.grad.cpu()])
+        for expected, actual in zip(*results, strict=True):
+            assert (actual - expected).norm().item() < 0.03 * expected.norm().item()
+
+
 def launch_kernels_of_users() -> None:
     """Those of examples/kernels; the simulated device has no CUDA C++, so there it is one in Triton."""
     if genesis.cuda.get_device_name() == "simulated":
@@ -136,6 +154,7 @@ STEPS: dict[str, Callable[[], None]] = {
         infer_with_packed_weights,
         launch_kernels_of_users,
         convolve_with_own_kernels,
+        train_fused_convolutions,
     )
 }
 

@@ -11,9 +11,12 @@ those of optimizers, generators and layers that the fuzzer does not draw.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -30,6 +33,7 @@ from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD,
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
+from tests.cuda.test_custom_op import square
 
 
 def draw_numbers() -> None:
@@ -58,6 +62,21 @@ def step_optimizers() -> None:
                 scaler.update()
             results.append([weight[-1].item() for weight in weights])
         assert all(abs(a - b) < 1e-5 for a, b in zip(*results, strict=True)), f"{make.__name__}: {results}"
+
+
+def attend_in_16_bits() -> None:
+    """Blocks that the copy engine fetches, whole and cut off, forward and backward; heads of 64 and 128."""
+    for size, length, causal in ((64, 200, True), (128, 130, False), (128, 261, True)):
+        genesis.manual_seed(0)
+        operands = [genesis.randn(2, length, size).to(genesis.bfloat16) for _ in range(3)]
+        results = []
+        for device, dtype in (("cpu", genesis.float32), ("cuda", genesis.bfloat16)):
+            qkv = [x.to(device=device, dtype=dtype).requires_grad_() for x in operands]
+            y = F.scaled_dot_product_attention(*qkv, is_causal=causal)
+            y.square().sum().backward()
+            results.append([x.detach().cpu().to(genesis.float32) for x in (y, *(x.grad for x in qkv))])
+        for expected, result in zip(*results, strict=True):
+            assert ((result - expected).norm() / expected.norm()).item() < 0.02
 
 
 def infer_with_packed_weights() -> None:
@@ -97,9 +116,27 @@ def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray)
     return storage.to_cpu(out)
 
 
+def launch_kernels_of_users() -> None:
+    """Those of examples/kernels; the simulated device has no CUDA C++, so there it is one in Triton."""
+    if genesis.cuda.get_device_name() == "simulated":
+        x = genesis.randn(100, device="cuda")
+        assert square(x).tolist() == (x * x).tolist()
+        return
+    with mock.patch("torch.cuda.is_available", return_value=False):  # PyTorch stays on the CPU
+        for path in sorted((Path(__file__).parents[1] / "examples" / "kernels").glob("*.py")):
+            importlib.import_module(f"examples.kernels.{path.stem}").check()
+
+
 STEPS: dict[str, Callable[[], None]] = {
     step.__name__: step
-    for step in (draw_numbers, step_optimizers, infer_with_packed_weights, convolve_with_own_kernels)
+    for step in (
+        draw_numbers,
+        step_optimizers,
+        attend_in_16_bits,
+        infer_with_packed_weights,
+        convolve_with_own_kernels,
+        launch_kernels_of_users,
+    )  # fmt: skip
 }
 
 

@@ -27,6 +27,10 @@ class CheckpointError(GenesisError, ValueError):
     """A file that is no complete checkpoint, or that does not fit the model."""
 
 
+class GrowthError(GenesisError, ValueError):
+    """A growth step that cannot be done; the network and its optimizer are as they were before it."""
+
+
 class OutOfMemoryError(GenesisError, RuntimeError):
     """The device has no room for what was asked."""
 

@@ -86,12 +86,29 @@ def test_gradcheck(mask: Any) -> None:
     assert genesis.autograd.gradcheck(lambda *qkv: attend(*qkv, to_genesis(mask)), leaves)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_formula_rounds_only_its_result(dtype: torch.dtype, autocast: bool) -> None:
+    """Scores near 60: rounded to 16 bits, they would be off by up to a fourth."""
+    q, k, v = (x.to(dtype) for x in (4 * normal(3, 20, 16), 4 * normal(3, 30, 16), normal(3, 30, 8)))
+    mask = normal(20, 30).to(dtype)
+    exact = reference(q.double(), k.double(), v.double(), mask.double())
+    lower = to_genesis(q).dtype
+    given = [to_genesis(x.float() if autocast else x) for x in (q, k, v)]
+    with genesis.autocast("cpu", lower, enabled=autocast):
+        y = attend(*given, to_genesis(mask, True))
+    assert y.dtype is lower
+    spacing = torch.finfo(dtype).eps * exact.abs()
+    assert ((y.to_torch().double() - exact).abs() <= 0.51 * spacing + 1e-5).all()
+
+
 Q, K = genesis.zeros(2, 3, 5, 8), genesis.zeros(2, 3, 6, 8)
 REFUSALS = [
     (lambda: attend(Q[0, 0, 0], K, K), ShapeError, "'query': expected at least 2 dimensions"),
     (lambda: attend(Q, K[..., :4], K), ShapeError, r"'key': expected \(…, S, 8\), as query's last size"),
     (lambda: attend(Q, K, K[:, :, :4]), ShapeError, r"'value': expected \(…, 6, V\), as many rows as key has"),
     (lambda: attend(Q, K, K.double()), DTypeError, r"'value': expected the dtype of query, genesis\.float32"),
+    (lambda: attend(Q, K.half(), K, dropout_p=0.5), DTypeError, "'key': expected the dtype of query, genesis.float32"),
     (lambda: attend(Q.long(), K, K), DTypeError, "'query': expected a floating dtype"),
     (lambda: attend(Q, K, None), DTypeError, "'value': expected a Tensor, got NoneType"),
     (lambda: attend(Q, K, K, dropout_p=2.0), ValueError, r"'dropout_p': expected a probability in \[0, 1\], got 2"),

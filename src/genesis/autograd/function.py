@@ -138,6 +138,8 @@ class Function:
             for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
                 if variable.array.dtype.is_floating_point and not any(output is x for x in ctx.non_differentiable):
                     variable.requires_grad, variable._node, variable._output_index = True, node, index
+        if state.observer is not None:
+            state.observer(cls, args, kwargs, variables)
         return tuple(variables) if outputs is result else variables[0]
 
 
@@ -194,6 +196,8 @@ class Node:
                     ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
                 )
         results = results if isinstance(results, tuple) else (results,)
+        if not any(result is not None for result in results[len(self.edges) :]):
+            results = results[: len(self.edges)]  # None for arguments that were left to their defaults
         if len(results) != len(self.edges):
             raise GraphError(
                 f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of "

@@ -1,16 +1,20 @@
-"""Per thread: whether ops are recorded, and what amp.autocast does to their inputs."""
+"""Per thread: whether ops are recorded, what amp.autocast does to their inputs, and who watches the calls."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 
 class _State(threading.local):
     recording: bool = True
     autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None  # set by genesis.amp
+    observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None] | None = (
+        None  # sees each call, see observe
+    )
 
 
 state = _State()
@@ -28,6 +32,16 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
 
     def __exit__(self, *exception: object) -> None:
         state.recording = self._before
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Inside, functions take their inputs as they come."""
+    before, state.autocast = state.autocast, None
+    try:
+        yield
+    finally:
+        state.autocast = before
 
 
 class _GradMode:
@@ -69,6 +83,16 @@ class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
     """Record again, inside a no_grad block."""
 
     mode = True
+
+
+@contextlib.contextmanager
+def observe(observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None]) -> Iterator[None]:
+    """Have observer(function, args, kwargs, outputs) called after each Function.apply of this thread."""
+    before, state.observer = state.observer, observer
+    try:
+        yield
+    finally:
+        state.observer = before
 
 
 def is_grad_enabled() -> bool:

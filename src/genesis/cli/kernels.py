@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+from genesis.cli.exit_codes import FAILED
+from genesis.errors import CompileError
 
 HELP = "compile the CUDA C++ kernels that pyproject.toml names, ahead of time"
 
@@ -20,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from genesis.cuda.build import build
 
-    for path in build(arguments.root, arguments.arch):
-        print(f"{path} ({path.stat().st_size / 1024:.0f} KiB)")
+    try:
+        for path in build(arguments.root, arguments.arch):
+            print(f"{path} ({path.stat().st_size / 1024:.0f} KiB)")
+    except CompileError as error:  # as the compiler gave it: lines, and the caret below its place
+        print(error, file=sys.stderr)
+        return FAILED
     return 0

@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> plans.TuningReport:
+
     height, width = (arguments.size * 2)[:2]
     dtype = _DTYPES[arguments.dtype]
     model = models.create(arguments.model).to(arguments.device, dtype)

@@ -15,7 +15,12 @@ from genesis.cuda.kernel import Kernel
 from genesis.errors import DeviceError, describe
 
 _ANY_ARCH = "sm_90"  # where there is no GPU, sources are compiled for this one, so that their errors show
-_REFUSED = {"-I": "include_dirs=", "--include-path": "include_dirs=", "-arch": "arch=", "--gpu-architecture": "arch="}
+_REFUSED = {  # flags, and what is there instead
+    "-I": "include_dirs= for this",
+    "--include-path": "include_dirs= for this",
+    "-arch": "no architecture: it is the device's",
+    "--gpu-architecture": "no architecture: it is the device's",
+}
 
 
 class Module:
@@ -45,7 +50,7 @@ class Module:
         return [kernel.name for kernel in self._kernels.values()]
 
     def __getattr__(self, name: str) -> Kernel:
-        if name.startswith("__"):
+        if name.startswith("__") or "_kernels" not in vars(self):  # Python's own questions, as of copy()
             raise AttributeError(name)
         try:
             return self[name]
@@ -201,7 +206,7 @@ def _checked(op: str, options: Any, include_dirs: Any) -> tuple[tuple[str, ...],
     for option in options:
         for flag, instead in _REFUSED.items():
             if option.startswith(flag):
-                raise ValueError(describe(op, "options", f"{instead} for this", repr(option)))
+                raise ValueError(describe(op, "options", instead, repr(option)))
     folders = tuple(Path(folder).resolve() for folder in include_dirs)
     for folder in folders:
         if not folder.is_dir():

@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, modes
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import softmax
 from genesis.functional.comparison import ne
+from genesis.functional.conversion import cast
 from genesis.functional.elementwise import add, mul, where
 from genesis.functional.linalg import matmul
 from genesis.functional.random import dropout
@@ -72,10 +73,7 @@ class Attention(ArrayFunction):
     def forward(
         ctx: Any, query: NDArray, key: NDArray, value: NDArray, mask: NDArray | None, *, is_causal: bool, scale: float
     ) -> NDArray:
-        for argument, array in (("key", key), ("value", value)):
-            if array.dtype is not query.dtype:
-                expected = f"the dtype of query, {query.dtype}"
-                raise DTypeError(describe("scaled_dot_product_attention", argument, expected, array.dtype))
+        _check_dtypes(query, key, value)
         if mask is not None and mask.dtype.name != "bool":
             mask = mask.to(query.dtype)
         y, saved = query.attention(key, value, mask, is_causal, scale)
@@ -90,22 +88,35 @@ class Attention(ArrayFunction):
 
 
 def _by_formula(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float) -> Any:
-    """The same from single functions, where weights are dropped or the mask has a gradient."""
-    scores = mul(matmul(query, transpose(key, -2, -1)), scale)
-    seen = None
-    if is_causal:
-        rows, columns = scores.array.shape[-2:]
-        seen = tril(scores._like(scores.array.full_like(True, (rows, columns), dtypes.bool_)))
-    elif mask is not None and mask.array.dtype.name == "bool":
-        seen = mask
-    elif mask is not None:
-        scores, seen = add(scores, mask), ne(mask, -math.inf)
-    if seen is None:
-        weights = softmax(scores, -1)
-    else:  # the lowest finite number, not −∞: a query that sees no key must give 0, not NaN
-        lowest = -65504.0 if scores.array.dtype.name == "float16" else -3e38
-        weights = where(seen, softmax(where(seen, scores, lowest), -1), 0.0)
-    return matmul(dropout(weights, dropout_p), value)
+    """The same from single functions, where weights are dropped or the mask has a gradient; in float32 at least."""
+    if modes.state.autocast is not None:
+        query, key, value = modes.state.autocast(Attention, (query, key, value))
+    _check_dtypes(query.array, key.array, value.array)
+    dtype = query.array.dtype
+    wide = dtypes.promote(dtype, dtypes.float32)
+    with modes.without_autocast():
+        query, key, value = (cast(x, wide) for x in (query, key, value))
+        scores = mul(matmul(query, transpose(key, -2, -1)), scale)
+        seen = None
+        if is_causal:
+            rows, columns = scores.array.shape[-2:]
+            seen = tril(scores._like(scores.array.full_like(True, (rows, columns), dtypes.bool_)))
+        elif mask is not None and mask.array.dtype.name == "bool":
+            seen = mask
+        elif mask is not None:
+            scores, seen = add(scores, cast(mask, wide)), ne(mask, -math.inf)
+        if seen is None:
+            weights = softmax(scores, -1)
+        else:  # the lowest finite number, not −∞: a query that sees no key must give 0, not NaN
+            weights = where(seen, softmax(where(seen, scores, -3e38), -1), 0.0)
+        return cast(matmul(dropout(weights, dropout_p), value), dtype)
+
+
+def _check_dtypes(query: NDArray, key: NDArray, value: NDArray) -> None:
+    for argument, array in (("key", key), ("value", value)):
+        if array.dtype is not query.dtype:
+            expected = f"the dtype of query, {query.dtype}"
+            raise DTypeError(describe("scaled_dot_product_attention", argument, expected, array.dtype))
 
 
 def _repeated_heads(op: str, query: Tensor, argument: str, x: Tensor) -> Any:

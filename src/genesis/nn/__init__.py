@@ -49,6 +49,8 @@ from genesis.nn.modules.loss import L1Loss as L1Loss
 from genesis.nn.modules.loss import MSELoss as MSELoss
 from genesis.nn.modules.loss import NLLLoss as NLLLoss
 from genesis.nn.modules.loss import SmoothL1Loss as SmoothL1Loss
+from genesis.nn.modules.multibranch import Branch as Branch
+from genesis.nn.modules.multibranch import MultiBranch as MultiBranch
 from genesis.nn.modules.normalization import GroupNorm as GroupNorm
 from genesis.nn.modules.normalization import InstanceNorm1d as InstanceNorm1d
 from genesis.nn.modules.normalization import InstanceNorm2d as InstanceNorm2d

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from genesis import backends
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import array, attention, driver
+from genesis.backends.cuda.array import DeviceArray
+from genesis.errors import OutOfMemoryError
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -106,6 +110,95 @@ def test_attention_of_any_strides(cuda: Backend, cpu: Backend, put: Put, get: Ge
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1, 2), (0,)], ids=str)
 def test_attention_leading_dimensions(cuda: Backend, cpu: Backend, put: Put, get: Get, lead: tuple[int, ...]) -> None:
     check(cuda, cpu, put, get, random(*lead, 6, 8), random(*lead, 7, 8), random(*lead, 7, 8))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "head", "value_size"),
+    [(200, 200, 64, 64), (130, 261, 128, 128), (261, 130, 72, 40), (3, 150, 16, 128), (130, 1, 64, 64)],
+)
+def test_attention_by_the_copy_engine(
+    cuda: Backend, cpu: Backend, put: Put, get: Get,
+    num_queries: int, num_keys: int, head: int, value_size: int, dtype: torch.dtype, is_causal: bool,
+) -> None:  # fmt: skip
+    query, key = random(2, num_queries, head, dtype=dtype), random(2, num_keys, head, dtype=dtype)
+    value = random(2, num_keys, value_size, dtype=dtype)
+    arrays = [put(x) for x in (query, key, value)]
+    assert attention._fetchable(*arrays) == (driver.get().properties(0).compute_capability >= 90)
+    check(cuda, cpu, put, get, query, key, value, None, is_causal)
+
+
+def test_what_the_copy_engine_cannot_fetch(cuda: Backend, put: Put) -> None:
+    fine = random(4, 20, 24, dtype=torch.float16)
+    for x in (
+        fine.float(),
+        fine[..., 1:],
+        fine[..., ::2],
+        fine[..., :20].contiguous(),
+        fine[:0],
+        fine[:, :1].expand(4, 5, 24),
+    ):
+        assert not attention._fetchable(put(x))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "room", "slab"),
+    [
+        (torch.bfloat16, 2**19, (3, 320, 256)),
+        (torch.bfloat16, 2**17, (1, 320, 256)),
+        (torch.bfloat16, 2**16, (1, 128, 256)),
+        (torch.bfloat16, 2**14, (1, 64, 256)),
+        (torch.float64, 2**14, (1, 64, 192)),
+    ],
+)
+def test_attention_backward_in_slabs(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, monkeypatch: pytest.MonkeyPatch,
+    room: int, slab: tuple[int, int, int], dtype: torch.dtype, is_causal: bool,
+) -> None:  # fmt: skip
+    """As much of the gradients of scores as there is memory for."""
+    shapes, empty = [], array.empty
+
+    def scarce(shape: tuple[int, ...], *rest: Any) -> DeviceArray:
+        if math.prod(shape) > room:
+            raise OutOfMemoryError("no room")
+        shapes.append(shape)
+        return empty(shape, *rest)
+
+    monkeypatch.setattr(array, "empty", scarce)
+    query, key, value = (random(3, size, 16, dtype=dtype) for size in (170, 300, 300))
+    check(cuda, cpu, put, get, query, key, value, None, is_causal)
+    assert slab in shapes
+
+
+def test_no_memory_for_any_slab(cuda: Backend, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = put(random(1, 40, 16))
+    y, saved = cuda.attention(x, x, x, None, False, 1.0)
+    empty = array.empty
+
+    def scarce(shape: tuple[int, ...], *rest: Any) -> DeviceArray:
+        if shape == (1, 64, 64):
+            raise OutOfMemoryError("no room")
+        return empty(shape, *rest)
+
+    monkeypatch.setattr(array, "empty", scarce)
+    with pytest.raises(OutOfMemoryError, match="no room"):
+        cuda.attention_backward(y, x, x, x, None, y, saved, False, 1.0)
+
+
+@pytest.mark.parametrize("scale", [-0.4, 0.0])
+def test_attention_of_any_scale(cuda: Backend, cpu: Backend, put: Put, get: Get, scale: float) -> None:
+    query, key, value = random(1, 9, 16), random(1, 40, 16), random(1, 40, 16)
+    wide = [x.double() for x in (query, key, value)]
+    expected, probabilities = cpu.attention(*wide, None, False, scale)
+    arrays = [put(x) for x in (query, key, value)]
+    y, saved = cuda.attention(*arrays, None, False, scale)
+    close(get(y), expected, torch.float32)
+    gradients = cpu.attention_backward(expected, *wide, None, expected, probabilities, False, scale)
+    results = cuda.attention_backward(put(expected.float()), *arrays, None, y, saved, False, scale)
+    for result, wanted in zip(results, gradients, strict=True):
+        close(get(result), wanted, torch.float32)
 
 
 def test_attention_of_large_scores(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:

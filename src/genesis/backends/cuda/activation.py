@@ -28,9 +28,12 @@ def tanh_backward(grad: DeviceArray, y: DeviceArray) -> DeviceArray: return appl
 
 
 def gelu(x: DeviceArray, approximate: str) -> DeviceArray:
-    return apply(kernels._gelu_tanh_kernel if approximate == "tanh" else kernels._gelu_kernel, x, floats_only=True)
+    if approximate == "tanh":
+        return apply(kernels._gelu_tanh_kernel, x, floats_only=True)
+    return apply(kernels._gelu_16_bit_kernel if x.dtype.itemsize == 2 else kernels._gelu_kernel, x, floats_only=True)
 
 
 def gelu_backward(grad: DeviceArray, x: DeviceArray, approximate: str) -> DeviceArray:
-    op = kernels._gelu_tanh_backward_kernel if approximate == "tanh" else kernels._gelu_backward_kernel
-    return apply(op, grad, x)
+    if approximate == "tanh":
+        return apply(kernels._gelu_tanh_backward_kernel, grad, x)
+    return apply(kernels._gelu_16_bit_backward_kernel if x.dtype.itemsize == 2 else kernels._gelu_backward_kernel, grad, x)

@@ -189,13 +189,17 @@ class _Builder(InterpreterBuilder):
         if not self.regions.contain(addresses[used], num_bytes):
             raise KernelError(f"{self.kernel_name}: {what} outside of every array, in program {self.grid_idx}")
 
-    def create_masked_load(self, ptrs: TensorHandle, mask: TensorHandle, other: Any, *rest: Any) -> TensorHandle:
+    def create_masked_load(
+        self, ptrs: TensorHandle, mask: TensorHandle, other: Any, *rest: Any, **options: Any
+    ) -> TensorHandle:
         self._check("load", ptrs, mask.data)
-        return super().create_masked_load(ptrs, mask, other, *rest)
+        return super().create_masked_load(ptrs, mask, other, *rest, **options)
 
-    def create_masked_store(self, ptrs: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any) -> Any:
+    def create_masked_store(
+        self, ptrs: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any, **options: Any
+    ) -> Any:
         self._check("store", ptrs, mask.data)
-        return super().create_masked_store(ptrs, value, mask, *rest)
+        return super().create_masked_store(ptrs, value, mask, *rest, **options)
 
     def create_atomic_rmw(self, op: Any, ptr: TensorHandle, val: Any, mask: TensorHandle, *rest: Any) -> TensorHandle:
         self._check("atomic", ptr, mask.data)

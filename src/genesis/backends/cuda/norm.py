@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from genesis.backends.cuda import array, reduction, storage
@@ -87,19 +88,19 @@ def _norm_rows_backward(
     num_blocks = -(-num_rows // tile["BLOCK_ROWS"])
     num_programs = min(num_blocks, programs(x.device_index) * 2 // tile["num_warps"]) if num_columns else 0
     grad_input = array.empty(x.shape, x.dtype, x.device_index) if needs[0] else None
-    wide = accumulator(x.dtype)
-    shares = [
-        array.empty((num_programs, num_columns), wide, x.device_index) if needed else None
-        for needed in (needs[1] and weight is not None, needs[2])
-    ]
+    wanted = [needs[1] and weight is not None, needs[2]]
+    both = array.empty((sum(wanted), num_programs, num_columns), accumulator(x.dtype), x.device_index)
+    parts = _planes(both)
+    shares = [next(parts) if is_wanted else None for is_wanted in wanted]
     args = (grad_input, *shares, grad, x, weight, mean, inverse_std, num_rows, num_columns, num_blocks)
     if num_programs:
         kernel = kernels._layer_norm_backward_kernel
         launch(kernel, (num_programs,), *args, COMPUTE=COMPUTE[x.dtype], WIDE=_is_wide(x), **tile)
-    dtype = x.dtype if weight is None else weight.dtype
+    totals: Iterator[DeviceArray] = iter(())
+    if any(wanted):
+        totals = _planes(reduction.sum_in(both, (1,), False, x.dtype if weight is None else weight.dtype))
     shape = x.shape[len(lead) :]
-    sums = (None if share is None else reduction.sum_in(share, (0,), False, dtype) for share in shares)
-    return grad_input, *(None if total is None else _reshaped(total, shape) for total in sums)
+    return grad_input, *(_reshaped(next(totals), shape) if is_wanted else None for is_wanted in wanted)
 
 
 def _long_rows_backward(
@@ -162,23 +163,22 @@ def batch_norm_backward(
 ) -> Gradients:  # fmt: skip
     x, weight = _dense(x), _contiguous(weight)
     grad = _in_order_of(grad, x)
-    grad_input = grad_weight = grad_bias = None
-    dtype = x.dtype if weight is None else weight.dtype
-    average = slope = None
+    grad_input = None
+    gradients: list[DeviceArray | None] = [None] * 4  # of weight and bias; the averages that the input's takes
     if (training and needs[0]) or needs[1] or needs[2]:
         plan = walk(x, _all_but_channels(x))
-        sums, products = _gradient_sums(grad, x, mean, 1, plan)
-        if needs[1]:
-            grad_weight = apply(kernels._product_kernel, products, inverse_std, dtype=dtype)
-        if needs[2]:
-            grad_bias = storage.cast(sums, dtype)
-        if training:
-            scale = 1.0 / max(plan.num_reduced, 1)
-            factor = 1.0 if weight is None else weight
-            average, slope = (
-                apply(kernels._scaled_product_kernel, part, factor, scale, dtype=part.dtype)
-                for part in (sums, products)
-            )
+        dtypes = [x.dtype if weight is None else weight.dtype] * 2 + [accumulator(x.dtype)] * 2
+        wanted = (needs[1], needs[2], training, training)
+        gradients = [
+            array.empty((plan.num_kept,), dtype, x.device_index) if is_wanted else None
+            for dtype, is_wanted in zip(dtypes, wanted, strict=True)
+        ]
+        num_programs, constants = reduction.merging(plan.num_splits, plan.num_kept)
+        args = (*gradients, *_partial_sums(grad, x, mean, 1, plan), inverse_std, weight)
+        numbers = (1.0 / max(plan.num_reduced, 1), plan.num_kept, plan.num_splits)
+        compute = COMPUTE[accumulator(x.dtype)]
+        launch(kernels._channel_gradients_kernel, (num_programs,), *args, *numbers, COMPUTE=compute, **constants)
+    grad_weight, grad_bias, average, slope = gradients
     if needs[0]:
         grad_input = array.empty(x.shape, x.dtype, x.device_index, x.strides)
         _normalize_backward(grad_input, grad, x, mean, inverse_std, weight, average, slope, _channel_rows(x))
@@ -327,14 +327,22 @@ def _gradient_sums(
     grad: DeviceArray, x: DeviceArray, mean: DeviceArray, rows_per_statistic: int, plan: Walk
 ) -> tuple[DeviceArray, DeviceArray]:
     """Per kept element of the walk: Σ grad, Σ grad·(x − mean)."""
+    sums, products = _partial_sums(grad, x, mean, rows_per_statistic, plan)
+    if plan.num_splits == 1:
+        return _reshaped(sums, sums.shape[1:]), _reshaped(products, products.shape[1:])
+    return reduction.sum_in(sums, (0,), False, sums.dtype), reduction.sum_in(products, (0,), False, sums.dtype)
+
+
+def _partial_sums(
+    grad: DeviceArray, x: DeviceArray, mean: DeviceArray, rows_per_statistic: int, plan: Walk
+) -> tuple[DeviceArray, DeviceArray]:
+    """The same, per split as well: (splits, kept)."""
     wide = accumulator(x.dtype)
     shape = (plan.num_splits, plan.num_kept)
     sums, products = (array.empty(shape, wide, x.device_index) for _ in range(2))
     args = (sums, products, grad, x, mean, rows_per_statistic, *plan.args)
     launch(kernels._gradient_sums_kernel, plan.grid, *args, COMPUTE=COMPUTE[x.dtype], **plan.constants)
-    if plan.num_splits == 1:
-        return _reshaped(sums, shape[1:]), _reshaped(products, shape[1:])
-    return reduction.sum_in(sums, (0,), False, wide), reduction.sum_in(products, (0,), False, wide)
+    return sums, products
 
 
 # --- shapes and orders of memory --------------------------------------------------------------------------------------
@@ -347,7 +355,8 @@ def _rows(x: DeviceArray, normalized_ndim: int) -> tuple[Shape, int, int]:
 def _row_tile(num_rows: int, num_columns: int) -> dict[str, int]:
     block_columns = power_of_2(num_columns)
     block_rows = min(max(_TILE // block_columns, 1), power_of_2(num_rows))
-    num_warps = max(4, min(block_columns // 512, 16))
+    # No more threads than elements: those that hold copies would write theirs to shared memory as well.
+    num_warps = max(min(4, max(block_rows * block_columns // 128, 1)), min(block_columns // 512, 16))
     return {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": num_warps}
 
 
@@ -382,6 +391,12 @@ def _in_strides(x: DeviceArray, strides: Shape) -> DeviceArray:
 def _reshaped(x: DeviceArray, shape: Shape) -> DeviceArray:
     """A view of a contiguous array."""
     return x.view(shape, contiguous_strides(shape), x.offset)
+
+
+def _planes(x: DeviceArray) -> Iterator[DeviceArray]:
+    """Views of a contiguous array, one for each index of its first dimension."""
+    for i in range(x.shape[0]):
+        yield x.view(x.shape[1:], x.strides[1:], x.offset + i * x.strides[0])
 
 
 def _floats_only(op: str, x: DeviceArray) -> None:

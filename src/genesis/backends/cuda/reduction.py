@@ -184,11 +184,14 @@ class Moments(NamedTuple):
 
     @property
     def merging(self) -> tuple[int, dict[str, Any]]:
-        """Of a kernel that merges them: its number of programs, its constants."""
-        block_splits = power_of_2(self.counts.shape[0])
-        block_kept = min(max(2048 // block_splits, 1), power_of_2(self.num_kept))
-        constants = {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
-        return -(-self.num_kept // block_kept), constants
+        return merging(self.counts.shape[0], self.num_kept)
+
+
+def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
+    """Of a kernel that merges splits as it reads: its number of programs, its constants."""
+    block_splits = power_of_2(num_splits)
+    block_kept = min(max(2048 // block_splits, 1), power_of_2(num_kept))
+    return -(-num_kept // block_kept), {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
 
 
 def moments(x: DeviceArray, plan: Walk) -> Moments:

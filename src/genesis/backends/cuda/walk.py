@@ -17,7 +17,7 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.pointwise import collapse
 from genesis.shapes import Shape, strides_in_order
 
-_TILE = 2048  # elements of a tile: 16 in each thread of 4 warps
+_TILE = 4096  # elements of a tile: 32 in each thread of 4 warps
 _KEPT = 128  # of those, kept ones that lie side by side: 512 bytes of float32
 _LEAST_TILES = 4  # per program, for a split to pay
 _WAVES = 8  # programs per multiprocessor
@@ -64,6 +64,8 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
     kept_shape, (kept_steps,) = _merge(shape, strides, kept)
     shape_in, (steps_in,) = _merge(shape, strides, list(dims))
     num_kept, num_reduced = math.prod(kept_shape), math.prod(shape_in)
+    if num_kept == 1:
+        kept_steps = (0,) * len(kept_shape)  # a row offset that divides by 16, as vector loads need it to
     cut = 0 if len(shape_in) > 1 and shape_in[-1] < 16 else len(shape_in) - 1
     outer, outer_steps, inner, inner_steps = shape_in[:cut], steps_in[:cut], shape_in[cut:], steps_in[cut:]
     inner_size = math.prod(inner)
@@ -89,12 +91,12 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
         (
             (num_kept, num_tiles, tiles_per_split, num_inner_blocks, inner_size),
             _inner_first(kept_shape, kept_steps),
-            _inner_first(outer, outer_steps) or (1, 0),
+            _inner_first(outer, outer_steps) or (1, 0),  # a kernel takes no empty tuple
             _inner_first(inner, inner_steps),
         ),
         {
             "KEPT_RANK": len(kept_shape),
-            "OUTER_RANK": max(len(outer), 1),
+            "OUTER_RANK": len(outer),
             "INNER_RANK": len(inner),
             "WIDE": max(reach, num_kept * num_splits, inner_size) + _TILE >= 2**31,
             "BLOCK_KEPT": block_kept,

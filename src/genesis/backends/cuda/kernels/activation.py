@@ -59,6 +59,31 @@ def _gelu_backward_kernel(grad, x):
 
 
 @triton.jit
+def _normal_cdf(x):
+    """Φ(x), to 1e-7, and e^(−x²/2): enough for results of 16 bits, and fewer instructions than erf and exp.
+
+    Source: Abramowitz & Stegun 1964, 7.1.26.
+    """
+    density = tl.exp(-0.5 * x * x)
+    t = 1.0 / (1.0 + 0.23164190 * tl.abs(x))
+    series = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
+    tail = density * t * series
+    return tl.where(x < 0, tail, 1.0 - tail), density
+
+
+@triton.jit
+def _gelu_16_bit_kernel(x):
+    cdf, _ = _normal_cdf(x)
+    return x * cdf
+
+
+@triton.jit
+def _gelu_16_bit_backward_kernel(grad, x):
+    cdf, density = _normal_cdf(x)
+    return grad * (cdf + 0.3989422804014327 * x * density)
+
+
+@triton.jit
 def _gelu_tanh_kernel(x):
     # (1 + tanh u) / 2 is σ(2u), without the cancellation for negative u
     return x * _logistic(1.5957691216057308 * (x + 0.044715 * x * x * x))
@@ -141,6 +166,8 @@ SPECIMENS = [
     *(specimen(op, float32, float32) for op in _BACKWARDS),
     *(specimen(op, float32, 0.5) for op in (_leaky_relu_kernel, _elu_kernel)),
     *(specimen(op, float32, float32, 0.5) for op in (_leaky_relu_backward_kernel, _elu_backward_kernel)),
+    specimen(_gelu_16_bit_kernel, bfloat16),
+    specimen(_gelu_16_bit_backward_kernel, bfloat16, bfloat16),
     specimen(_softplus_kernel, float32, 2.0, 20.0),
     specimen(_softplus_backward_kernel, float32, float32, 2.0, 20.0),
 ]

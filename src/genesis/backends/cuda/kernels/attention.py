@@ -1,7 +1,9 @@
 """Attention without the matrix of scores in memory: softmax runs along the keys, block by block.
 
-Sources: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691 (order of the loops, two backward kernels).
+Sources: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691 (order of the loops).
 Scores are kept in units of log 2, because exp2 is what the hardware has: s = scale · log₂e · q·kᵀ (+ log₂e · mask).
+
+TMA: blocks are moved by the copy engine of sm_90, which needs no threads to work out addresses and puts zeros outside.
 """
 
 import triton
@@ -18,15 +20,39 @@ _LOG2_E = tl.constexpr(LOG2_E)
 
 
 @triton.jit
-def _load(ptr, rows, columns, strides, num_rows, SIZE: tl.constexpr, CHECK: tl.constexpr, BLOCK: tl.constexpr):
-    """rows × columns of a matrix of SIZE columns, zero outside; rows are only checked where CHECK says so."""
-    ptrs = ptr + rows[:, None].to(tl.int64) * strides[0] + columns[None, :] * strides[1]
-    if CHECK:
-        values = tl.load(ptrs, mask=(rows < num_rows)[:, None] & (columns < SIZE)[None, :], other=0)
-    elif SIZE < BLOCK:
-        values = tl.load(ptrs, mask=(columns < SIZE)[None, :], other=0)
+def _matrix(ptr, strides, num_rows, SIZE: tl.constexpr, TMA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """What _read takes blocks from: a matrix of SIZE columns, described to the copy engine, or its pointer alone."""
+    if TMA:
+        matrix = tl.make_tensor_descriptor(ptr, [num_rows, SIZE], [strides[0].to(tl.int64), 1], [ROWS, COLUMNS])
     else:
-        values = tl.load(ptrs)
+        matrix = ptr
+    return matrix
+
+
+@triton.jit
+def _read(
+    matrix,
+    first,
+    strides,
+    num_rows,
+    SIZE: tl.constexpr,
+    CHECK: tl.constexpr,
+    TMA: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Rows from the first on, zero outside of the matrix; without TMA they are only checked where CHECK says so."""
+    if TMA:
+        values = matrix.load([first, 0])
+    else:
+        rows, columns = first + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+        ptrs = matrix + rows[:, None].to(tl.int64) * strides[0] + columns[None, :] * strides[1]
+        if CHECK:
+            values = tl.load(ptrs, mask=(rows < num_rows)[:, None] & (columns < SIZE)[None, :], other=0)
+        elif SIZE < COLUMNS:
+            values = tl.load(ptrs, mask=(columns < SIZE)[None, :], other=0)
+        else:
+            values = tl.load(ptrs)
     return values
 
 
@@ -56,14 +82,14 @@ def _admit(
 
 
 @triton.jit
-def _key_range(first, num_keys, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(where blocks of keys begin to need checks, the end of the keys) for queries first … first + BLOCK_M."""
+def _key_range(first, start, stop, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Of the keys start … stop, for queries first … first + BLOCK_M: (where blocks begin to need checks, the end)."""
     if CAUSAL:
-        plain = min(first + 1, num_keys) // BLOCK_N * BLOCK_N
-        end = min(first + BLOCK_M, num_keys)
+        plain = start + tl.maximum(tl.minimum(first + 1, stop) - start, 0) // BLOCK_N * BLOCK_N
+        end = tl.minimum(first + BLOCK_M, stop)
     else:
-        plain = num_keys // BLOCK_N * BLOCK_N
-        end = num_keys
+        plain = start + (stop - start) // BLOCK_N * BLOCK_N
+        end = stop
     return plain, end
 
 
@@ -76,8 +102,8 @@ def _attend(
     queries,
     start,
     end,
-    key_ptr,
-    value_ptr,
+    key_matrix,
+    value_matrix,
     mask_ptr,
     num_queries,
     num_keys,
@@ -89,32 +115,40 @@ def _attend(
     VALUE_SIZE: tl.constexpr,
     CAUSAL: tl.constexpr,
     CHECK: tl.constexpr,
+    SCALE_LATE: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
     """total, weight and largest score of each query, brought forward over the keys from start to end."""
     for first in range(start, end, BLOCK_N):
-        keys = first + tl.arange(0, BLOCK_N)
-        key = _load(key_ptr, keys, tl.arange(0, BLOCK_E), key_strides, num_keys, HEAD_SIZE, CHECK, BLOCK_E)
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION, out_dtype=total.dtype) * scale
-        scores = _admit(
-            scores, queries[:, None], keys[None, :], mask_ptr, mask_strides, num_queries, num_keys, CAUSAL, CHECK
-        )
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        base = tl.where(new_largest == float("-inf"), 0, new_largest)  # nothing seen yet
-        probabilities = tl.exp2(scores - base[:, None])
+        key = _read(key_matrix, first, key_strides, num_keys, HEAD_SIZE, CHECK, TMA, BLOCK_N, BLOCK_E)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION, out_dtype=total.dtype)
+        if SCALE_LATE and not CHECK:  # the greatest is the same; scaling and subtracting are one instruction
+            new_largest = tl.maximum(largest, tl.max(scores, axis=1) * scale)
+            base = new_largest
+            probabilities = tl.exp2(scores * scale - base[:, None])
+        else:
+            keys = first + tl.arange(0, BLOCK_N)
+            scores = _admit(
+                scores * scale, queries[:, None], keys[None, :], mask_ptr, mask_strides, num_queries, num_keys,
+                CAUSAL, CHECK,
+            )  # fmt: skip
+            new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+            base = tl.where(new_largest == float("-inf"), 0, new_largest)  # nothing seen yet
+            probabilities = tl.exp2(scores - base[:, None])
         fade = tl.exp2(largest - base)
         weight = weight * fade + tl.sum(probabilities, axis=1)
-        value = _load(value_ptr, keys, tl.arange(0, BLOCK_V), value_strides, num_keys, VALUE_SIZE, CHECK, BLOCK_V)
+        value = _read(value_matrix, first, value_strides, num_keys, VALUE_SIZE, CHECK, TMA, BLOCK_N, BLOCK_V)
         total = total * fade[:, None]
         total = tl.dot(probabilities.to(value.dtype), value, total, input_precision=PRECISION, out_dtype=total.dtype)
         largest = new_largest
     return total, weight, largest
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_keys", "scale"])
+@triton.jit(do_not_specialize=["num_queries", "num_keys", "row_size", "scale"])
 def _attention_kernel(
     out_ptr,
     logsumexp_ptr,
@@ -124,6 +158,7 @@ def _attention_kernel(
     mask_ptr,
     num_queries,
     num_keys,
+    row_size,
     scale,
     batch_shape,
     query_batch_strides,
@@ -138,322 +173,78 @@ def _attention_kernel(
     HEAD_SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     CAUSAL: tl.constexpr,
+    SCALE_LATE: tl.constexpr,
     COMPUTE: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """One program per block of queries of one head. logsumexp is +inf for a query that sees no key."""
+    """One program per block of queries of one head. logsumexp, in rows of row_size, is +inf where a query sees no key.
+
+    SCALE_LATE: the scale is not negative, and there is no mask.
+    """
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
-    batch = tl.program_id(0) // num_blocks
-    first = (num_blocks - 1 - tl.program_id(0) % num_blocks) * BLOCK_M  # the longest causal rows start first
+    if CAUSAL:  # those with the most keys first, of all heads, so that short ones fill the gaps at the end
+        num_heads = tl.num_programs(0) // num_blocks
+        batch = tl.program_id(0) % num_heads
+        first = (num_blocks - 1 - tl.program_id(0) // num_heads) * BLOCK_M
+    else:
+        batch = tl.program_id(0) // num_blocks
+        first = tl.program_id(0) % num_blocks * BLOCK_M
     queries = first + tl.arange(0, BLOCK_M)
     query_ptr += _batch_offset(batch, batch_shape, query_batch_strides, BATCH_RANK)
     key_ptr += _batch_offset(batch, batch_shape, key_batch_strides, BATCH_RANK)
     value_ptr += _batch_offset(batch, batch_shape, value_batch_strides, BATCH_RANK)
     if mask_ptr is not None:
         mask_ptr += _batch_offset(batch, batch_shape, mask_batch_strides, BATCH_RANK)
-    query = _load(query_ptr, queries, tl.arange(0, BLOCK_E), query_strides, num_queries, HEAD_SIZE, True, BLOCK_E)
+    query = _read(query_ptr, first, query_strides, num_queries, HEAD_SIZE, True, False, BLOCK_M, BLOCK_E)
+    key_matrix = _matrix(key_ptr, key_strides, num_keys, HEAD_SIZE, TMA, BLOCK_N, BLOCK_E)
+    value_matrix = _matrix(value_ptr, value_strides, num_keys, VALUE_SIZE, TMA, BLOCK_N, BLOCK_V)
     total = tl.zeros((BLOCK_M, BLOCK_V), COMPUTE)
     weight = tl.zeros((BLOCK_M,), COMPUTE)
     largest = tl.full((BLOCK_M,), float("-inf"), COMPUTE)
-    plain, end = _key_range(first, num_keys, CAUSAL, BLOCK_M, BLOCK_N)
+    plain, end = _key_range(first, 0, num_keys, CAUSAL, BLOCK_M, BLOCK_N)
     total, weight, largest = _attend(
-        total, weight, largest, query, queries, 0, plain, key_ptr, value_ptr, mask_ptr, num_queries, num_keys, scale,
-        key_strides, value_strides, mask_strides,
-        HEAD_SIZE, VALUE_SIZE, CAUSAL, False, PRECISION, BLOCK_N, BLOCK_E, BLOCK_V,
+        total, weight, largest, query, queries, 0, plain, key_matrix, value_matrix, mask_ptr, num_queries, num_keys,
+        scale, key_strides, value_strides, mask_strides,
+        HEAD_SIZE, VALUE_SIZE, CAUSAL, False, SCALE_LATE, PRECISION, TMA, BLOCK_N, BLOCK_E, BLOCK_V,
     )  # fmt: skip
     total, weight, largest = _attend(
-        total, weight, largest, query, queries, plain, end, key_ptr, value_ptr, mask_ptr, num_queries, num_keys, scale,
-        key_strides, value_strides, mask_strides,
-        HEAD_SIZE, VALUE_SIZE, CAUSAL, True, PRECISION, BLOCK_N, BLOCK_E, BLOCK_V,
+        total, weight, largest, query, queries, plain, end, key_matrix, value_matrix, mask_ptr, num_queries, num_keys,
+        scale, key_strides, value_strides, mask_strides,
+        HEAD_SIZE, VALUE_SIZE, CAUSAL, True, SCALE_LATE, PRECISION, TMA, BLOCK_N, BLOCK_E, BLOCK_V,
     )  # fmt: skip
     blind = weight == 0
     weight = tl.where(blind, 1, weight)
     total = total / weight[:, None]
-    row = batch.to(tl.int64) * num_queries + queries
     present = queries < num_queries
     logsumexp = tl.where(blind, float("inf"), largest + tl.log2(weight))
-    tl.store(logsumexp_ptr + row, logsumexp, mask=present)
+    tl.store(logsumexp_ptr + batch.to(tl.int64) * row_size + queries, logsumexp, mask=present)
+    row = batch.to(tl.int64) * num_queries + queries
     columns = tl.arange(0, BLOCK_V)
     mask = present[:, None] & (columns < VALUE_SIZE)[None, :]
     tl.store(out_ptr + row[:, None] * VALUE_SIZE + columns[None, :], total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_queries"])
-def _delta_kernel(
-    delta_ptr,
-    grad_ptr,
-    y_ptr,
-    num_queries,
-    batch_shape,
-    grad_batch_strides,
-    y_batch_strides,
-    grad_strides,
-    y_strides,
-    BATCH_RANK: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """delta (batch, query) = Σ grad · y, which is what softmax's backward subtracts."""
-    num_blocks = tl.cdiv(num_queries, BLOCK_M)
-    batch = tl.program_id(0) // num_blocks
-    queries = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
-    grad_ptr += _batch_offset(batch, batch_shape, grad_batch_strides, BATCH_RANK)
-    y_ptr += _batch_offset(batch, batch_shape, y_batch_strides, BATCH_RANK)
-    columns = tl.arange(0, BLOCK_V)
-    grad = _load(grad_ptr, queries, columns, grad_strides, num_queries, VALUE_SIZE, True, BLOCK_V).to(COMPUTE)
-    y = _load(y_ptr, queries, columns, y_strides, num_queries, VALUE_SIZE, True, BLOCK_V).to(COMPUTE)
-    row = batch.to(tl.int64) * num_queries + queries
-    tl.store(delta_ptr + row, tl.sum(grad * y, axis=1), mask=queries < num_queries)
-
-
-@triton.jit(do_not_specialize=["num_queries", "num_keys", "scale", "log2_scale"])
-def _attention_key_value_grad_kernel(
-    grad_key_ptr,
-    grad_value_ptr,
-    grad_ptr,
-    query_ptr,
-    key_ptr,
-    value_ptr,
-    mask_ptr,
-    logsumexp_ptr,
-    delta_ptr,
-    num_queries,
-    num_keys,
-    scale,
-    log2_scale,
-    batch_shape,
-    grad_batch_strides,
-    query_batch_strides,
-    key_batch_strides,
-    value_batch_strides,
-    mask_batch_strides,
-    grad_strides,
-    query_strides,
-    key_strides,
-    value_strides,
-    mask_strides,
-    BATCH_RANK: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """One program per block of BLOCK_M keys, over all queries. Scores stand keys × queries here.
-
-    dv = Pᵀ·g; dP = g·vᵀ; dS = P ∘ (dP − delta); dk = scale · dSᵀ·q
-    """
-    num_blocks = tl.cdiv(num_keys, BLOCK_M)
-    batch = tl.program_id(0) // num_blocks
-    first_key = tl.program_id(0) % num_blocks * BLOCK_M
-    keys = first_key + tl.arange(0, BLOCK_M)
-    grad_ptr += _batch_offset(batch, batch_shape, grad_batch_strides, BATCH_RANK)
-    query_ptr += _batch_offset(batch, batch_shape, query_batch_strides, BATCH_RANK)
-    key_ptr += _batch_offset(batch, batch_shape, key_batch_strides, BATCH_RANK)
-    value_ptr += _batch_offset(batch, batch_shape, value_batch_strides, BATCH_RANK)
-    if mask_ptr is not None:
-        mask_ptr += _batch_offset(batch, batch_shape, mask_batch_strides, BATCH_RANK)
-    head = tl.arange(0, BLOCK_E)
-    columns = tl.arange(0, BLOCK_V)
-    key = _load(key_ptr, keys, head, key_strides, num_keys, HEAD_SIZE, True, BLOCK_E)
-    value = _load(value_ptr, keys, columns, value_strides, num_keys, VALUE_SIZE, True, BLOCK_V)
-    grad_key = tl.zeros((BLOCK_M, BLOCK_E), COMPUTE)
-    grad_value = tl.zeros((BLOCK_M, BLOCK_V), COMPUTE)
-    start = 0
-    if CAUSAL:
-        start = first_key // BLOCK_N * BLOCK_N
-    for first in range(start, num_queries, BLOCK_N):
-        queries = first + tl.arange(0, BLOCK_N)
-        query = _load(query_ptr, queries, head, query_strides, num_queries, HEAD_SIZE, True, BLOCK_E)
-        grad = _load(grad_ptr, queries, columns, grad_strides, num_queries, VALUE_SIZE, True, BLOCK_V)
-        row = batch.to(tl.int64) * num_queries + queries
-        present = queries < num_queries
-        logsumexp = tl.load(logsumexp_ptr + row, mask=present, other=float("inf"))
-        delta = tl.load(delta_ptr + row, mask=present, other=0)
-        scores = tl.dot(key, tl.trans(query), input_precision=PRECISION, out_dtype=COMPUTE) * log2_scale
-        scores = _admit(
-            scores, queries[None, :], keys[:, None], mask_ptr, mask_strides, num_queries, num_keys, CAUSAL, CAUSAL
-        )
-        probabilities = tl.exp2(scores - logsumexp[None, :])
-        grad_value = tl.dot(
-            probabilities.to(grad.dtype), grad, grad_value, input_precision=PRECISION, out_dtype=COMPUTE
-        )
-        grad_probabilities = tl.dot(value, tl.trans(grad), input_precision=PRECISION, out_dtype=COMPUTE)
-        grad_scores = probabilities * (grad_probabilities - delta[None, :])
-        grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION, out_dtype=COMPUTE)
-    row = batch.to(tl.int64) * num_keys + keys
-    present = (keys < num_keys)[:, None]
-    offsets = row[:, None] * HEAD_SIZE + head[None, :]
-    result = (grad_key * scale).to(grad_key_ptr.dtype.element_ty)
-    tl.store(grad_key_ptr + offsets, result, mask=present & (head < HEAD_SIZE)[None, :])
-    offsets = row[:, None] * VALUE_SIZE + columns[None, :]
-    result = grad_value.to(grad_value_ptr.dtype.element_ty)
-    tl.store(grad_value_ptr + offsets, result, mask=present & (columns < VALUE_SIZE)[None, :])
-
-
-@triton.jit
-def _descend(
-    grad_query,
-    query,
-    grad,
-    logsumexp,
-    delta,
-    queries,
-    start,
-    end,
-    key_ptr,
-    value_ptr,
-    mask_ptr,
-    num_queries,
-    num_keys,
-    log2_scale,
-    key_strides,
-    value_strides,
-    mask_strides,
-    HEAD_SIZE: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    CHECK: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """grad_query, without its factor scale, brought forward over the keys from start to end: dq = scale · dS·k."""
-    for first in range(start, end, BLOCK_N):
-        keys = first + tl.arange(0, BLOCK_N)
-        key = _load(key_ptr, keys, tl.arange(0, BLOCK_E), key_strides, num_keys, HEAD_SIZE, CHECK, BLOCK_E)
-        value = _load(value_ptr, keys, tl.arange(0, BLOCK_V), value_strides, num_keys, VALUE_SIZE, CHECK, BLOCK_V)
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION, out_dtype=grad_query.dtype) * log2_scale
-        scores = _admit(
-            scores, queries[:, None], keys[None, :], mask_ptr, mask_strides, num_queries, num_keys, CAUSAL, CHECK
-        )
-        probabilities = tl.exp2(scores - logsumexp[:, None])
-        grad_probabilities = tl.dot(grad, tl.trans(value), input_precision=PRECISION, out_dtype=grad_query.dtype)
-        grad_scores = (probabilities * (grad_probabilities - delta[:, None])).to(key.dtype)
-        grad_query = tl.dot(grad_scores, key, grad_query, input_precision=PRECISION, out_dtype=grad_query.dtype)
-    return grad_query
-
-
-@triton.jit(do_not_specialize=["num_queries", "num_keys", "scale", "log2_scale"])
-def _attention_query_grad_kernel(
-    grad_query_ptr,
-    grad_ptr,
-    query_ptr,
-    key_ptr,
-    value_ptr,
-    mask_ptr,
-    logsumexp_ptr,
-    delta_ptr,
-    num_queries,
-    num_keys,
-    scale,
-    log2_scale,
-    batch_shape,
-    grad_batch_strides,
-    query_batch_strides,
-    key_batch_strides,
-    value_batch_strides,
-    mask_batch_strides,
-    grad_strides,
-    query_strides,
-    key_strides,
-    value_strides,
-    mask_strides,
-    BATCH_RANK: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """One program per block of queries, over the keys that they see."""
-    num_blocks = tl.cdiv(num_queries, BLOCK_M)
-    batch = tl.program_id(0) // num_blocks
-    first = (num_blocks - 1 - tl.program_id(0) % num_blocks) * BLOCK_M
-    queries = first + tl.arange(0, BLOCK_M)
-    grad_ptr += _batch_offset(batch, batch_shape, grad_batch_strides, BATCH_RANK)
-    query_ptr += _batch_offset(batch, batch_shape, query_batch_strides, BATCH_RANK)
-    key_ptr += _batch_offset(batch, batch_shape, key_batch_strides, BATCH_RANK)
-    value_ptr += _batch_offset(batch, batch_shape, value_batch_strides, BATCH_RANK)
-    if mask_ptr is not None:
-        mask_ptr += _batch_offset(batch, batch_shape, mask_batch_strides, BATCH_RANK)
-    head = tl.arange(0, BLOCK_E)
-    query = _load(query_ptr, queries, head, query_strides, num_queries, HEAD_SIZE, True, BLOCK_E)
-    grad = _load(grad_ptr, queries, tl.arange(0, BLOCK_V), grad_strides, num_queries, VALUE_SIZE, True, BLOCK_V)
-    row = batch.to(tl.int64) * num_queries + queries
-    present = queries < num_queries
-    logsumexp = tl.load(logsumexp_ptr + row, mask=present, other=float("inf"))
-    delta = tl.load(delta_ptr + row, mask=present, other=0)
-    grad_query = tl.zeros((BLOCK_M, BLOCK_E), COMPUTE)
-    plain, end = _key_range(first, num_keys, CAUSAL, BLOCK_M, BLOCK_N)
-    grad_query = _descend(
-        grad_query, query, grad, logsumexp, delta, queries, 0, plain, key_ptr, value_ptr, mask_ptr,
-        num_queries, num_keys, log2_scale, key_strides, value_strides, mask_strides,
-        HEAD_SIZE, VALUE_SIZE, CAUSAL, False, PRECISION, BLOCK_N, BLOCK_E, BLOCK_V,
-    )  # fmt: skip
-    grad_query = _descend(
-        grad_query, query, grad, logsumexp, delta, queries, plain, end, key_ptr, value_ptr, mask_ptr,
-        num_queries, num_keys, log2_scale, key_strides, value_strides, mask_strides,
-        HEAD_SIZE, VALUE_SIZE, CAUSAL, True, PRECISION, BLOCK_N, BLOCK_E, BLOCK_V,
-    )  # fmt: skip
-    result = (grad_query * scale).to(grad_query_ptr.dtype.element_ty)
-    mask = present[:, None] & (head < HEAD_SIZE)[None, :]
-    tl.store(grad_query_ptr + row[:, None] * HEAD_SIZE + head[None, :], result, mask=mask)
-
-
-def _specimens(dtype, causal, mask, size, block):
+def _specimen(dtype, causal, mask, size, block, tma):
     wide = dtype if dtype is dtypes.float64 else dtypes.float32
     padded = 1 << (size - 1).bit_length()
-    matrix = (size, 1)
-    batches = ((8,), (1024 * size,), (1024 * size,), (1024 * size,))
-    mask_batch, mask_strides = (None, None) if mask is None else ((0,), (1024, 1))
-    common = {"BATCH_RANK": 1, "VALUE_SIZE": size, "COMPUTE": COMPUTE[dtype], "BLOCK_M": block, "BLOCK_V": padded}
-    full = {**common, "HEAD_SIZE": size, "CAUSAL": causal, "PRECISION": DOT_PRECISION[dtype]}
-    full |= {"BLOCK_N": 32, "BLOCK_E": padded, "num_stages": 2}
-    forward = (
-        dtype,
-        wide,
-        dtype,
-        dtype,
-        dtype,
-        mask,
-        1000,
-        1000,
-        0.1,
-        *batches,
-        mask_batch,
-        *[matrix] * 3,
-        mask_strides,
-    )
-    operands = (dtype, dtype, dtype, dtype, mask, wide, wide, 1000, 1000, 0.1, 0.1)
-    strides = (*batches, (1024 * size,), mask_batch, *[matrix] * 4, mask_strides)
-    delta = (wide, dtype, dtype, 1000, (8,), (1024 * size,), (1024 * size,), matrix, matrix)
-    return [
-        Specimen(_attention_kernel, forward, full),
-        Specimen(_delta_kernel, delta, common),
-        Specimen(_attention_key_value_grad_kernel, (dtype, dtype, *operands, *strides), full),
-        Specimen(_attention_query_grad_kernel, (dtype, *operands, *strides), full),
-    ]
+    walk = (1024 * size,)
+    mask_walk, mask_strides = (None, None) if mask is None else ((0,), (1024, 1))
+    constants = {"BATCH_RANK": 1, "HEAD_SIZE": size, "VALUE_SIZE": size, "CAUSAL": causal, "SCALE_LATE": mask is None}
+    constants |= {"COMPUTE": COMPUTE[dtype], "PRECISION": DOT_PRECISION[dtype], "TMA": tma, "num_stages": 2}
+    constants |= {"BLOCK_M": block, "BLOCK_N": 32, "BLOCK_E": padded, "BLOCK_V": padded}
+    sizes, walks = (1000, 1000, 1000, 0.1), ((8,), walk, walk, walk, mask_walk)
+    args = (dtype, wide, dtype, dtype, dtype, mask, *sizes, *walks, *[(size, 1)] * 3, mask_strides)
+    return Specimen(_attention_kernel, args, constants)
 
 
 SPECIMENS = [
-    *_specimens(dtypes.bfloat16, True, None, 64, 64),
-    *_specimens(dtypes.float16, False, dtypes.bool_, 80, 64),
-    *_specimens(dtypes.float32, False, dtypes.float32, 32, 32),
-    *_specimens(dtypes.float64, True, None, 32, 32),
+    _specimen(dtypes.bfloat16, True, None, 64, 64, True),
+    _specimen(dtypes.float16, False, dtypes.bool_, 80, 64, False),
+    _specimen(dtypes.float32, False, dtypes.float32, 32, 32, False),
+    _specimen(dtypes.float64, True, None, 32, 32, False),
 ]

@@ -357,6 +357,45 @@ def _gradient_sums_kernel(
 
 # --- small steps on arrays of statistics, element by element ----------------------------------------------------------
 @triton.jit
+def _channel_gradients_kernel(
+    grad_weight_ptr,
+    grad_bias_ptr,
+    average_ptr,
+    slope_ptr,
+    sums_ptr,
+    products_ptr,
+    inverse_std_ptr,
+    weight_ptr,
+    scale,
+    num_kept,
+    num_splits,
+    COMPUTE: tl.constexpr,
+    BLOCK_KEPT: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
+):
+    """From what all splits have summed: the gradients of weight and bias, and the averages that the input's needs."""
+    rows = tl.program_id(0) * BLOCK_KEPT + tl.arange(0, BLOCK_KEPT)
+    splits = tl.arange(0, BLOCK_SPLITS)
+    row_mask = rows < num_kept
+    mask = (splits < num_splits)[:, None] & row_mask[None, :]
+    offsets = splits[:, None] * num_kept + rows[None, :]
+    total = tl.sum(tl.load(sums_ptr + offsets, mask=mask, other=0), 0)
+    products = tl.sum(tl.load(products_ptr + offsets, mask=mask, other=0), 0)
+    if grad_weight_ptr is not None:
+        inverse_std = tl.load(inverse_std_ptr + rows, mask=row_mask, other=0).to(COMPUTE)
+        grad_weight = (products * inverse_std).to(grad_weight_ptr.dtype.element_ty)
+        tl.store(grad_weight_ptr + rows, grad_weight, mask=row_mask)
+    if grad_bias_ptr is not None:
+        tl.store(grad_bias_ptr + rows, total.to(grad_bias_ptr.dtype.element_ty), mask=row_mask)
+    if average_ptr is not None:
+        factor = tl.full((BLOCK_KEPT,), 1, COMPUTE) * scale
+        if weight_ptr is not None:
+            factor *= tl.load(weight_ptr + rows, mask=row_mask, other=0).to(COMPUTE)
+        tl.store(average_ptr + rows, total * factor, mask=row_mask)
+        tl.store(slope_ptr + rows, products * factor, mask=row_mask)
+
+
+@triton.jit
 def _inverse_std_kernel(variance, eps):
     return libdevice.rsqrt(variance + eps)
 
@@ -393,6 +432,8 @@ def _specimens(dtype, wide):
     moments = (wide,) * 5
     yield Specimen(_statistics_kernel, (*moments, wide, wide, 64, 100, 0.1, 1e-5), statistics)
     yield Specimen(_statistics_kernel, (*moments, None, None, 64, 100, 0.1, 1e-5), statistics)
+    finished = (dtype, dtype, wide, wide, wide, wide, wide, dtype, 1e-3, 64, 100)
+    yield Specimen(_channel_gradients_kernel, finished, statistics)
     for by_column in (False, True):
         tile = {**rows, "STATISTIC_BY_COLUMN": by_column, "CHANNEL_BY_COLUMN": by_column}
         numbers = (4096, 1008, 1, 64, 64)

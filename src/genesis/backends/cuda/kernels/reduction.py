@@ -74,13 +74,19 @@ def _columns(
     BLOCK_INNER: tl.constexpr,
 ):
     """Of a tile: the inner indices of its columns, their offsets in memory, which of them exist."""
-    block = tile % counts[3]
-    outer_index = tile // counts[3]
+    if OUTER_RANK == 0:
+        block = tile
+    else:
+        block = tile % counts[3]
     if WIDE:
-        block = block.to(tl.int64)
-        outer_index = outer_index.to(tl.int64)
+        block = tl.cast(block, tl.int64)
     columns = block * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
-    offsets = _offset(columns, inner, INNER_RANK) + _offset(outer_index, outer, OUTER_RANK)
+    offsets = _offset(columns, inner, INNER_RANK)
+    if OUTER_RANK != 0:
+        outer_index = tile // counts[3]
+        if WIDE:
+            outer_index = outer_index.to(tl.int64)
+        offsets += _offset(outer_index, outer, OUTER_RANK)
     return columns, offsets, columns < counts[4]
 
 
@@ -153,7 +159,8 @@ def _reduce_kernel(
             values = (loaded.to(COMPUTE) != 0).to(ACCUMULATE)
         else:
             values = loaded.to(ACCUMULATE)
-        values = tl.where(mask, values, IDENTITY)
+        if IDENTITY != 0:  # what loads leave out is 0 already
+            values = tl.where(mask, values, IDENTITY)
         if OP == "sum":
             accumulator += values
         elif OP == "prod":
@@ -216,12 +223,13 @@ def _arg_kernel(
             positions = tl.broadcast_to(columns[None, :].to(index.dtype), (BLOCK_KEPT, BLOCK_INNER))
             if LEAST:
                 values = -1 - values if values.dtype.is_int() else values * -1.0
-        better = (values > best) | ((values != values) & (best == best)) | (index == _NONE)
+        better = (best == best) & ~(values <= best)  # NaN is better than all but NaN
         index = tl.where(better & mask, positions, index)
         best = tl.where(better & mask, values, best)
     greatest = _greatest(best)
     ties = (best == greatest[:, None]) | (best != best)
     result = tl.min(tl.where(ties, index, _NONE), 1)
+    result = tl.where(result == _NONE, first * BLOCK_INNER, result)  # all of them are as low as can be
     at = _stored_at(counts, rows, WIDE)
     tl.store(index_ptr + at, result.to(tl.int64), mask=row_mask)
     if value_ptr is not None:

@@ -1,0 +1,190 @@
+"""The channel map of a network: its channel groups, and everywhere each of them shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from genesis.errors import GrowthError, describe
+from genesis.growth import axes
+from genesis.growth.axes import Axis, Group
+from genesis.growth.recorder import Passage, Recorder, Use, in_mode, without_traces
+from genesis.nn.module import Module
+from genesis.tensor import Tensor
+
+
+class Part(NamedTuple):
+    """size neighbouring elements of a dimension: units of a group of the map (or of none), width elements each."""
+
+    group: int | None
+    width: int
+    size: int
+
+
+class Site(NamedTuple):
+    """A dimension of a parameter or buffer that shows channels."""
+
+    names: tuple[str, ...]  # a shared parameter has several
+    dim: int
+    parts: tuple[Part, ...]
+    splits: bool  # copies of a channel share its value (a consumer's weight), or each has it
+    fresh: str  # what channels without an original begin with: "normal", "zero" or "mean"
+
+
+@dataclasses.dataclass
+class ChannelGroup:
+    """Channels that come and go together.
+
+    Attributes:
+        units: how many there are; a unit is a channel, or a block of channels that an op takes as a whole.
+        fixed: why it cannot grow; empty if it can.
+        uniform: why it can only grow to a multiple, each unit copied equally often; empty if it need not.
+    """
+
+    index: int
+    units: int
+    fixed: tuple[str, ...]
+    uniform: tuple[str, ...]
+
+
+class ChannelMap:
+    """Which parameters share which channels, from one recorded forward pass; print() shows it as a table.
+
+    Attributes:
+        groups: the channel groups, those that cannot grow too.
+        sites: where they show: dimensions of parameters and buffers.
+        passages: what each module took and gave, by name.
+        outputs: what the network gave in eval mode on the example.
+        macs: multiplications (with an addition each) of one pass over the example.
+    """
+
+    def __init__(self, model: Module, recorder: Recorder, outputs: list[Tensor]) -> None:
+        self.outputs, self.macs = outputs, recorder.macs
+        self.passages: dict[str, Passage] = recorder.passages
+        self._numbers: dict[Group, int] = {}
+        self.groups: list[ChannelGroup] = []
+        self.sites: list[Site] = []
+        names = _names_by_array(model)
+        for key, its_names in names.items():
+            for dim, use in sorted(recorder.uses.get(key, {}).items()):
+                self.sites.append(self._site(its_names, dim, use))
+
+    def _site(self, names: tuple[str, ...], dim: int, use: Use) -> Site:
+        return Site(names, dim, self.parts(use.axis), use.splits, use.fresh)
+
+    def parts(self, axis: Axis) -> tuple[Part, ...]:
+        """An axis by the numbers of its groups."""
+        return tuple(
+            Part(None if segment.group is None else self._number(segment.group), segment.width, segment.size)
+            for segment in axes.resolve(axis)
+        )
+
+    @staticmethod
+    def size_of(parts: Sequence[Part], group: int, units: int) -> int:
+        """How many elements parts have once group has so many units."""
+        return sum(part.width * units if part.group == group else part.size for part in parts)
+
+    def _number(self, root: Group) -> int:
+        if root not in self._numbers:
+            self._numbers[root] = len(self.groups)
+            self.groups.append(ChannelGroup(len(self.groups), root.units, tuple(root.fixed), tuple(root.uniform)))
+        return self._numbers[root]
+
+    def made_by(self, name: str) -> tuple[Part, ChannelGroup]:
+        """The channels that the module of this name gives, and their group.
+
+        Raises: GrowthError: it gives none, or those of several layers side by side.
+        """
+        made = [
+            site
+            for site in self.sites
+            if not site.splits and site.fresh == "normal" and any(n.rpartition(".")[0] == name for n in site.names)
+        ]
+        if made:
+            parts = made[0].parts
+        else:
+            passage = self.passages.get(name)
+            found = [] if passage is None else [axis for axis in passage.output_layout if axis is not None]
+            if len(found) != 1:
+                raise GrowthError(
+                    describe("growth", "where", "a layer that gives channels, and runs in the example's pass", name)
+                )
+            parts = self.parts(found[0])
+        if len(parts) != 1 or parts[0].group is None:
+            raise GrowthError(
+                describe("growth", "where", "a layer with channels of its own", f"{name}, which joins those of others")
+            )
+        return parts[0], self.groups[parts[0].group]
+
+    def growable(self) -> list[ChannelGroup]:
+        """The groups that can grow."""
+        return [group for group in self.groups if not group.fixed and self.sites_of(group.index)]
+
+    def sites_of(self, group: int) -> list[Site]:
+        return [site for site in self.sites if any(part.group == group for part in site.parts)]
+
+    def __str__(self) -> str:
+        """A line per group and place: what the group has, whether it grows, where its channels stand."""
+        rows = [("group", "units", "grows", "parameter", "dim", "elements")]
+        for group in self.groups:
+            grows = group.fixed[0] if group.fixed else "by whole multiples" if group.uniform else "yes"
+            head = (str(group.index), str(group.units), "no: " + grows if group.fixed else grows)
+            for site in self.sites_of(group.index):
+                rows.append((*head, " = ".join(site.names), str(site.dim), _elements(site, group.index)))
+                head = ("", "", "")
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+
+def channel_map(model: Module, example: Any) -> ChannelMap:
+    """Run model on example and map its channels: which parameters share which, and which groups can grow.
+
+    The pass runs in eval mode and leaves no traces. Parameters that it does not reach (auxiliary heads) are looked for
+    in a second pass in training mode.
+
+    Args:
+        example: an input, or a tuple of inputs; two samples are enough.
+    Example:
+        >>> from genesis import growth
+        >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
+        >>> print(growth.channel_map(net, genesis.zeros(2, 1, 8, 8)))
+        group  units  grows                               parameter  dim  elements
+        0      4      yes                                 0.weight   0    0:4
+                                                          0.bias     0    0:4
+                                                          3.weight   1    0:144 (36 each)
+        1      10     no: it is an output of the network  3.weight   0    0:10
+                                                          3.bias     0    0:10
+    """
+    args = example if isinstance(example, tuple) else (example,)
+    if not any(isinstance(arg, Tensor) for arg in args):
+        raise GrowthError(describe("growth", "example", "an input of the network, or a tuple of them", type(example)))
+    recorder = Recorder(model)
+    with in_mode(model, training=False):
+        outputs = recorder.run(args)
+        macs = recorder.macs
+    if not all(id(parameter.array) in recorder.seen for parameter in model.parameters()):
+        with without_traces(model), in_mode(model, training=True):
+            recorder.run(args)
+    recorder.macs = macs
+    return ChannelMap(model, recorder, outputs)
+
+
+def _names_by_array(model: Module) -> dict[int, tuple[str, ...]]:
+    names: dict[int, tuple[str, ...]] = {}
+    for members in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in members:
+            names[id(tensor.array)] = (*names.get(id(tensor.array), ()), name)
+    return names
+
+
+def _elements(site: Site, group: int) -> str:
+    spans, start = [], 0
+    for part in site.parts:
+        if part.group == group:
+            each = f" ({part.width} each)" if part.width > 1 else ""
+            spans.append(f"{start}:{start + part.size}{each}")
+        start += part.size
+    return ", ".join(spans)

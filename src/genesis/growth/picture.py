@@ -1,0 +1,55 @@
+"""A picture of a network's growth: parameters, loss and metric over the epochs, and the events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from genesis.growth.schedule import Event, Point
+
+_COLOURS = {"grown": "#2a7f62", "kept": "#2a7f62", "undone": "#e4572e", "refused": "#888888", "over budget": "#888888"}
+
+
+def picture(path: str | os.PathLike[str], curve: Sequence[Point], events: Sequence[Event] = ()) -> None:
+    """Write a PNG: the number of parameters above, metric and loss below, a line at each event.
+
+    Args:
+        curve, events: of a Schedule.
+    Raises: ImportError: matplotlib is not installed.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    size, quality = figure.subplots(2, 1, sharex=True, height_ratios=(2, 3))
+    draw_size(size, curve, events)
+    epochs = [point.epoch for point in curve]
+    quality.plot(epochs, [point.metric for point in curve], "o-", color="#e4572e", markersize=3, label="metric")
+    if any(point.loss is not None for point in curve):
+        quality.plot(epochs, [point.loss for point in curve], "o-", color="black", markersize=3, label="loss")
+    _mark(quality, events)
+    quality.set_xlabel("epoch")
+    quality.grid(alpha=0.3)
+    quality.legend()
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".partial.png")
+    canvas.print_figure(temporary, format="png", dpi=90)
+    temporary.replace(target)
+
+
+def draw_size(panel: Any, curve: Sequence[Point], events: Sequence[Event]) -> None:
+    """The number of parameters over the epochs, on a panel of matplotlib's."""
+    panel.step([point.epoch for point in curve], [point.parameters for point in curve], color="black", where="mid")
+    panel.set_ylabel("parameters")
+    panel.set_ylim(bottom=0)
+    panel.grid(alpha=0.3)
+    _mark(panel, events)
+
+
+def _mark(panel: Any, events: Sequence[Event]) -> None:
+    for event in events:
+        panel.axvline(event.epoch + 0.5, color=_COLOURS[event.kind], linestyle="--", linewidth=1)

@@ -1,0 +1,237 @@
+"""What ops without weights do with channels: element by element, joining, taking apart, reshaping, reducing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from genesis.growth import axes
+from genesis.growth.axes import Axis
+
+if TYPE_CHECKING:
+    from genesis.growth.recorder import Layout, Recorder
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+
+def elementwise(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """Operands are aligned at their last dimension; where two have the same channels, these are one group."""
+    shaped = [arg for arg in args if hasattr(arg, "array")]
+    layouts = [(arg.array.shape, recorder.parameter_layout(arg)) for arg in shaped]
+    if all(axis is None for _, layout in layouts for axis in layout):
+        return
+    shape = outputs[0].array.shape
+    result: list[Axis | None] = [None] * len(shape)
+    for dim in range(1, len(shape) + 1):  # counted from the end
+        size = shape[-dim]
+        present = [(sizes[-dim], layout[-dim]) for sizes, layout in layouts if len(sizes) >= dim]
+        whole = [axis for its_size, axis in present if its_size == size]
+        for its_size, axis in present:
+            if its_size != size:
+                axes.fix(axis, "it is broadcast over other channels")
+        known = [axis for axis in whole if axis is not None]
+        if not known:
+            continue
+        for axis in known[1:]:
+            axes.unify(known[0], axis, "channels of different makes meet in one op")
+        if len(known) < len(whole) and size > 1:
+            axes.fix(known[0], "it meets a tensor of fixed size")
+        result[-dim] = known[0]
+    for output in outputs:
+        recorder.set_layout(output, tuple(result))
+
+
+def same_size(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """The first argument's dimensions that keep their size keep their channels."""
+    layout = recorder.parameter_layout(args[0])
+    for output in outputs:
+        if len(layout) == output.array.ndim:
+            kept = []
+            for axis, before, after in zip(layout, args[0].array.shape, output.array.shape, strict=True):
+                if before != after:
+                    axes.fix(axis, "an op changes the number of elements along the channels")
+                kept.append(axis if before == after else None)
+            recorder.set_layout(output, tuple(kept))
+        else:
+            recorder.fix(args[0], "an op changes the number of dimensions")
+
+
+def copied(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """The same values in another dtype, memory or place; a copy of a parameter is used as the parameter is."""
+    recorder.set_same(outputs[0], args[0])
+    recorder.set_layout(outputs[0], recorder.layout(args[0]))
+
+
+# --- joining, taking apart, reshaping ---------------------------------------------------------------------------------
+
+
+def cat(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    dim = options["dim"]
+    layouts = [
+        (arg.array.shape[dim], recorder.parameter_layout(arg))
+        for arg in args
+        if arg.array.ndim == outputs[0].array.ndim
+    ]
+    result: list[Axis | None] = [None] * outputs[0].array.ndim
+    if any(layout[dim] is not None for _, layout in layouts):
+        parts = [axes.constant(size) if layout[dim] is None else layout[dim] for size, layout in layouts if size]
+        result[dim] = tuple(segment for part in parts for segment in part or ())
+    for place in range(len(result)):
+        if place != dim:
+            known = [layout[place] for _, layout in layouts]
+            present = [axis for axis in known if axis is not None]
+            for axis in present[1:]:
+                axes.unify(present[0], axis, "channels of different makes are joined side by side")
+            if len(present) < len(known):
+                for axis in present:
+                    axes.fix(axis, "it is joined with a tensor of fixed size")
+            result[place] = present[0] if present else None
+    recorder.set_layout(outputs[0], tuple(result))
+
+
+def split(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """Parts one after the other (split, chunk); parts of one layer's channels are not told apart."""
+    dim, layout = options["dim"], recorder.parameter_layout(args[0])
+    starts = [0]
+    for output in outputs:
+        starts.append(starts[-1] + output.array.shape[dim])
+    for start, output in zip(starts, outputs, strict=False):
+        recorder.set_layout(output, _part(layout, dim, start, output.array.shape[dim]))
+
+
+def narrow(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    layout = recorder.parameter_layout(args[0])
+    recorder.set_layout(outputs[0], _part(layout, options["dim"], options["start"], options["length"]))
+
+
+def _part(layout: Layout, dim: int, start: int, length: int) -> Layout:
+    axis = layout[dim]
+    if axis is not None:
+        axis = axes.cut(axis, start, length, "a part of a layer's channels is taken by itself")
+    return (*layout[:dim], axis, *layout[dim + 1 :])
+
+
+def getitem(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    plan, arrays = options["index"]
+    layout = recorder.parameter_layout(args[0])
+    reason = "channels are chosen by an index"
+    if arrays:
+        recorder.fix(args[0], reason)
+        return
+    result: list[Axis | None] = []
+    dim = 0
+    for item in plan:
+        if item is None:
+            result.append(None)
+            continue
+        axis = layout[dim]
+        if isinstance(item, int):
+            axes.fix(axis, reason)
+        elif axis is not None and item.step == 1:
+            result.append(axes.cut(axis, item.start, item.length, reason))
+        else:
+            axes.fix(axis, reason)
+            result.append(None)
+        dim += 1
+    recorder.set_layout(outputs[0], tuple(result))
+
+
+def reshape(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """Dimensions in runs of equal size; channels may only stand first in theirs: each then is a block of elements."""
+    layout, before, after = recorder.parameter_layout(args[0]), args[0].array.shape, outputs[0].array.shape
+    result: list[Axis | None] = [None] * len(after)
+    for olds, news in _runs(before, after):
+        channels = [dim for dim in olds if layout[dim] is not None]
+        if not channels:
+            continue
+        wide_olds, wide_news = [dim for dim in olds if before[dim] > 1], [dim for dim in news if after[dim] > 1]
+        axis = layout[channels[0]]
+        assert axis is not None
+        reason = "a reshape mixes channels with other dimensions"
+        if channels != wide_olds[:1] or not wide_news:
+            for dim in channels:
+                axes.fix(layout[dim], reason)
+            continue
+        old, new = _product(before, wide_olds[1:]), _product(after, wide_news[1:])  # elements beside each channel
+        both = math.lcm(old, new)
+        result[wide_news[0]] = axes.regroup(axis, both // old, both // new, reason)
+    recorder.set_layout(outputs[0], tuple(result))
+
+
+def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Neighbouring dimensions of both shapes that have the same number of elements, as short as possible."""
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        olds, news = [i], [j]
+        while _product(before, olds) != _product(after, news):
+            if _product(before, olds) < _product(after, news):
+                olds.append(olds[-1] + 1)
+            else:
+                news.append(news[-1] + 1)
+        runs.append((olds, news))
+        i, j = olds[-1] + 1, news[-1] + 1
+    rest_old, rest_new = list(range(i, len(before))), list(range(j, len(after)))  # all of size 1
+    if runs:
+        runs[-1] = (runs[-1][0] + rest_old, runs[-1][1] + rest_new)
+    return runs
+
+
+def _product(shape: Sequence[int], dims: Sequence[int]) -> int:
+    result = 1
+    for dim in dims:
+        result *= shape[dim]
+    return result
+
+
+def permute(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    layout = recorder.parameter_layout(args[0])
+    recorder.set_layout(outputs[0], tuple(layout[dim] for dim in options["dims"]))
+
+
+def unsqueeze(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    layout = list(recorder.parameter_layout(args[0]))
+    layout.insert(options["dim"], None)
+    recorder.set_layout(outputs[0], tuple(layout))
+
+
+def reduced(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """Sums, means, extremes: over planes they leave the channels alone, over channels they count them."""
+    layout = recorder.parameter_layout(args[0])
+    dims = options["dims"] if "dims" in options else (options["dim"],)
+    for dim in dims:
+        axes.fix(layout[dim], "it is reduced over the channels")
+    kept = [None if dim in dims else axis for dim, axis in enumerate(layout)]
+    if not options.get("keepdim", True):
+        kept = [axis for dim, axis in enumerate(kept) if dim not in dims]
+    for output in outputs:
+        recorder.set_layout(output, tuple(kept))
+
+
+def mixed(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """Softmax and the like: the elements along one dimension depend on each other."""
+    layout = recorder.parameter_layout(args[0])
+    dims = options["dims"] if "dims" in options else (options["dim"],)
+    for dim in dims:
+        axes.fix(layout[dim], "an op mixes the channels with each other")
+    for output in outputs:
+        recorder.set_layout(output, layout)
+
+
+def pixel_shuffle(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    """Pixel shuffle: r² neighbouring channels become one."""
+    _shuffled(recorder, args[0], outputs[0], options["factor"] ** 2, 1)
+
+
+def pixel_unshuffle(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+    _shuffled(recorder, args[0], outputs[0], 1, options["factor"] ** 2)
+
+
+def _shuffled(recorder: Recorder, x: Any, output: Any, taken: int, given: int) -> None:
+    layout = list(recorder.parameter_layout(x))
+    axis = layout[-3]
+    if axis is not None:
+        layout[-3] = axes.regroup(axis, taken, given, "the blocks of a pixel shuffle straddle a concatenation")
+    recorder.set_layout(output, tuple(layout))

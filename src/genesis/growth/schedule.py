@@ -1,0 +1,222 @@
+"""When a network grows: at epochs or on a plateau, within a budget, and kept or undone by what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from genesis.errors import GrowthError, describe
+from genesis.growth.channel_map import channel_map
+from genesis.growth.history import Step, history, rollback
+from genesis.growth.transaction import count, transaction
+from genesis.nn.module import Module
+from genesis.optim.optimizer import Optimizer
+
+Growth = Callable[[Module], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that happened to the network's shape.
+
+    Attributes:
+        epoch: after how many epochs.
+        kind: "grown"; "kept" or "undone" at the end of a trial; "refused": it could not be done; "over budget".
+        text: what it was, in words.
+        parameters: how many the network has now.
+    """
+
+    epoch: int
+    kind: str
+    text: str
+    parameters: int
+
+    def __str__(self) -> str:
+        return f"after epoch {self.epoch}: {self.kind}: {self.text} ({self.parameters:,} parameters)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One epoch of the curve."""
+
+    epoch: int
+    metric: float
+    loss: float | None
+    parameters: int
+
+
+def at_epochs(*epochs: int) -> Callable[[Sequence[Point]], bool]:
+    """Grow after each of these epochs (the first is 1)."""
+    return lambda curve: curve[-1].epoch in epochs
+
+
+class Plateau:
+    """Grow when the metric has not become better for `patience` epochs, nor since the network last changed.
+
+    Args:
+        mode: "max" for an accuracy, "min" for a loss.
+        min_delta: what counts as better.
+    """
+
+    def __init__(self, patience: int = 3, mode: str = "max", min_delta: float = 0.0) -> None:
+        if patience < 1:
+            raise GrowthError(describe("Plateau", "patience", "at least 1", patience))
+        self.patience, self.mode, self.min_delta = patience, _checked_mode("Plateau", mode), min_delta
+
+    def __call__(self, curve: Sequence[Point]) -> bool:
+        size = curve[-1].parameters
+        start = next((i + 1 for i in reversed(range(len(curve))) if curve[i].parameters != size), 0)
+        metrics = [_signed(point.metric, self.mode) for point in curve[start:]]
+        if len(metrics) <= self.patience:
+            return False
+        return max(metrics[-self.patience :]) <= max(metrics[: -self.patience]) + self.min_delta
+
+
+class Schedule:
+    """Calls growths, one after the other, when it is time; call step() after each epoch.
+
+    Args:
+        model, optimizer: what grows.
+        growths: functions of the model that call grow_width and the like; each is used once, in this order, inside a
+            transaction.
+        when: tells from the curve so far whether it is time: at_epochs(…), a Plateau, or a function of yours.
+        example: an input of the network, see transaction().
+        max_parameters, max_macs: a growth beyond these is undone at once, and the next one tried in its turn. MACs are
+            the multiplications of one pass over example.
+        trial: after so many epochs, a growth stays only if the metric has become better by min_delta than it ever was
+            before it; else model and optimizer are put back. 0: every growth stays.
+        mode: "max" if a larger metric is better, "min" if a smaller one.
+        on_event: called with each Event.
+        averages, also: as of transaction().
+        seed: of the random choices of the k-th growth: seed + k.
+
+    Attributes:
+        events, curve: what happened so far; see picture().
+
+    Example:
+        >>> from genesis import growth, optim
+        >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+        >>> schedule = growth.Schedule(
+        ...     net, optim.SGD(net.parameters(), lr=0.1), [lambda net: growth.grow_width(net, "0", factor=2)],
+        ...     when=growth.at_epochs(2), example=genesis.zeros(1, 2), on_event=print)
+        >>> for epoch in range(3):
+        ...     events = schedule.step(metric=0.5)
+        after epoch 2: grown: grow_width 0 to 8 (33 parameters)
+    """
+
+    def __init__(
+        self, model: Module, optimizer: Optimizer | Sequence[Optimizer] | None, growths: Iterable[Growth], *,
+        when: Callable[[Sequence[Point]], bool], example: Any, max_parameters: int | None = None,
+        max_macs: int | None = None, trial: int = 0, mode: str = "max", min_delta: float = 0.0,
+        on_event: Callable[[Event], None] | None = None, averages: Module | Sequence[Module] = (),
+        also: Sequence[Any] = (), seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.model, self.optimizer, self.example, self.when = model, optimizer, example, when
+        self.growths = list(growths)
+        self.max_parameters, self.max_macs = max_parameters, max_macs
+        self.trial, self.mode, self.min_delta = trial, _checked_mode("Schedule", mode), min_delta
+        self.events: list[Event] = []
+        self.curve: list[Point] = []
+        self.done = 0  # how many of the growths have had their turn
+        self._on_event, self._averages, self._also, self._seed = on_event, averages, also, seed
+        self._on_trial: tuple[Step, int, float] | None = None  # the step, its epoch, the best metric before it
+
+    def step(self, metric: float, loss: float | None = None) -> list[Event]:
+        """An epoch is over; gives what happened in consequence.
+
+        Args:
+            metric: on validation data.
+            loss: of training, for the picture.
+        """
+        before = len(self.events)
+        self.curve.append(Point(len(self.curve) + 1, float(metric), loss, count(self.model)))
+        if self._on_trial is not None:
+            self._judge()
+        elif self.done < len(self.growths) and self.when(self.curve):
+            self._grow()
+        return self.events[before:]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint. A growth that is on trial is taken as kept when they are loaded."""
+        return {
+            "events": [dataclasses.asdict(event) for event in self.events],
+            "curve": [dataclasses.asdict(point) for point in self.curve],
+            "done": self.done,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where state_dict() was taken; the network is grown by growth.load() or replay()."""
+        events = [Event(**event) for event in state_dict["events"]]
+        curve = [Point(**point) for point in state_dict["curve"]]
+        self.events, self.curve, self.done, self._on_trial = events, curve, state_dict["done"], None
+
+    def _grow(self) -> None:
+        growth = self.growths[self.done]
+        seed, self.done = self._seed + self.done, self.done + 1
+        num_steps = len(history(self.model))
+        try:
+            with transaction(
+                self.model, self.optimizer, example=self.example, averages=self._averages, also=self._also, seed=seed,
+                keep=self.trial > 0,
+            ):  # fmt: skip
+                growth(self.model)
+                self._check_budget()
+        except _OverBudgetError as reason:
+            self._tell("over budget", str(reason))
+        except GrowthError as reason:
+            self._tell("refused", str(reason))
+        else:
+            step = history(self.model)[num_steps]
+            if self.trial:
+                self._on_trial = step, len(self.curve), self._best(self.curve)
+            self._tell("grown", step.text())
+
+    def _check_budget(self) -> None:
+        parameters = count(self.model)
+        if self.max_parameters is not None and parameters > self.max_parameters:
+            raise _OverBudgetError(f"{parameters:,} parameters, at most {self.max_parameters:,}")
+        if self.max_macs is not None:
+            macs = channel_map(self.model, self.example).macs
+            if macs > self.max_macs:
+                raise _OverBudgetError(f"{macs:,} multiplications, at most {self.max_macs:,}")
+
+    def _judge(self) -> None:
+        assert self._on_trial is not None
+        step, since, best_before = self._on_trial
+        if len(self.curve) - since < self.trial:
+            return
+        self._on_trial = None
+        best = self._best(self.curve[since:])
+        values = f"{step.text()}: best {abs(best):.4g} in the trial, {abs(best_before):.4g} before"
+        if best > best_before + self.min_delta:
+            step.snapshot = None
+            self._tell("kept", values)
+        else:
+            rollback(step)
+            self._tell("undone", values)
+
+    def _best(self, curve: Sequence[Point]) -> float:
+        return max((_signed(point.metric, self.mode) for point in curve), default=-math.inf)
+
+    def _tell(self, kind: str, text: str) -> None:
+        event = Event(len(self.curve), kind, text, count(self.model))
+        self.events.append(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+class _OverBudgetError(GrowthError):
+    """A growth beyond the budget."""
+
+
+def _signed(metric: float, mode: str) -> float:
+    """A number that is larger if the metric is better."""
+    return -math.inf if math.isnan(metric) else metric if mode == "max" else -metric
+
+
+def _checked_mode(op: str, mode: str) -> str:
+    if mode not in ("max", "min"):
+        raise GrowthError(describe(op, "mode", '"max" or "min"', repr(mode)))
+    return mode

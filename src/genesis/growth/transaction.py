@@ -1,0 +1,225 @@
+"""Transactions: growth steps that happen whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import genesis
+from genesis import dtypes
+from genesis.errors import GrowthError, describe
+from genesis.growth.channel_map import ChannelMap, channel_map
+from genesis.growth.history import Step, history
+from genesis.growth.snapshot import Snapshot
+from genesis.ndarray import Device
+from genesis.nn.module import Module
+from genesis.nn.parameter import Parameter
+from genesis.optim.optimizer import Optimizer
+from genesis.tensor import Tensor
+
+log = logging.getLogger("genesis.growth")
+
+# Beyond this relative change of an output, a step that should keep the function has not. Far above rounding: that of a
+# deep network in the TF32 format too; far below what a wrongly wired channel does.
+_TOLERANCE = {dtypes.float64: 1e-6, dtypes.float32: 1e-3, dtypes.float16: 0.1, dtypes.bfloat16: 0.3}
+
+
+class Transaction:
+    """What operations need to know: the model, and all that must follow when it changes."""
+
+    def __init__(
+        self, model: Module, optimizers: Sequence[Optimizer], example: Any, averages: Sequence[Module], seed: int | None
+    ) -> None:
+        self.model, self.optimizers, self.averages = model, optimizers, averages
+        self.example = example if example is None or isinstance(example, tuple) else (example,)
+        seed = int(genesis.randint(0, 2**31 - 1, (1,)).item()) if seed is None else seed
+        self.generator = np.random.default_rng(seed)
+        self.step = Step(len(history(model)), count(model))
+        self._map: ChannelMap | None = None
+        self._mark: Any = None
+
+    @property
+    def map(self) -> ChannelMap:
+        """The channel map of the model as it is now, with its outputs on the example."""
+        mark = [(id(t.array), t.array.changes.count) for t in (*self.model.parameters(), *self.model.buffers())]
+        if self._map is None or mark != self._mark:
+            if self.example is None:
+                raise GrowthError(
+                    describe("growth", "example", "an input of the network, to see how its channels flow", None)
+                )
+            self._map, self._mark = channel_map(self.model, self.example), mark
+        return self._map
+
+    def run(self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool) -> None:
+        """Do an operation, run the network again, and compare: outputs that moved undo it."""
+        before = self.map.outputs
+        change()
+        after = self.map.outputs
+        if keeps_function:
+            deviation = relative_deviation(before, after)
+            limit = max((_TOLERANCE.get(output.dtype, 0.0) for output in before), default=0.0)
+            if not deviation <= limit:
+                raise GrowthError(
+                    f"{operation['operation']}: the outputs changed by {deviation:.1e} of the largest, more than "
+                    f"{limit:.0e}: what {operation['where']} feeds is not fully understood"
+                )
+            self.step.deviation = max(deviation, self.step.deviation or 0.0)
+        assert self.example is not None
+        self.step.example = [(arg.shape, arg.dtype.name) if isinstance(arg, Tensor) else arg for arg in self.example]
+        self.step.operations.append(operation)
+
+    def twins(self, name: str) -> list[Tensor]:
+        """The parameter or buffer of this name in the model, then in its averages."""
+        path, _, member = name.rpartition(".")
+        found: list[Tensor] = []
+        for network in (self.model, *self.averages):
+            try:
+                part = network.get_submodule(path)
+                tensor = part._parameters[member] if member in part._parameters else part._buffers[member]
+            except (AttributeError, KeyError):
+                message = describe("growth", "averages", "copies of the network", f"one without '{name}'")
+                raise GrowthError(message) from None
+            assert tensor is not None
+            found.append(tensor)
+        return found
+
+    @contextlib.contextmanager
+    def random(self, device: Device) -> Iterator[None]:
+        """Draw from this transaction's generator what layers draw when they are made; Genesis' own is left alone."""
+        before = [(place, genesis.get_rng_state(place)) for place in (genesis.device("cpu"), device)]
+        genesis.manual_seed(int(self.generator.integers(2**31)))
+        try:
+            yield
+        finally:
+            for place, random_state in before:
+                genesis.set_rng_state(random_state, place)
+
+    def adopt(self, parameters: Iterable[Parameter], neighbour: Parameter | None) -> None:
+        """Have the optimizer that learns neighbour learn these parameters too, with the same options."""
+        group = self._group_of(neighbour)
+        if group is not None:
+            group["params"].extend(parameters)
+
+    def abandon(self, module: Module) -> None:
+        """Take module's parameters from the optimizers, unless the model has them elsewhere too."""
+        kept = {id(parameter) for parameter in self.model.parameters()}
+        gone = {id(parameter): parameter for parameter in module.parameters() if id(parameter) not in kept}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in gone]
+            for parameter in gone.values():
+                optimizer.state.pop(parameter, None)
+
+    def _group_of(self, parameter: Parameter | None) -> dict[str, Any] | None:
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group in groups:
+            if any(member is parameter for member in group["params"]):
+                return group
+        return groups[0] if groups else None
+
+
+_active = threading.local()
+
+
+def current(model: Module) -> Transaction | None:
+    """The transaction of this model that is open in this thread."""
+    return getattr(_active, "open", {}).get(id(model))
+
+
+@contextlib.contextmanager
+def transaction(
+    model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, example: Any = None,
+    averages: Module | Sequence[Module] = (), also: Sequence[Any] = (), seed: int | None = None, keep: bool = True,
+) -> Iterator[Step]:  # fmt: skip
+    """A with block in which the network grows: all of it happens, or nothing.
+
+    If anything raises inside, the model, the optimizer and the others are put back bit for bit, the reason is logged
+    (logger "genesis.growth", `history(model).failures`) and raised.
+
+    Args:
+        optimizer: what learns the model (or several): its state grows with the parameters, and it learns new ones
+            with the options of their neighbours. Learning-rate schedulers and gradient scalers go on as they are.
+        example: an input (or a tuple of inputs) on which the network is run before and after each operation, to see
+            how its channels flow and that its function has been kept; two samples are enough.
+        averages: copies of the model (moving averages of its weights) that grow with it.
+        also: what else is to be put back on failure and by rollback(): anything with state_dict and load_state_dict.
+        seed: of the random choices; drawn from Genesis' generator by default.
+        keep: keep the state from before for rollback(); `history(model).forget()` gives the memory back.
+    Yields: the step, an entry of history(model) once the block has ended.
+    Raises: GrowthError: a transaction of this model is open already.
+
+    Example:
+        >>> from genesis import growth, optim
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> optimizer = optim.SGD(net.parameters(), lr=0.1)
+        >>> with growth.transaction(net, optimizer, example=genesis.zeros(1, 2)) as step:
+        ...     step = growth.grow_width(net, "0", factor=2)
+        >>> growth.rollback(step)
+        >>> net[0].out_features
+        3
+    """
+    if not isinstance(model, Module):
+        raise GrowthError(describe("transaction", "model", "a Module", type(model).__name__))
+    if current(model) is not None:
+        raise GrowthError("transaction: one of this model is open already; operations inside it are part of it")
+    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    copies = [averages] if isinstance(averages, Module) else list(averages)
+    past = history(model)
+    snapshot = Snapshot([model, *copies], optimizers, also)
+    opened = Transaction(model, optimizers, example, copies, seed)
+    _active.open = {**getattr(_active, "open", {}), id(model): opened}
+    try:
+        yield opened.step
+    except BaseException as error:
+        snapshot.restore()
+        past.failures.append(f"{type(error).__name__}: {error}")
+        log.warning("growth undone, nothing has changed: %s: %s", type(error).__name__, error)
+        raise
+    finally:
+        _active.open = {key: value for key, value in _active.open.items() if key != id(model)}
+    step = opened.step
+    step.parameters = (step.parameters[0], count(model))
+    step.snapshot, step.history = snapshot if keep else None, past
+    past.steps.append(step)
+
+
+@contextlib.contextmanager
+def joined(model: Module, **options: Any) -> Iterator[Transaction]:
+    """The open transaction of this model, or one for this operation alone."""
+    opened = current(model)
+    if opened is not None:
+        given = sorted(name for name, value in options.items() if value not in (None, ()))
+        if given:
+            raise GrowthError(
+                f"growth: {', '.join(given)} belong to the transaction that is open, not to the operation"
+            )
+        yield opened
+        return
+    with transaction(model, options.pop("optimizer", None), **options):
+        inside = current(model)
+        assert inside is not None
+        yield inside
+
+
+def count(model: Module) -> int:
+    """How many numbers a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def relative_deviation(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """max |Δ| over max |before|, for the worst of the outputs; what was not finite before is left out."""
+    worst = 0.0
+    if [output.shape for output in before] != [output.shape for output in after]:
+        return float("inf")
+    for old, new in zip(before, after, strict=True):
+        a, b = (output.array.numpy_values().astype(np.float64) for output in (old, new))
+        finite = np.isfinite(a)
+        if finite.any():
+            scale = float(np.abs(a[finite]).max()) or 1.0
+            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
+    return worst

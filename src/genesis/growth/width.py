@@ -1,0 +1,207 @@
+"""Width: more channels for a layer and all that share them, or fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from genesis.errors import GrowthError, describe
+from genesis.growth.channel_map import ChannelGroup, Part
+from genesis.growth.edits import NEW, Choice, change, edit_of
+from genesis.growth.history import Step
+from genesis.growth.places import name_of
+from genesis.growth.settings import adjust_settings
+from genesis.growth.transaction import Transaction, joined
+from genesis.nn.module import Module
+
+Where = str | Module
+
+
+def grow_width(
+    model: Module, where: Where | Sequence[Where] | None = None, channels: int | None = None,
+    factor: float | None = None, *, new: str = "copy", noise: float = 0.0, **transaction: Any,
+) -> Step:  # fmt: skip
+    """Give a layer more channels, wired into everything that takes them; the network computes what it computed.
+
+    All that shares the layer's channels grows with it: its bias, norms with their running statistics, depthwise and
+    grouped convolutions, the other ends of residual sums, and the weights of whatever takes them, through
+    concatenations, flattening and pooling. `channel_map()` shows what that is.
+
+    Args:
+        where: the layer (or several), a module or its dotted name; None is every layer that can grow.
+        channels: how many the layer is to have.
+        factor: instead, by how much its number is multiplied (rounded, at least one more).
+        new: "copy": new channels are copies of old ones, and what takes them shares their weights unevenly between
+            the copies, so that these learn different things (Net2Wider). "zero": new channels have random weights,
+            and what takes them begins with zeros; all that was there before learns as if nothing had happened.
+        noise: for copies, what is added to their weights, relative to the spread of these; changes the function.
+        transaction: `optimizer`, `example` and others of transaction(), where none is open.
+    Returns: the step in history(model).
+    Raises: GrowthError: nothing has changed; the message says why: the layer's channels are an output of the network,
+        or flow through an op that is not understood, or the number does not fit.
+    Source: Chen, Goodfellow & Shlens 2016, arXiv:1511.05641 (Net2WiderNet).
+
+    Example:
+        >>> from genesis import growth
+        >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+        >>> growth.grow_width(net, "0", channels=6, example=genesis.zeros(2, 1, 8, 8))
+        step 0: grow_width 0 to 6 (122 → 182 parameters)
+    """
+    op = "grow_width"
+    _check_sizes(op, channels, factor)
+    if new not in ("copy", "zero"):
+        raise GrowthError(describe(op, "new", '"copy" or "zero"', repr(new)))
+    if noise < 0:
+        raise GrowthError(describe(op, "noise", "a number >= 0", noise))
+    with joined(model, **transaction) as opened:
+        for name, part, group in _layers(opened, op, where):
+            units = _units(op, name, part, group, channels, factor)
+            if units <= group.units:
+                raise GrowthError(describe(op, "channels", f"more than the {part.size} of {name}", units * part.width))
+            if group.fixed:
+                raise GrowthError(f"{op}: the channels of {name} cannot grow: {'; '.join(group.fixed)}")
+            if group.uniform and (units % group.units or new == "zero"):
+                raise GrowthError(
+                    f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
+                    f"{group.uniform[0]}"
+                )
+            choice = _grown(group.units, units, new, opened.generator)
+            details = {"channels": units * part.width, "new": new, "noise": noise}
+            _resize(opened, op, name, group, choice, details, keeps_function=not noise)
+    return opened.step
+
+
+def prune_width(
+    model: Module, where: Where | Sequence[Where] | None = None, channels: int | None = None,
+    factor: float | None = None, *, by: str = "magnitude", **transaction: Any,
+) -> Step:  # fmt: skip
+    """Take the least of a layer's channels away, wherever they are used. The function changes; the rest is as in
+    grow_width.
+
+    Args:
+        where, channels, transaction: as of grow_width.
+        factor: what the number is multiplied with, below 1.
+        by: "magnitude": the channels with the smallest weights go. "norm": those that batch (or group) norms scale
+            least (Liu et al. 2017, arXiv:1708.06519).
+
+    Example:
+        >>> from genesis import growth
+        >>> net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> growth.prune_width(net, "0", channels=5, example=genesis.zeros(1, 3))
+        step 0: prune_width 0 to 5 (50 → 32 parameters)
+    """
+    op = "prune_width"
+    _check_sizes(op, channels, factor)
+    if by not in ("magnitude", "norm"):
+        raise GrowthError(describe(op, "by", '"magnitude" or "norm"', repr(by)))
+    with joined(model, **transaction) as opened:
+        for name, part, group in _layers(opened, op, where):
+            units = _units(op, name, part, group, channels, factor)
+            if not 1 <= units < group.units:
+                limits = f"from {part.width} to {part.size - part.width}, as {name} has {part.size}"
+                raise GrowthError(describe(op, "channels", limits, units * part.width))
+            if group.fixed:
+                raise GrowthError(f"{op}: channels of {name} cannot go: {'; '.join(group.fixed)}")
+            scores = _scores(opened, op, name, group, by)
+            kept = sorted(np.argsort(-scores, kind="stable")[:units].tolist())
+            details = {"channels": units * part.width, "by": by}
+            _resize(opened, op, name, group, Choice(kept, [1.0] * units), details, keeps_function=False)
+    return opened.step
+
+
+def _check_sizes(op: str, channels: int | None, factor: float | None) -> None:
+    if (channels is None) == (factor is None):
+        raise GrowthError(describe(op, "channels", "a number, or factor instead", "both" if channels else "neither"))
+
+
+def _layers(
+    opened: Transaction, op: str, where: Where | Sequence[Where] | None
+) -> Iterator[tuple[str, Part, ChannelGroup]]:
+    """The layers that are meant, with their channels as the map shows them then; of one group, only the first."""
+    if where is None:
+        names = [
+            next(site.names[0].rpartition(".")[0] for site in makers)
+            for group in opened.map.growable()
+            if (makers := [s for s in opened.map.sites_of(group.index) if s.fresh == "normal" and not s.splits])
+        ]
+    else:
+        listed = [where] if isinstance(where, str | Module) else where
+        names = [name_of(op, opened.model, place) for place in listed]
+    done: set[tuple[Any, ...]] = set()
+    for name in names:
+        mapped = opened.map
+        part, group = mapped.made_by(name)
+        sites = mapped.sites_of(group.index)
+        if not sites:
+            raise GrowthError(describe(op, "where", "a layer whose channels are made by parameters", name))
+        first = (sites[0].names, sites[0].dim)  # the numbers of groups may change from step to step
+        if first not in done:
+            done.add(first)
+            yield name, part, group
+
+
+def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | None, factor: float | None) -> int:
+    """How many units the group is to have."""
+    if factor is not None:
+        return max(round(group.units * factor), group.units + 1) if factor > 1 else round(group.units * factor)
+    assert channels is not None
+    if channels % part.width:
+        expected = f"a multiple of {part.width}: the channels of {name} come in blocks of that size"
+        raise GrowthError(describe(op, "channels", expected, channels))
+    return channels // part.width
+
+
+def _grown(before: int, after: int, new: str, generator: np.random.Generator) -> Choice:
+    """Where the units of a wider group come from, and how those of one origin divide what it gave among them."""
+    old = list(range(before))
+    if new == "zero":
+        return Choice(old + [NEW] * (after - before), [1.0] * before + [0.0] * (after - before))
+    sources = list(old)
+    while len(sources) < after:  # each is copied once before any is copied again
+        sources += generator.permutation(before)[: after - len(sources)].tolist()
+    weights = generator.uniform(0.5, 1.5, after)  # uneven, so that copies do not learn the same for ever
+    weights[np.bincount(sources)[sources] == 1] = 1.0
+    sums = np.bincount(sources, weights)
+    return Choice(sources, (weights / sums[sources]).tolist())
+
+
+def _resize(
+    opened: Transaction, op: str, name: str, group: ChannelGroup, choice: Choice, details: dict[str, Any],
+    keeps_function: bool,
+) -> None:  # fmt: skip
+    """Change every tensor that shows the group, and the settings of their layers."""
+    mapped = opened.map
+
+    def change_all() -> None:
+        for site in mapped.sites_of(group.index):
+            edit = edit_of(site, group.index, choice)
+            amount = details.get("noise", 0.0)
+            change(opened.twins(site.names[0]), edit, opened.optimizers, amount, opened.generator)
+        for model in (opened.model, *opened.averages):
+            adjust_settings(model, mapped, group.index, len(choice.sources))
+
+    opened.run({"operation": op, "where": name, **details}, change_all, keeps_function)
+
+
+def _scores(opened: Transaction, op: str, name: str, group: ChannelGroup, by: str) -> np.ndarray:
+    """How much each unit of a group matters."""
+    learned = {name for name, _ in opened.model.named_parameters(remove_duplicate=False)}
+    wanted = "normal" if by == "magnitude" else "mean"
+    total = np.zeros(group.units)
+    found = False
+    for site in opened.map.sites_of(group.index):
+        if site.splits or site.fresh != wanted or site.names[0] not in learned:
+            continue
+        found = True
+        values = opened.twins(site.names[0])[0].array.numpy_values().astype(np.float64)
+        squares = np.square(np.moveaxis(values, site.dim, 0).reshape(values.shape[site.dim], -1)).sum(1)
+        start = 0
+        for part in site.parts:
+            if part.group == group.index:
+                total += squares[start : start + part.size].reshape(group.units, part.width).sum(1)
+            start += part.size
+    if not found:
+        raise GrowthError(describe(op, "by", f"what the channels of {name} have", f"'{by}'; they have no such weights"))
+    return np.sqrt(total)

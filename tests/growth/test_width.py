@@ -1,0 +1,370 @@
+"""Width: the function is kept, everything moves along, what is new learns, and what was there learns as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import genesis
+from genesis import amp, growth, models, nn, optim
+from genesis.errors import GrowthError
+from genesis.tensor import Tensor
+from tests.growth.measure import deviations, digest, outputs, train
+from tests.growth.networks import CASES, LARGE
+
+OPTIMIZERS = {
+    "SGD": lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
+    "Adam": lambda parameters: optim.Adam(parameters, lr=0.01, amsgrad=True),
+}
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1), nn.Flatten(),
+        nn.Linear(48, 2),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def x() -> Tensor:
+    genesis.manual_seed(3)
+    return genesis.randn(4, 2, 4, 4)
+
+
+# --- the function is kept -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new", ["copy", "zero"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_function_is_kept_and_what_is_new_learns(name: str, new: str) -> None:
+    genesis.manual_seed(1)
+    case = CASES[name]
+    model, x = case.build(), genesis.randn(16, *case.shape[1:])
+    optimizer = OPTIMIZERS["SGD"](model.parameters())
+    train(model, optimizer, x, 2)
+    for place in case.wide:
+        before, num_before = outputs(model, x), sum(p.numel() for p in model.parameters())
+        options: dict[str, Any] = {"optimizer": optimizer, "example": x[:2]}
+        if name == "mlp" and place != "0" and new == "zero":
+            continue
+        step = growth.grow_width(model, place, factor=2, new=new, **options)
+        assert max(deviations(before, outputs(model, x))) <= 1e-5
+        assert sum(p.numel() for p in model.parameters()) == step.parameters[1] > num_before
+        shapes = {key: p.shape for key, p in model.named_parameters()}
+        train(model, optimizer, x, 1 if new == "copy" else 2)  # what takes zeros learns first, then what makes them
+        for key, parameter in model.named_parameters():
+            assert parameter.grad.shape == shapes[key]
+        _assert_no_silent_rows(model, place)
+
+
+def _assert_no_silent_rows(model: nn.Module, place: str) -> None:
+    """Each channel that a convolution makes has a gradient in its weights; before a ReLU without a norm, most have."""
+    layer = model.get_submodule(place)
+    if isinstance(layer, nn.Conv2d | nn.Linear):
+        rows = np.abs(layer.weight.grad.numpy()).reshape(len(layer.weight), -1).max(1)
+        assert (rows > 0).mean() > (0.6 if isinstance(layer, nn.Linear) else 0.99)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_networks(name: str) -> None:
+    """In float64 to the last digits. In float32 by 1e-5, or, for 50 layers of batch statistics in a row, by no more
+    than the network's own rounding: what it differs from itself in float64."""
+    genesis.manual_seed(1)
+    case = LARGE[name]
+    model, x = case.build(), genesis.randn(case.shape)
+    optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    train(model, optimizer, x)
+    exact, exact_x = case.build().double(), x.double()
+    exact.load_state_dict(model.state_dict())
+    single, double = outputs(model, x), outputs(exact, exact_x)
+    rounding = deviations(double, [output.double() for output in single])
+    with growth.transaction(exact, example=exact_x[:1]):
+        for place in case.wide:
+            growth.grow_width(exact, place, factor=1.25)
+    assert max(deviations(double, outputs(exact, exact_x))) <= 1e-10
+    with growth.transaction(model, optimizer, example=x[:1]):
+        for place in case.wide:
+            growth.grow_width(model, place, factor=1.25)
+    in_eval, in_training = deviations(single, outputs(model, x))
+    assert in_eval <= 1e-5
+    assert in_training <= max(1e-5, rounding[1])
+
+
+def test_noise_changes_the_function_a_little(x: Tensor) -> None:
+    model = small()
+    before = outputs(model, x)
+    growth.grow_width(model, "0", channels=8, noise=0.01, example=x)
+    assert 1e-5 < deviations(before, outputs(model, x))[0] < 0.1
+
+
+def test_copies_part_as_they_learn(x: Tensor) -> None:
+    model = small()
+    optimizer = OPTIMIZERS["SGD"](model.parameters())
+    growth.grow_width(model, "0", channels=8, optimizer=optimizer, example=x)
+    train(model, optimizer, x, 3)
+    rows = model[0].weight.detach().numpy().reshape(8, -1)
+    assert len({row.tobytes() for row in rows}) == 8
+
+
+# --- everything moves ---------------------------------------------------------------------------------------------
+
+
+def test_settings_dtype_flags_and_statistics_move(x: Tensor) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=(2, 1), dilation=2, bias=False, padding_mode="reflect"),
+        nn.BatchNorm2d(4, momentum=None, affine=False), nn.Conv2d(4, 4, 1, groups=4), nn.Conv2d(4, 2, 1),
+    ).double()  # fmt: skip
+    model[2].requires_grad_(False)
+    x = genesis.randn(4, 2, 8, 8).double()
+    model(x)
+    parameters, mean = list(model.parameters()), model[1].running_mean.tolist()
+    called: list[int] = []
+    parameters[0].register_hook(lambda grad: called.append(1))
+    growth.grow_width(model, "0", channels=6, example=x)
+    assert repr(model[0]) == (
+        "Conv2d(2, 6, kernel_size=(3, 3), stride=(2, 2), padding=(2, 1), dilation=(2, 2), bias=False, "
+        "padding_mode=reflect)"
+    )
+    assert repr(model[1]).startswith("BatchNorm2d(6, eps=1e-05, momentum=None, affine=False")
+    assert repr(model[2]).startswith("Conv2d(6, 6, kernel_size=(1, 1), stride=(1, 1), groups=6")
+    assert repr(model[3]).startswith("Conv2d(6, 2")
+    assert model[1].running_mean.tolist()[:4] == mean
+    assert all(mine is its for mine, its in zip(model.parameters(), parameters, strict=True))
+    assert [p.requires_grad for p in parameters] == [True, False, False, True, True]
+    assert {p.dtype for p in parameters} == {genesis.float64}
+    assert parameters[0].stride() == genesis.empty(6, 2, 3, 3, memory_format="channels_last").stride()
+    model(x).sum().backward()
+    assert called == [1]
+
+
+def test_norms_without_parameters_and_group_norms(x: Tensor) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 1), nn.GroupNorm(4, 8, affine=False), nn.InstanceNorm2d(8), nn.Flatten(2),
+        nn.LayerNorm(16, elementwise_affine=False), nn.Flatten(), nn.Linear(128, 12), nn.RMSNorm(12), nn.Linear(12, 2),
+    )  # fmt: skip
+    before = outputs(model, x)
+    growth.grow_width(model, "0", channels=10, example=x)
+    growth.grow_width(model, "6", factor=2, example=x)
+    assert (model[1].num_groups, model[1].num_channels, model[2].num_features) == (5, 10, 10)
+    assert model[7].normalized_shape == (24,)
+    assert max(deviations(before, outputs(model, x))) <= 1e-5
+
+
+def test_all_layers_at_once(x: Tensor) -> None:
+    unet = models.create("unet", width=4, depth=2)
+    x = genesis.randn(2, 1, 8, 8)
+    before = outputs(unet, x)
+    step = growth.grow_width(unet, factor=2, example=x)
+    assert sum(p.numel() for p in unet.parameters()) == sum(
+        p.numel() for p in models.create("unet", width=8, depth=2).parameters()
+    )
+    assert len(step.operations) == 7
+    assert max(deviations(before, outputs(unet, x))) <= 1e-5
+
+
+def test_averages_grow_along(x: Tensor) -> None:
+    model, average = small(), small()
+    optimizer = OPTIMIZERS["Adam"](model.parameters())
+    train(model, optimizer, x)
+    before, average_before = outputs(model, x), outputs(average, x)
+    with growth.transaction(model, optimizer, example=x, averages=average):
+        growth.grow_width(model, "0", channels=7)
+        growth.grow_width(model, "3", channels=5, new="zero")
+        growth.grow_branches(model, "3", channels=2)
+        growth.grow_depth(model, "2")
+    assert {k: v.shape for k, v in model.state_dict().items()} == {k: v.shape for k, v in average.state_dict().items()}
+    assert max(deviations(before, outputs(model, x))) <= 1e-5
+    assert max(deviations(average_before, outputs(average, x))) <= 1e-5
+    assert average[0].out_channels == 7
+
+
+def test_groups_schedulers_and_scalers_go_on(x: Tensor) -> None:
+    model = small()
+    optimizer = optim.SGD(
+        [{"params": model[:4].parameters()}, {"params": model[5].parameters(), "lr": 0.5, "weight_decay": 0.1}],
+        lr=0.1, momentum=0.9,
+    )  # fmt: skip
+    scheduler, scaler = optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5), amp.GradScaler(init_scale=8.0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        scaler.scale((model(x) * model(x)).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+
+    step()
+    with growth.transaction(model, optimizer, example=x):
+        growth.grow_width(model, "3", channels=6)
+        growth.grow_branches(model, "5")
+        growth.grow_depth(model, "2")
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.25]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0.1]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [6 + 5, 2 + 3]
+    step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.125]
+    assert all(parameter in optimizer.state for parameter in model.parameters())
+
+
+def test_gradients_that_wait_move_too(x: Tensor) -> None:
+    """Growing between backward and step gives the gradients that backward would give afterwards."""
+    model = small()
+    model(x).sum().backward()
+    growth.grow_width(model, "0", channels=7, example=x)
+    moved = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    for mine, parameter in zip(moved, model.parameters(), strict=True):
+        np.testing.assert_allclose(mine.numpy(), parameter.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+# --- what was there learns as before ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_with_new_zeros_everything_old_gets_the_update_that_it_would_have_got(name: str, x: Tensor) -> None:
+    plain, grown = _twins(name, x)
+    growth.grow_width(grown[0], "0", channels=6, new="zero", optimizer=grown[1], example=x)
+    growth.grow_width(grown[0], "3", channels=5, new="zero", optimizer=grown[1], example=x)
+    for model, optimizer in (plain, grown):
+        train(model, optimizer, x)
+    for (key, old), new in zip(plain[0].named_parameters(), grown[0].parameters(), strict=True):
+        if key == "5.weight":
+            same = new.detach().numpy()[:, : old.shape[1]]
+        else:
+            same = new.detach().numpy()[tuple(slice(size) for size in old.shape)]
+        np.testing.assert_allclose(same, old.detach().numpy(), rtol=0, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_with_copies_everything_but_the_copied_gets_the_update_that_it_would_have_got(name: str, x: Tensor) -> None:
+    """Adam does so for the copied channels too: the share is in its moments as it is in the gradient."""
+    plain, grown = _twins(name, x)
+    before = {key: p.detach().clone().numpy() for key, p in plain[0].named_parameters()}
+    growth.grow_width(grown[0], "0", channels=6, optimizer=grown[1], example=x)
+    start, rows = grown[0][3].weight.detach().clone().numpy(), grown[0][0].weight.detach().numpy()
+    copied = {row for row in range(4) if any((rows[row] == rows[new]).all() for new in (4, 5))}
+    for model, optimizer in (plain, grown):
+        train(model, optimizer, x)
+    old, new = ({key: p.detach().numpy() for key, p in model.named_parameters()} for model, _ in (plain, grown))
+    for key in ("3.bias", "5.weight", "5.bias"):
+        np.testing.assert_allclose(new[key], old[key], rtol=0, atol=1e-6)
+    update, grown_update = old["3.weight"] - before["3.weight"], new["3.weight"] - start
+    np.testing.assert_allclose(grown_update[:, :4], update, rtol=0, atol=1e-6)
+    assert len(copied) == 2
+    for row in range(4) if name == "Adam" else {0, 1, 2, 3} - copied:
+        np.testing.assert_allclose(new["0.weight"][row], old["0.weight"][row], rtol=0, atol=1e-6)
+
+
+def _twins(name: str, x: Tensor) -> list[tuple[nn.Module, optim.Optimizer]]:
+    """The same network twice, after the same three steps."""
+    pairs = []
+    for _ in range(2):
+        genesis.manual_seed(5)
+        model = small()
+        optimizer = OPTIMIZERS[name](model.parameters())
+        train(model, optimizer, x, 3)
+        pairs.append((model, optimizer))
+    return pairs
+
+
+# --- pruning ------------------------------------------------------------------------------------------------------
+
+
+def test_pruning_takes_the_least(x: Tensor) -> None:
+    model = small()
+    optimizer = OPTIMIZERS["SGD"](model.parameters())
+    train(model, optimizer, x)
+    with genesis.no_grad():
+        model[0].weight[1] = 0.0
+        model[1].weight[2] = 1e-6
+    kept = [0, 2, 3]
+    momentum = optimizer.state[model[0].weight]["momentum_buffer"].numpy()
+    rest = model[0].weight.detach().numpy()[kept]
+    growth.prune_width(model, "0", channels=3, optimizer=optimizer, example=x)
+    np.testing.assert_array_equal(model[0].weight.detach().numpy(), rest)
+    np.testing.assert_array_equal(optimizer.state[model[0].weight]["momentum_buffer"].numpy(), momentum[kept])
+    growth.prune_width(model, "0", channels=2, by="norm", optimizer=optimizer, example=x)
+    np.testing.assert_array_equal(model[0].weight.detach().numpy(), rest[[0, 2]])
+    assert model[3].in_channels == 2
+    train(model, optimizer, x)
+
+
+def test_pruning_what_does_nothing_keeps_the_function(x: Tensor) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 1, 2))
+    with genesis.no_grad():
+        model[0].weight[2] = 0.0
+        model[0].bias[2] = 0.0
+    before = outputs(model, x)
+    growth.prune_width(model, "0", factor=0.75, example=x)
+    assert max(deviations(before, outputs(model, x))) <= 1e-6
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"where": "0"}, "grow_width: argument 'channels': expected a number, or factor instead, got neither"),
+        ({"where": "0", "channels": 5, "factor": 2}, "expected a number, or factor instead, got both"),
+        ({"where": "0", "channels": 4}, "argument 'channels': expected more than the 4 of 0, got 4"),
+        ({"where": "0", "factor": 0.5}, "argument 'channels': expected more than the 4 of 0, got 2"),
+        ({"where": "9", "channels": 5}, "grow_width: argument 'where': get_submodule: Sequential has no '9'"),
+        ({"where": nn.ReLU(), "channels": 5}, "expected a module of the network, or its name, got ReLU"),
+        ({"where": "0", "channels": 5, "new": "old"}, "argument 'new': expected \"copy\" or \"zero\", got 'old'"),
+        ({"where": "0", "channels": 5, "noise": -1}, "argument 'noise': expected a number >= 0, got -1"),
+        ({"where": "5", "channels": 5}, "the channels of 5 cannot grow: it is an output of the network"),
+    ],
+)
+def test_messages(arguments: dict[str, Any], message: str, x: Tensor) -> None:
+    model = small()
+    before = digest(model)
+    with pytest.raises(GrowthError) as error:
+        growth.grow_width(model, example=x, **arguments)
+    assert message in str(error.value)
+    assert digest(model) == before
+
+
+def test_more_messages(x: Tensor) -> None:
+    model = small()
+    with pytest.raises(GrowthError, match="argument 'example': expected an input of the network"):
+        growth.grow_width(model, "0", channels=5)
+    with pytest.raises(GrowthError, match="prune_width: argument 'channels': expected from 1 to 3, as 0 has 4, got 4"):
+        growth.prune_width(model, "0", channels=4, example=x)
+    with pytest.raises(GrowthError, match="argument 'by': expected \"magnitude\" or \"norm\", got 'age'"):
+        growth.prune_width(model, "0", channels=3, by="age", example=x)
+    with pytest.raises(GrowthError, match="what the channels of 3 have, got 'norm'; they have no such weights"):
+        growth.prune_width(model, "3", channels=2, by="norm", example=x)
+    with pytest.raises(GrowthError, match="prune_width: channels of 5 cannot go: it is an output"):
+        growth.prune_width(model, "5", channels=1, example=x)
+    normed = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    for options in ({"channels": 6}, {"channels": 8, "new": "zero"}):
+        with pytest.raises(GrowthError, match="can only grow to a multiple of 4, as copies: a layer norm goes over it"):
+            growth.grow_width(normed, "0", example=x[:, :, 0, 0], **options)
+    blocks = nn.Sequential(nn.Conv2d(2, 4, 1), nn.GroupNorm(2, 4), nn.Conv2d(4, 1, 1))
+    with pytest.raises(GrowthError, match="a multiple of 2: the channels of 0 come in blocks of that size, got 5"):
+        growth.grow_width(blocks, "0", channels=5, example=x)
+
+
+class Fixed(nn.Module):
+    """Its forward counts on 4 channels, in a way that the map cannot see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.first(x)
+        return self.last(y) * (1.0 if y.shape[-1] == 4 else 2.0)
+
+
+def test_outputs_that_moved_undo_the_step() -> None:
+    model, x = Fixed(), genesis.ones(2, 2)
+    before = digest(model)
+    with pytest.raises(GrowthError, match=r"grow_width: the outputs changed by 1.0e\+00 of the largest"):
+        growth.grow_width(model, "first", channels=5, example=x)
+    assert digest(model) == before
+    assert len(growth.history(model)) == 0

@@ -136,7 +136,7 @@ STEPS: dict[str, Callable[[], None]] = {
         infer_with_packed_weights,
         convolve_with_own_kernels,
         launch_kernels_of_users,
-    )  # fmt: skip
+    )
 }
 
 

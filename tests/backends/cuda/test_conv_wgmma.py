@@ -132,6 +132,17 @@ def test_weight_grad_kernel_compiles() -> None:
         assert shape.shared_memory <= 227 << 10
 
 
+def test_splits_keep_sums_short(simulated: Backend) -> None:
+    """Four multiprocessors: splits fill them, and no split of a long sum has more than 128 steps of 64 terms."""
+    shapes = ((64, 64, 32, 32), (64, 64, 3, 3))
+    problem = ConvProblem(WEIGHT_GRAD, *shapes, (1, 1), (1, 1), dtype=dtypes.float32)
+    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad.SHAPES[1]) == [8]
+    problem = ConvProblem(WEIGHT_GRAD, (1, 64, 32, 32), (64, 64, 1, 1), dtype=dtypes.float32)
+    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad.SHAPES[1]) == [1]
+    problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
+    assert wgmma._worthwhile_splits(problem, _SHAPE) == [1, 2, 3, 4, 6]
+
+
 def test_not_without_a_gpu(simulated: Backend) -> None:
     assert driver.get().name == "simulated"
     assert list(WgmmaFamily().variants(PROBLEMS[0])) == []

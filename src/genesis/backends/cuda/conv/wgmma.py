@@ -30,6 +30,7 @@ _TERMS = 64  # of a step: BK
 _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
+_MOST_STEPS = 128  # of a split, where the sums are long
 _SHIFT = 7  # native/split.cuh's
 _SPLIT_BLOCK = 8192  # elements of a weight at a time
 
@@ -199,12 +200,14 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """1, and where there are too few tiles to keep all multiprocessors busy, what fills a round or two."""
+    """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums what
+    keeps each split's short: they are rounded at every step."""
     if problem.dtype is not dtypes.float32 or len(_axes(problem)) > 1:
         return [1]
     processors = driver.get().properties(problem.device).multiprocessor_count
     tiles, steps = _num_tiles(problem, shape), _num_steps(problem)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
+    wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]
 
 

@@ -7,19 +7,22 @@ python benchmarks/bench_host.py --stubbed   the CUDA backend with launches that 
 from __future__ import annotations
 
 import argparse
+import functools
+import math
 import statistics
 import sys
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import genesis
+import genesis.torch
+from benchmarks import stubbed
 from genesis import backends, dtypes, nn
+from genesis import functional as F
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.simulated import SimulatedDriver
 
 CALLS, ROUNDS = 100, 30
 Sides = dict[str, Callable[[], object]]
@@ -98,6 +101,82 @@ def mlp(device: str, torch_device: torch.device) -> Sides:
     return {"genesis": lambda: ours(x), "torch": lambda: theirs(tx)}
 
 
+IMAGES, CHANNELS = (4, 64, 7, 7), 64
+
+
+def images(device: str, torch_device: torch.device, dtype: str = "bfloat16") -> tuple[Any, torch.Tensor]:
+    """The same images for both sides, NHWC in memory."""
+    theirs = torch.ones(IMAGES, dtype=getattr(torch, dtype), device=torch_device)
+    order = (math.prod(IMAGES[1:]), 1, IMAGES[3] * CHANNELS, CHANNELS)
+    ours = genesis.ones(IMAGES, dtype=getattr(genesis, dtype), device=device)
+    ours.array.handle = backends.get(device).copy(ours.array.handle, order)
+    return genesis.Tensor(type(ours.array)(ours.array.handle, ours.array.device)), theirs.to(
+        memory_format=torch.channels_last
+    )
+
+
+def conv_alone(device: str, torch_device: torch.device) -> Sides:
+    backend, (x, _) = backends.get(device), images(device, torch_device)
+    weight = nn.Conv2d(CHANNELS, CHANNELS, 1, device=device, dtype=genesis.bfloat16).weight
+    handle, taps = x.array.handle, weight.array.handle
+    return {"genesis": lambda: backend.conv_forward(handle, taps, None, (1, 1), (0, 0), (1, 1), 1)}
+
+
+def conv2d(device: str, torch_device: torch.device) -> Sides:
+    x, tx = images(device, torch_device)
+    weight = nn.Conv2d(CHANNELS, CHANNELS, 1, device=device, dtype=genesis.bfloat16).weight
+    their_weight = torch.ones(CHANNELS, CHANNELS, 1, 1, dtype=tx.dtype, device=torch_device)
+    return {"genesis": lambda: F.conv2d(x, weight), "torch": lambda: torch.nn.functional.conv2d(tx, their_weight)}
+
+
+def conv_bn_relu(device: str, torch_device: torch.device, kernel_size: int = 3) -> Sides:
+    """Forward and backward of one layer in training, to all parameters and the input."""
+    x, tx = images(device, torch_device)
+    ours = nn.ConvBNReLU(CHANNELS, CHANNELS, kernel_size, device=device)
+    fused = genesis.torch.ConvBNReLU(CHANNELS, CHANNELS, kernel_size).to(
+        torch_device, memory_format=torch.channels_last
+    )
+    theirs = torch.nn.Sequential(*fused.children())
+    for layer in (ours, fused):
+        layer.conv.to(dtype=x.dtype if layer is ours else tx.dtype)
+    x.requires_grad, tx.requires_grad = True, True
+    grad, their_grad = images(device, torch_device)
+    leaves, their_leaves = [x, *ours.parameters()], [tx, *fused.parameters()]
+
+    def step() -> object:
+        with genesis.enable_grad():
+            return genesis.autograd.grad(ours(x), leaves, grad)
+
+    def their_step(layer: Any) -> object:
+        with torch.enable_grad():
+            return torch.autograd.grad(layer(tx), their_leaves, their_grad)
+
+    return {
+        "genesis": step,
+        "genesis.torch": lambda: their_step(fused),
+        "torch": lambda: their_step(theirs),
+    }
+
+
+SOURCE = """
+__global__ void vector_add(float* out, const float* a, const float* b, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a[i] + b[i];
+}
+"""
+
+
+def user_kernel(device: str, torch_device: torch.device) -> Sides:
+    if device == "cpu":
+        return {}
+    kernel = genesis.cuda.load_inline("bench_host", SOURCE).vector_add
+    x, tx = genesis.ones(64, device=device), torch.ones(64, device=torch_device)
+    return {
+        "genesis": lambda: kernel(x, x, x, 64),
+        "genesis.torch": lambda: kernel(tx, tx, tx, 64),
+    }
+
+
 CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "add, backend alone": add_alone,
     "allocate and free": allocate,
@@ -105,38 +184,19 @@ CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "add a number": add_number,
     "add, broadcast": add_broadcast,
     "MLP 784-512-256-10, batch 1": mlp,
+    "conv2d, backend alone": conv_alone,
+    "conv2d": conv2d,
+    "conv_bn_relu 3x3, fwd + bwd": conv_bn_relu,
+    "conv_bn_relu 1x1, fwd + bwd": functools.partial(conv_bn_relu, kernel_size=1),
+    "a user's kernel": user_kernel,
 }
-
-
-class StubbedDriver(SimulatedDriver):
-    """The simulated device, but kernels are packed as for a GPU, and launching them does nothing."""
-
-    watches_memory = False
-    watch_launches = False
-
-    def load_kernel(self, device: int, kernel: Any, signature: Any) -> Any:
-        from genesis.backends.cuda.driver import cuda_driver
-
-        cuda_driver.cu.cuLaunchKernel = lambda *args: done  # type: ignore[attr-defined]
-        done = (cuda_driver.cu.CUresult.CUDA_SUCCESS,)
-        types_ = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
-        metadata = types.SimpleNamespace(num_warps=4, num_ctas=1, shared=0, global_scratch_size=0)
-        function = cuda_driver.cu.CUfunction(0)
-        return cuda_driver.CudaKernel(self, device, kernel.__name__, function, types_, metadata)  # type: ignore[arg-type]
-
-    def activate(self, device: int) -> None:
-        pass
-
-    def recorder(self, device: int) -> Callable[[str], None]:
-        return lambda name: None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stubbed", action="store_true", help="the CUDA backend with launches that do nothing")
     if parser.parse_args().stubbed:
-        driver._drivers["simulated"] = StubbedDriver()
-        genesis.settings.settings.cuda = "simulated"
+        stubbed.install()
         return 1 if compare_on("cuda", "stubbed launches", lambda: None, beside_torch=False) else 0
     torch.set_num_threads(1)
     failed = compare_on("cpu", "cpu", lambda: None)

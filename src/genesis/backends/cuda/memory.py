@@ -223,21 +223,24 @@ def pool(device: int = 0) -> Pool:
     return found
 
 
+# (bytes, the layout of the array that they are for, if it is one) → address, and what keeps that memory alive
+Lend = Callable[[int, Any], tuple[int, object]]
+
+
 class _Lender(threading.local):
-    allocate: Callable[[int, int], tuple[int, object]] | None = None
+    allocate: Lend | None = None
 
 
 _lender = _Lender()
 
 
 @contextmanager
-def lent_by(allocate: Callable[[int, int], tuple[int, object]]) -> Iterator[None]:
+def lent_by(allocate: Lend) -> Iterator[None]:
     """New arrays of this thread take their memory from another library's allocator, inside the with block.
 
     Args:
-        allocate: (bytes, device) → address, and the object that keeps that memory alive. It must be usable in the
-            order of the current stream at once, and after the object is gone the library must reuse it only in that
-            order.
+        allocate: gives memory of the current device. It must be usable in the order of the current stream at once,
+            and after the object that keeps it alive is gone the library must reuse it only in that order.
     """
     before, _lender.allocate = _lender.allocate, allocate
     try:
@@ -249,16 +252,18 @@ def lent_by(allocate: Callable[[int, int], tuple[int, object]]) -> Iterator[None
 class Storage:
     """One block of device memory; it lives as long as any array that shows a part of it."""
 
-    __slots__ = ("_block", "_others", "_owner", "_pool", "device_index", "nbytes", "pointer", "stream")
+    __slots__ = ("_block", "_others", "_owner", "_pool", "device_index", "lent_as", "nbytes", "pointer", "stream")
     _owner: object
 
-    def __init__(self, nbytes: int, device_index: int, stream: int) -> None:
+    def __init__(self, nbytes: int, device_index: int, stream: int, layout: Any = None) -> None:
+        """layout: of the array that it is for."""
         self.nbytes, self.device_index, self.stream = nbytes, device_index, stream
         self._others: tuple[int, ...] = ()
         self._block: Block | None = None
-        self._owner = None
+        self._owner = self.lent_as = None  # the layout that the owner, another library's array, has too
         if _lender.allocate is not None:
-            self.pointer, self._owner = _lender.allocate(nbytes, device_index)
+            self.lent_as = layout
+            self.pointer, self._owner = _lender.allocate(nbytes, layout)
             if driver.get().watches_memory:
                 driver.get().note_use(self.pointer, nbytes, fresh=False)
             return
@@ -271,7 +276,7 @@ class Storage:
         """Memory that someone else allocated and that owner keeps alive."""
         storage = cls.__new__(cls)
         storage.nbytes, storage.device_index, storage.stream, storage.pointer = nbytes, device_index, stream, pointer
-        storage._others, storage._owner, storage._block = (), owner, None
+        storage._others, storage._owner, storage._block, storage.lent_as = (), owner, None, None
         if driver.get().watches_memory:
             driver.get().note_use(pointer, nbytes, fresh=False)
         return storage

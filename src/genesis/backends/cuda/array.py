@@ -29,7 +29,10 @@ class Layout:
 
     def new(self, stream: int) -> DeviceArray:
         """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
-        storage = Storage(self.num_bytes, self.device_index, stream, self)
+        return self.on(Storage(self.num_bytes, self.device_index, stream, self))
+
+    def on(self, storage: Storage) -> DeviceArray:
+        """The array of this layout at the start of a storage."""
         made = DeviceArray(storage, self.shape, self.strides, 0, self.dtype)
         made._layout = self
         return made

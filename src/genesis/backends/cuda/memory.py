@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -234,19 +233,23 @@ class _Lender(threading.local):
 _lender = _Lender()
 
 
-@contextmanager
-def lent_by(allocate: Lend) -> Iterator[None]:
+class LentBy:
     """New arrays of this thread take their memory from another library's allocator, inside the with block.
 
     Args:
         allocate: gives memory of the current device. It must be usable in the order of the current stream at once,
             and after the object that keeps it alive is gone the library must reuse it only in that order.
     """
-    before, _lender.allocate = _lender.allocate, allocate
-    try:
-        yield
-    finally:
-        _lender.allocate = before
+    __slots__ = ("_allocate", "_before")
+
+    def __init__(self, allocate: Lend) -> None:
+        self._allocate = allocate
+
+    def __enter__(self) -> None:
+        self._before, _lender.allocate = _lender.allocate, self._allocate
+
+    def __exit__(self, *error: object) -> None:
+        _lender.allocate = self._before
 
 
 class Storage:

@@ -240,6 +240,7 @@ class LentBy:
         allocate: gives memory of the current device. It must be usable in the order of the current stream at once,
             and after the object that keeps it alive is gone the library must reuse it only in that order.
     """
+
     __slots__ = ("_allocate", "_before")
 
     def __init__(self, allocate: Lend) -> None:

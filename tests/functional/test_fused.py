@@ -12,6 +12,7 @@ import torch.nn.functional as TF
 import genesis
 import genesis.nn.functional as F
 from genesis.errors import DTypeError, GraphError, ShapeError
+from genesis.settings import override
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
 
 N, C, K, SIZE = 3, 4, 6, 7
@@ -96,6 +97,18 @@ def test_large_mean() -> None:
     exact = TF.batch_norm(TF.conv2d(x.double(), w.double()), None, None, training=True)
     reference = TF.batch_norm(TF.conv2d(x.contiguous(memory_format=torch.channels_last), w), None, None, training=True)
     assert (y.detach().to_torch() - exact).norm() <= 1.1 * (reference - exact).norm()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_empty_batch_changes_nothing(device: str) -> None:
+    with override(cuda="simulated"):
+        x, w = genesis.ones(0, C, SIZE, SIZE, device=device), genesis.ones(K, C, 3, 3, device=device).requires_grad_()
+        mean, var = genesis.zeros(K, device=device), genesis.ones(K, device=device)
+        y = F.conv_bn_relu(x, w, None, None, None, mean, var, training=True)
+        assert y.shape == (0, K, SIZE - 2, SIZE - 2)
+        y.sum().backward()
+        assert not w.grad.any().item()
+        assert var.tolist() == [1.0] * K
 
 
 def test_statistics_changed_before_backward_are_noticed() -> None:

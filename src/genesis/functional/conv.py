@@ -32,7 +32,8 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    return convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    geometry, extra = check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
 def conv2d(
@@ -59,16 +60,7 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    return convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-
-
-def convolve(
-    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Any:
-    """The convolution in so many dimensions, under the name that its errors speak of."""
-    check_operands(op, spatial, input, weight, bias)
-    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
-    check_bias(op, bias, weight.array.shape[0])
+    geometry, extra = check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
     return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
@@ -260,6 +252,16 @@ def check_operands(op: str, spatial: int, input: Any, weight: Any, bias: Any) ->
         raise ShapeError(describe(op, "input", "sizes >= 1 but for the batch", f"shape {input.array.shape}"))
     if 0 in weight.array.shape:
         raise ShapeError(describe(op, "weight", "sizes >= 1", f"shape {weight.array.shape}"))
+
+
+def check_conv(
+    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
+    """All that is checked before a convolution in so many dimensions; and what conv_geometry() gives."""
+    check_operands(op, spatial, input, weight, bias)
+    geometry = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    check_bias(op, bias, weight.array.shape[0])
+    return geometry
 
 
 def check_bias(op: str, bias: Any, channels: int) -> None:

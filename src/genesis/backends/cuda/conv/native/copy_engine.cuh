@@ -22,7 +22,8 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
 }
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
-    "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}\n"
+    "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+    "@p bra DONE;\nbra AGAIN;\nDONE:\n}\n"
     ::"r"(barrier), "r"(parity) : "memory");
 }
 

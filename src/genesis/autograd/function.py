@@ -204,7 +204,11 @@ class Node:
                 f"apply (None where there is none), got {len(results)}"
             )
         # What also lives elsewhere must not be changed in place, nor become the grad of a leaf.
-        elsewhere = [id(array.changes) for array in map(as_array, (*grads, *ctx._saved)) if isinstance(array, NDArray)]
+        elsewhere = [
+            id(value.array.changes if isinstance(value, Variable) else value.changes)
+            for value in (*grads, *ctx._saved)
+            if isinstance(value, NDArray | Variable)
+        ]
         if ctx._saved and not retain_graph:
             self.ctx = None
         fitted: list[tuple[NDArray | None, bool]] = []
@@ -245,8 +249,9 @@ def _edge(variable: Variable) -> Edge:
 
 
 def _change_count(value: Any) -> int:
-    array = as_array(value)
-    return array.changes.count if isinstance(array, NDArray) else 0
+    if isinstance(value, NDArray):
+        return value.changes.count
+    return value.array.changes.count if isinstance(value, Variable) else 0
 
 
 def as_array(value: Any) -> NDArray:

@@ -277,11 +277,11 @@ class Storage:
 
     @classmethod
     def foreign(cls, pointer: int, nbytes: int, device_index: int, stream: int, owner: object) -> Storage:
-        """Memory that someone else allocated and that owner keeps alive."""
+        """Memory that someone else allocated and that owner keeps alive. nbytes is 0 where nobody will ask for it."""
         storage = cls.__new__(cls)
         storage.nbytes, storage.device_index, storage.stream, storage.pointer = nbytes, device_index, stream, pointer
         storage._others, storage._owner, storage._block, storage.lent_as = (), owner, None, None
-        if driver.get().watches_memory:
+        if nbytes and driver.get().watches_memory:
             driver.get().note_use(pointer, nbytes, fresh=False)
         return storage
 

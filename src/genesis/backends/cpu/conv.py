@@ -101,9 +101,12 @@ def conv_bn_relu_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,
     padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
+    may_overwrite: bool = False,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    if passed is not None:
+    if passed is not None and may_overwrite and grad.stride() == passed.stride():
+        aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)  # no further memory to go through
+    elif passed is not None:
         grad = aten.threshold_backward(grad, passed, 0)
     grad_residual = grad if needs_residual else None
     # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.

@@ -231,10 +231,9 @@ class Training:
             where: the file that it is from, for messages.
         Raises: CheckpointError: it is no state of this training.
         """
-        needed = self.state().keys()
-        if not isinstance(state, dict) or not needed <= state.keys():
-            raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(needed)}")
         mine = self.state()
+        if not isinstance(state, dict) or not mine.keys() <= state.keys():
+            raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(mine)}")
         for part in ("plan", "recipe", "data"):
             different = [key for key in mine[part] if key != "epochs" and state[part].get(key) != mine[part][key]]
             if different:

@@ -232,7 +232,7 @@ def test_on_a_gpu(choice: str) -> None:
     from genesis.settings import override
 
     with override(cuda=choice):
-        arguments = ["--steps", "1", "--crop", "8", "--precision", "float16"]
+        arguments = ["--steps", "1", "--crop", "8", "--width", "5", "--precision", "float16"]
         assert train(*arguments, "--epochs", "1", "--device", "cuda") == 0
         assert train(*arguments, "--epochs", "2", "--device", "cuda", "--resume") == 0
         assert train(*arguments, "--epochs", "2", "--out", "cpu") == 0

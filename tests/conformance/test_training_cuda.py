@@ -36,7 +36,7 @@ def classes() -> tuple[Any, Any]:
 
 def unet() -> nn.Module:
     genesis.manual_seed(0)
-    return UNet(in_channels=1, num_classes=1, width=4, depth=2)
+    return UNet(in_channels=1, num_classes=1, width=6, depth=2)
 
 
 def masks() -> tuple[Any, Any]:

@@ -77,6 +77,13 @@ def test_the_same_seed_gives_the_same_network_in_another_process() -> None:
     assert weights("a") == weights("b")
 
 
+def test_it_is_a_training() -> None:
+    assert demo("--epochs", "2", "--out", "demo") == 0
+    options = ["--crop", "96", "--turns", "--lr", "0.01", "--grow"]
+    assert cli.main(["train", "coins", *options, *SMALL, "--epochs", "2", "--out", "train"]) == 0
+    assert weights("demo") == weights("train")
+
+
 def test_ctrl_c_and_going_on_gives_what_one_run_gives(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,12 +70,18 @@ def test_the_same_seed_gives_the_same_network(capsys: pytest.CaptureFixture[str]
     assert weights("a") != weights("c")
 
 
-def test_the_same_seed_gives_the_same_network_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(genesis.__file__).parents[1]))  # relative paths in it are no more
+def test_the_same_seed_gives_the_same_network_in_another_process() -> None:
     assert demo("--epochs", "1", "--out", "a") == 0
     command = [sys.executable, "-m", "genesis", "demo", *SMALL, "--epochs", "1", "--out", "b"]
     subprocess.run(command, check=True, capture_output=True)
     assert weights("a") == weights("b")
+
+
+def test_it_is_a_training() -> None:
+    assert demo("--epochs", "2", "--out", "demo") == 0
+    options = ["--crop", "96", "--turns", "--lr", "0.01", "--grow"]
+    assert cli.main(["train", "coins", *options, *SMALL, "--epochs", "2", "--out", "train"]) == 0
+    assert weights("demo") == weights("train")
 
 
 def test_ctrl_c_and_going_on_gives_what_one_run_gives(

@@ -66,6 +66,32 @@ def test_geometries_without_activation(training: bool, geometry: dict[str, Any])
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("activation", ["relu", None])
+def test_gradients_of_others_stay_as_they_are(activation: str | None) -> None:
+    """The ReLU's gradient is written over the gradient that comes in, but only where nobody else holds that."""
+    x, w = to_genesis(normal(N, C, SIZE, SIZE)), to_genesis(normal(C, C, 3, 3))
+    x, w = (tensor.contiguous(memory_format=genesis.channels_last).requires_grad_() for tensor in (x, w))
+    ones = genesis.ones(C, dtype=genesis.float64)
+
+    def layer(input: Any, residual: Any) -> Any:
+        options = {"padding": 1, "residual": residual, "activation": activation}
+        return F.conv_bn_relu(input, w, None, ones, None, None, None, True, **options)
+
+    seed = normal(N, C, SIZE, SIZE, seed=7).contiguous(memory_format=torch.channels_last)
+    given = genesis.from_torch(seed.clone(memory_format=torch.preserve_format))
+    y = layer(layer(x, None), x)
+    seen: list[Any] = []
+    y.register_hook(lambda grad: seen.extend((grad, grad.clone())))
+    (layer(y, None) * y).backward(given, retain_graph=True)
+    first = x.grad.clone(), w.grad.clone()
+    assert_close(given, seed)
+    x.grad = w.grad = None
+    (layer(y, None) * y).backward(given)
+    assert_close(seen[0], seen[1].to_torch())
+    for again, before in zip((x.grad, w.grad), first, strict=True):
+        assert_close(again, before.to_torch())
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_gradcheck(training: bool) -> None:
     shapes = ((2, 2, 4, 4), (3, 2, 3, 3), (3,), (3,), (3,), (2, 3, 2, 2))

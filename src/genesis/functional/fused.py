@@ -106,7 +106,11 @@ class ConvBNReLU(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad)
+        if ctx.options[-1] is not None:
+            return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad)
+        *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
+        *grads, _ = grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad)
+        return *grads, grad if needs_residual else None
 
 
 def fold_batch_norm(

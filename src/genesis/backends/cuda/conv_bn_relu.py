@@ -124,7 +124,7 @@ def conv_bn_relu_backward(
     grad: DeviceArray, input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray, conv_output: DeviceArray,
     passed: DeviceArray | None, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    activation: str | None, needs: tuple[bool, ...],
+    activation: str | None, needs: tuple[bool, ...], may_overwrite: bool = False,
 ) -> _Results:  # fmt: skip
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
     if conv_output.shape != grad.shape:  # what the wide form keeps in its place

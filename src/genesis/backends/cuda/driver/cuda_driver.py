@@ -382,24 +382,23 @@ class CudaKernel:
 
         def run(stream: int, *leading: Any) -> None:
             driver.activate(device)
-            if select is not None:
-                leading = select(leading)
+            values = leading if select is None else select(leading)
             try:
                 block = blocks.pop()
             except IndexError:
                 block = Arguments(num_slots)
                 pack_arguments(self._packer, block.memory, selected)
             try:
-                pack_into(block.memory, 0, *leading)
+                pack_into(block.memory, 0, *values)
             except OverflowError:
-                pack_arguments(packer, block.memory, leading)
+                pack_arguments(packer, block.memory, values)
             result = launch_kernel(function, x, y, z, threads, 1, 1, shared, STREAMS[stream], block.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(device, result, f"launch {name}")
             blocks.append(block)
             note(name)
             if driver.watch_launches:
-                driver.launched(device, name, grid, stream, (*leading, *rest))
+                driver.launched(device, name, grid, stream, (*values, *rest))
 
         return run
 

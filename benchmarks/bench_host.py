@@ -41,7 +41,7 @@ def compare(case: str, sides: Sides, wait: Callable[[], object]) -> None:
                 times[name].append((time.perf_counter() - start) / CALLS * 1e6)
     wait()
     shown = "   ".join(f"{name} {statistics.median(t):7.2f} (least {min(t):.2f})" for name, t in times.items())
-    print(f"  {case:<28} {shown}")
+    print(f"  {case:<30} {shown}")
 
 
 def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch: bool = True) -> list[str]:
@@ -57,7 +57,7 @@ def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch
                 compare(case, sides, wait)
             except Exception as error:
                 failed.append(f"{title}: {case}")
-                print(f"  {case:<28} {type(error).__name__}: {error}")
+                print(f"  {case:<30} {type(error).__name__}: {error}")
     return failed
 
 
@@ -101,7 +101,7 @@ def mlp(device: str, torch_device: torch.device) -> Sides:
     return {"genesis": lambda: ours(x), "torch": lambda: theirs(tx)}
 
 
-IMAGES, CHANNELS = (4, 64, 7, 7), 64
+IMAGES, CHANNELS, LAYERS = (4, 64, 3, 3), 64, 10
 
 
 def images(device: str, torch_device: torch.device, dtype: str = "bfloat16") -> tuple[Any, torch.Tensor]:
@@ -130,26 +130,27 @@ def conv2d(device: str, torch_device: torch.device) -> Sides:
 
 
 def conv_bn_relu(device: str, torch_device: torch.device, kernel_size: int = 3) -> Sides:
-    """Forward and backward of one layer in training, to all parameters and the input."""
+    """Forward and backward of several layers in training, to all parameters and the input."""
     x, tx = images(device, torch_device)
-    ours = nn.ConvBNReLU(CHANNELS, CHANNELS, kernel_size, device=device)
-    fused = genesis.torch.ConvBNReLU(CHANNELS, CHANNELS, kernel_size).to(
-        torch_device, memory_format=torch.channels_last
-    )
-    theirs = torch.nn.Sequential(*fused.children())
-    for layer in (ours, fused):
-        layer.conv.to(dtype=x.dtype if layer is ours else tx.dtype)
-    x.requires_grad, tx.requires_grad = True, True
     grad, their_grad = images(device, torch_device)
+    ours = nn.Sequential(*[nn.ConvBNReLU(CHANNELS, CHANNELS, kernel_size, device=device) for _ in range(LAYERS)])
+    fused = torch.nn.Sequential(
+        *[genesis.torch.ConvBNReLU(CHANNELS, CHANNELS, kernel_size, device=torch_device) for _ in range(LAYERS)]
+    ).to(memory_format=torch.channels_last)
+    for layer, their_layer in zip(ours, fused, strict=True):
+        layer.conv.to(dtype=x.dtype)
+        their_layer.conv.to(dtype=tx.dtype)
+    theirs = torch.nn.Sequential(*[part for layer in fused for part in layer.children()])
+    x.requires_grad, tx.requires_grad = True, True
     leaves, their_leaves = [x, *ours.parameters()], [tx, *fused.parameters()]
 
     def step() -> object:
         with genesis.enable_grad():
             return genesis.autograd.grad(ours(x), leaves, grad)
 
-    def their_step(layer: Any) -> object:
+    def their_step(layers: Any) -> object:
         with torch.enable_grad():
-            return torch.autograd.grad(layer(tx), their_leaves, their_grad)
+            return torch.autograd.grad(layers(tx), their_leaves, their_grad)
 
     return {
         "genesis": step,
@@ -186,8 +187,8 @@ CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "MLP 784-512-256-10, batch 1": mlp,
     "conv2d, backend alone": conv_alone,
     "conv2d": conv2d,
-    "conv_bn_relu 3x3, fwd + bwd": conv_bn_relu,
-    "conv_bn_relu 1x1, fwd + bwd": functools.partial(conv_bn_relu, kernel_size=1),
+    "10 conv_bn_relu 3x3, fwd + bwd": conv_bn_relu,
+    "10 conv_bn_relu 1x1, fwd + bwd": functools.partial(conv_bn_relu, kernel_size=1),
     "a user's kernel": user_kernel,
 }
 

@@ -25,7 +25,10 @@ def call(op: str, first: torch.Tensor, *args: Any) -> Any:
     if first.is_cuda:
         device = first.get_device()
         stream = TORCH.current_stream(device)
-    handles = [_to_handle(arg, device, stream) if isinstance(arg, torch.Tensor) else arg for arg in (first, *args)]
+    watched = driver.get().watches_memory
+    handles = [
+        _to_handle(arg, device, stream, watched) if isinstance(arg, torch.Tensor) else arg for arg in (first, *args)
+    ]
     with LentBy(_lenders.get(where) or _lender(where)):
         if stream == streams.current_handle(device):
             result = getattr(backend_of("cuda"), op)(*handles)
@@ -49,17 +52,17 @@ def _lender(where: torch.device) -> Callable[[int, Layout | None], tuple[int, to
     return _lenders.setdefault(where, allocate)
 
 
-def _to_handle(tensor: torch.Tensor, device: int, stream: int) -> DeviceArray:
+def _to_handle(tensor: torch.Tensor, device: int, stream: int, watched: bool) -> DeviceArray:
     pointer = tensor.data_ptr()
     key = (tensor.shape, tensor.stride(), tensor.dtype, pointer & 15, device)
     layout = _layouts.get(key)
     if layout is None:
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         layout = _layouts[key] = layout_of(shape, TYPES[tensor.dtype], device, strides, pointer & 15 == 0)
-    num_bytes = 0
-    if driver.get().watches_memory:  # to the end of PyTorch's block, whatever the strides
+    num_bytes = 0  # unless somebody looks: to the end of PyTorch's block, whatever the strides
+    if watched:
         num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    return layout.on(Storage.foreign(pointer, num_bytes, device, stream, tensor))
+    return layout.on(Storage(pointer, num_bytes, device, stream, tensor))
 
 
 def _to_tensor(handle: Any) -> Any:

@@ -86,7 +86,7 @@ def conv_bn_relu(
     batch, a residual that must be broadcast, complex numbers) the layers do one after the other.
     """
     compiling = torch.compiler.is_compiling()
-    weight, bias = conv.weight, conv.bias  # each look-up of a module's tensor takes half a microsecond
+    weight, bias = _parameters(conv)
     dtype = _compute_dtype(weight, input)
     plan = (_plan.__wrapped__ if compiling else _plan)(
         input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
@@ -96,7 +96,7 @@ def conv_bn_relu(
         return _one_by_one(conv, norm, input, residual, activation)
     geometry = plan.geometry
     input, residual = _cast(input, dtype), _cast(residual, dtype)
-    gamma, beta = norm.weight, norm.bias
+    gamma, beta = _parameters(norm)
     if not norm.training and not compiling and not _needs_gradients(input, residual, weight, bias, gamma, beta):
         operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
         if operands[4] is not None:
@@ -129,6 +129,15 @@ def _compute_dtype(weight: Tensor, input: Tensor) -> torch.dtype | None:
         floating = dtype is not torch.float64 and weight.dtype is not torch.float64
         return torch.get_autocast_dtype(kind) if floating else None
     return dtype if dtype is weight.dtype else None
+
+
+def _parameters(layer: Any) -> tuple[Any, Any]:
+    """layer.weight and layer.bias, without the half microsecond that each takes where they are plain parameters."""
+    try:
+        plain = layer._parameters
+        return plain["weight"], plain["bias"]
+    except KeyError:  # a parametrization has taken one's place
+        return layer.weight, layer.bias
 
 
 def _cast(x: Any, dtype: torch.dtype) -> Any:

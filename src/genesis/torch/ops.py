@@ -29,19 +29,20 @@ def conv_bn_relu(
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return torch.ops.genesis.conv_bn_relu(*args)[0]
-    return _ConvBNReLU.apply(*args)
+    return _ConvBNReLU.apply(*args[:_NUM_TENSORS], args[_NUM_TENSORS:])
 
 
 class _ConvBNReLU(torch.autograd.Function):
-    """Called eagerly: straight to the backend, with one output."""
+    """Called eagerly: straight to the backend, with one output, and all that is no tensor as one argument."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        y, *saved = call("conv_bn_relu", *args)
-        running_mean, training = args[5], args[_NUM_TENSORS]
-        if training and running_mean is not None:
-            torch.autograd.graph.increment_version(args[5:7])
-        _begin(ctx, args, saved)
+        *tensors, options = args
+        y, *saved = call("conv_bn_relu", *tensors, *options)
+        running = tensors[5:7]
+        if options[0] and running[0] is not None:
+            torch.autograd.graph.increment_version(running)
+        _begin(ctx, tensors, options, saved)
         return y
 
     @staticmethod
@@ -52,7 +53,7 @@ class _ConvBNReLU(torch.autograd.Function):
             if grad is None
             else call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs)
         )
-        return _by_argument(grads)
+        return (*_by_tensor(grads), None)
 
 
 class _TracedConvBNReLU(torch.autograd.Function):
@@ -65,7 +66,7 @@ class _TracedConvBNReLU(torch.autograd.Function):
         y, *saved, passed = outputs
         if passed.numel() == 0 and passed.dtype is y.dtype:
             passed = y  # which the layer that takes it in keeps too
-        _begin(ctx, args, [*saved, passed])
+        _begin(ctx, args[:_NUM_TENSORS], args[_NUM_TENSORS:], [*saved, passed])
         ctx.mark_non_differentiable(*outputs[1:])
         return outputs
 
@@ -73,16 +74,17 @@ class _TracedConvBNReLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
         needs = _needs(ctx)
         if grad is None:
-            return _by_argument((None,) * len(needs))
+            return (None,) * (_NUM_TENSORS + 8)
         grads = torch.ops.genesis.conv_bn_relu_backward(grad, *ctx.saved_tensors, *ctx.options, needs)
-        return _by_argument([g if needed else None for g, needed in zip(grads, needs, strict=True)])
+        wanted = [g if needed else None for g, needed in zip(grads, needs, strict=True)]
+        return (*_by_tensor(wanted), *(None,) * 8)
 
 
-def _begin(ctx: Any, args: Any, saved: Any) -> None:
+def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
     """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
-    input, weight, bias, gamma, beta = args[:5]
-    ctx.save_for_backward(input, weight, bias, gamma, beta, *saved)
-    ctx.options = (args[_NUM_TENSORS], *args[11:])
+    ctx.save_for_backward(*tensors[:5], *saved)
+    training, _, _, *rest = options  # the momentum and eps are of no use then
+    ctx.options = (training, *rest)
     ctx.set_materialize_grads(False)
 
 
@@ -92,10 +94,10 @@ def _needs(ctx: Any) -> tuple[bool, ...]:
     return (*wanted[:5], wanted[7])
 
 
-def _by_argument(grads: Any) -> tuple[Any, ...]:
-    """Gradients of the arguments, from those of input, weight, bias, gamma, beta, residual."""
+def _by_tensor(grads: Any) -> tuple[Any, ...]:
+    """Gradients of all tensors among the arguments, from those of input, weight, bias, gamma, beta, residual."""
     *first, grad_residual = grads
-    return (*first, None, None, grad_residual, *(None,) * 8)
+    return (*first, None, None, grad_residual)
 
 
 # --- for compilers ---

@@ -6,6 +6,7 @@ from typing import Any
 
 from genesis.backends.cuda import streams
 from genesis.backends.cuda.memory import Storage as Storage
+from genesis.backends.cuda.memory import allocate
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, numel
 
@@ -29,7 +30,7 @@ class Layout:
 
     def new(self, stream: int) -> DeviceArray:
         """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
-        return self.on(Storage(self.num_bytes, self.device_index, stream, self))
+        return self.on(allocate(self.num_bytes, self.device_index, stream, self))
 
     def on(self, storage: Storage) -> DeviceArray:
         """The array of this layout at the start of a storage."""

@@ -23,7 +23,7 @@ from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.backends.cuda.conv.tuner import Outcome
 from genesis.backends.cuda.driver import KernelError, cudnn
-from genesis.backends.cuda.memory import Storage
+from genesis.backends.cuda.memory import allocate
 from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
 from genesis.shapes import channels_last_strides
@@ -69,7 +69,7 @@ class Plan:
         workspace = None
         if num_bytes:
             try:
-                workspace = Storage(num_bytes, device, stream)
+                workspace = allocate(num_bytes, device, stream)
             except OutOfMemoryError:
                 _use_smaller(self, num_bytes)
                 return self(first, second, bias, residual)

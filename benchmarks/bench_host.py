@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,26 +21,32 @@ import torch
 
 import genesis
 import genesis.torch
-from benchmarks import stubbed
 from genesis import backends, dtypes, nn
 from genesis import functional as F
 from genesis.backends.cuda import driver
 
-CALLS, ROUNDS = 100, 30
+CALLS, ROUNDS = 100, 30  # at most so many calls in a round
+LONGEST_ROUND = 0.05  # seconds, where a call takes long
 Sides = dict[str, Callable[[], object]]
 
 
 def compare(case: str, sides: Sides, wait: Callable[[], object]) -> None:
     """Print the median and the least time of a call of each side; sides take turns, and wait() is not timed."""
     times: dict[str, list[float]] = {name: [] for name in sides}
+    calls = CALLS
+    for side in sides.values():
+        side()
+        start = time.perf_counter()
+        side()
+        calls = max(1, min(calls, round(LONGEST_ROUND / (time.perf_counter() - start))))
     for round_number in range(ROUNDS):
         for name, side in sides.items():
             wait()
             start = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(calls):
                 side()
             if round_number >= 3:
-                times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+                times[name].append((time.perf_counter() - start) / calls * 1e6)
     wait()
     shown = "   ".join(f"{name} {statistics.median(t):7.2f} (least {min(t):.2f})" for name, t in times.items())
     print(f"  {case:<30} {shown}")
@@ -54,7 +62,8 @@ def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch
                 sides = prepare(device, torch.device(device if beside_torch else "cpu"))
                 if not beside_torch:
                     sides.pop("torch", None)
-                compare(case, sides, wait)
+                if sides:
+                    compare(case, sides, wait)
             except Exception as error:
                 failed.append(f"{title}: {case}")
                 print(f"  {case:<30} {type(error).__name__}: {error}")
@@ -107,12 +116,8 @@ IMAGES, CHANNELS, LAYERS = (4, 64, 3, 3), 64, 10
 def images(device: str, torch_device: torch.device, dtype: str = "bfloat16") -> tuple[Any, torch.Tensor]:
     """The same images for both sides, NHWC in memory."""
     theirs = torch.ones(IMAGES, dtype=getattr(torch, dtype), device=torch_device)
-    order = (math.prod(IMAGES[1:]), 1, IMAGES[3] * CHANNELS, CHANNELS)
     ours = genesis.ones(IMAGES, dtype=getattr(genesis, dtype), device=device)
-    ours.array.handle = backends.get(device).copy(ours.array.handle, order)
-    return genesis.Tensor(type(ours.array)(ours.array.handle, ours.array.device)), theirs.to(
-        memory_format=torch.channels_last
-    )
+    return ours.contiguous("channels_last"), theirs.contiguous(memory_format=torch.channels_last)
 
 
 def conv_alone(device: str, torch_device: torch.device) -> Sides:
@@ -178,6 +183,49 @@ def user_kernel(device: str, torch_device: torch.device) -> Sides:
     }
 
 
+FIRST_CALLS = {
+    "first convolution, tuned before": """
+x, w = genesis.ones(32, 64, 28, 28, device="cuda"), genesis.ones(64, 64, 3, 3, device="cuda")
+call = lambda: genesis.nn.functional.conv2d(x, w, padding=1)
+genesis.cuda.synchronize()
+if WARM:
+    print(milliseconds(call))
+else:
+    with genesis.tuning(60):
+        print(milliseconds(call))
+""",
+    "first launch of a user's kernel": f"""
+SOURCE = '''{SOURCE}'''
+x = genesis.ones(64, device="cuda")
+genesis.cuda.synchronize()
+print(milliseconds(lambda: genesis.cuda.load_inline("bench_host", SOURCE).vector_add(x, x, x, 64)))
+""",
+}
+FIRST_CALL = """
+import sys, time, genesis
+WARM = sys.argv[1] == "warm"
+def milliseconds(call):
+    start = time.perf_counter()
+    call()
+    genesis.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+"""
+
+
+def first_calls() -> None:
+    """Milliseconds of the first call in a process that finds on disk what an earlier one has tuned and compiled."""
+    for case, program in FIRST_CALLS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "GENESIS_CACHE_DIR": folder}
+            times = []
+            for mode in ("cold", *["warm"] * 5):
+                command = [sys.executable, "-c", FIRST_CALL + program, mode]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+                times.append(float(done.stdout))
+        cold, *warm = times
+        print(f"  {case:<31} {statistics.median(warm):.1f} ms (least {min(warm):.1f}); nothing on disk: {cold:.0f} ms")
+
+
 CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "add, backend alone": add_alone,
     "allocate and free": allocate,
@@ -197,12 +245,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stubbed", action="store_true", help="the CUDA backend with launches that do nothing")
     if parser.parse_args().stubbed:
+        import stubbed  # wants NVIDIA's bindings
+
         stubbed.install()
         return 1 if compare_on("cuda", "stubbed launches", lambda: None, beside_torch=False) else 0
     torch.set_num_threads(1)
     failed = compare_on("cpu", "cpu", lambda: None)
     if torch.cuda.is_available() and driver.is_available():
         failed += compare_on("cuda", torch.cuda.get_device_name(), torch.cuda.synchronize)
+        first_calls()
     return 1 if failed else 0
 
 

@@ -57,7 +57,7 @@ def _normalize(
     activation: str | None,
 ) -> _Results:  # fmt: skip
     arrays = (x, gamma, beta, running_mean, running_var, channels_last(residual))
-    key = (*layouts(*arrays), training, float(eps), activation)
+    key: tuple[Any, ...] = (*layouts(*arrays), training, float(eps), activation)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_forward(*key)
@@ -133,7 +133,7 @@ def conv_bn_relu_backward(
         )
     needs_input, needs_weight, *rest = needs
     arrays = (grad, channels_last(conv_output), bias, gamma, beta, dense(mean), inverse_std, passed)
-    key = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
+    key: tuple[Any, ...] = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_backward(*key)

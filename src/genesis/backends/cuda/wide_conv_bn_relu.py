@@ -55,7 +55,7 @@ def forward(
     arrays = (
         channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, channels_last(residual),
     )  # fmt: skip
-    key = (*layouts(*arrays), float(eps), activation)
+    key: tuple[Any, ...] = (*layouts(*arrays), float(eps), activation)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_forward(*key)
@@ -131,7 +131,7 @@ def backward(
     needs: tuple[bool, ...],
 ) -> _Results:  # fmt: skip
     arrays = (grad, channels_last(input), _matrix(weight), bias, gamma, beta, inverse_std, state, passed)
-    key = (*layouts(*arrays), weight.shape, *needs)
+    key: tuple[Any, ...] = (*layouts(*arrays), weight.shape, *needs)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_backward(*key)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from genesis.files import replaced
 from genesis.growth import Event
 from genesis.segmentation.examples import LabelledSet
-from genesis.segmentation.files import replaced
 
 if TYPE_CHECKING:
     from genesis.segmentation.training import Epoch

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from genesis.errors import describe
-from genesis.segmentation.files import replaced
+from genesis.files import replaced
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")  # what is taken from a folder
 _WHITE_OF_16_BITS = 65535

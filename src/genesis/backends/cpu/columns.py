@@ -2,9 +2,9 @@
 
     grad_weight[k, (r, s, c)] = Σ_{n,p,q} grad[(n, p, q), k] · columns[(n, p, q), (r, s, c)]
 
-A column holds what the kernel sees from one pixel of the output. The product comes out in the order that a channels-last
-weight has in memory, whereas oneDNN's own kernel gives blocks of it, which are reordered, and that copied: of a weight
-that is larger than the columns, this takes as long as the sums themselves.
+A column holds what the kernel sees from one pixel of the output. The product comes out in the order that a
+channels-last weight has in memory, whereas oneDNN's own kernel gives blocks of it, which are reordered, and that
+copied: of a weight that is larger than the columns, this takes as long as the sums themselves.
 
 Source: Chellapilla, Puri & Simard 2006, "High performance convolutional neural networks for document processing".
 """

@@ -78,11 +78,12 @@ class Conv2d(ArrayFunction):
     ) -> NDArray:
         check_dtypes("conv2d", input, weight, bias)
         spatial = weight.ndim - 2
-        needs_input, needs_weight, _ = ctx.needs_input_grad
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
-        ctx.save(planes if needs_weight else None, weight if needs_input else None)
-        ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
-        ctx.precision = get_float32_precision()
+        if needs_input or needs_weight or needs_bias:
+            ctx.save(planes if needs_weight else None, weight if needs_input else None)
+            ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
+            ctx.precision = get_float32_precision()
         y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
         return from_planes(y, spatial, input.ndim)
 

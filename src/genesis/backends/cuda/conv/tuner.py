@@ -193,7 +193,7 @@ class _Bench:
     def _run(self, candidate: Candidate, launch: Launch) -> None:
         device, num_bytes = self._problem.device, candidate.workspace(self._problem)
         stream = streams.current_handle(device)
-        workspace = memory.Storage(num_bytes, device, stream) if num_bytes else None
+        workspace = memory.allocate(num_bytes, device, stream) if num_bytes else None
         launch(
             stream, self._out.data_pointer, self._first.data_pointer, self._second.data_pointer,
             0 if self._bias is None else self._bias.data_pointer,

@@ -24,7 +24,7 @@ _REFUSED = {
     "scale_into": "changes gradients in place",
     "unscale_into": "changes gradients in place",
 }
-_IN_PLACE = frozenset({"copy_into", "add_into"})
+_IN_PLACE = frozenset({"copy_into", "add_into", "put"})
 _TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in ("batch_norm", "conv_bn_relu")}
 
 

@@ -65,19 +65,6 @@ struct Unit {
   }
 };
 
-// Which of the stages is next, and the parity of its barriers in this round.
-struct Turn {
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ __forceinline__ void produce(
     u32 base, u32 full, u32 empty, int units, int steps, int chunks, const TensorMap* input_map,
     const TensorMap* high_map, const TensorMap* low_map, const Geometry& g) {

@@ -45,18 +45,6 @@ struct Unit {
   }
 };
 
-struct Turn {
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ __forceinline__ void produce(
     u32 base, u32 full, u32 empty, int units, const TensorMap* grad_map, const TensorMap* input_map,
     const Geometry& g) {

@@ -27,6 +27,19 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     ::"r"(barrier), "r"(parity) : "memory");
 }
 
+// Which of the STAGES tiles on the way is next, and the parity of its barriers in this round.
+struct Turn {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // Pixels from (image, row, column) on, in the map's order and steps, each shifted by a tap's offset; some channels.
 __device__ __forceinline__ void load_pixels(
     u32 target, const TensorMap* map, u32 barrier, int channel, int column, int row, int image, int right, int down) {

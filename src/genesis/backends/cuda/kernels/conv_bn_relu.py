@@ -183,7 +183,7 @@ def _normalize_kernel(
         positive = tl.where(inside, y, 0)
         tl.store(passed_ptr + places, _pack_positive(positive, BLOCK_M, BLOCK_N), mask=there)
     if RELU:
-        y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
+        y = tl.where(y < 0, 0, y)  # NaN stays NaN
     tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 

@@ -150,7 +150,7 @@ def _wide_forward_kernel(
             places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
             tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
         if RELU:
-            y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
+            y = tl.where(y < 0, 0, y)  # NaN stays NaN
         tl.store(y_ptr + rows[:, None] * num_outputs + outputs[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
 
 

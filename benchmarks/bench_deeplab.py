@@ -54,13 +54,19 @@ class Map(nn.Module):
 
 
 def networks() -> tuple[torch.nn.Module, nn.Module]:
-    """Both networks with one set of random weights, and statistics under which no layer's values grow without end."""
+    """Both networks with one set of random weights, and statistics under which no layer's values grow without end.
+
+    The blocks' last norms are scaled down, as training scales them: with 1 there, random blocks multiply a rounding in
+    16 bits so often that a tenth of the result is noise, on both sides, and nothing could be compared.
+    """
     torch.manual_seed(0)
     theirs = deeplabv3_resnet50()
-    for module in theirs.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.momentum = None  # the mean over all batches
     with torch.no_grad():
+        for name, module in theirs.named_modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None  # the mean over all batches
+            if name.endswith("bn3"):
+                module.weight.fill_(0.2)
         theirs(torch.randn(4, 3, 96, 96))
     ours = models.deeplabv3_resnet50()
     ours.load_state_dict(theirs.state_dict())
@@ -123,10 +129,12 @@ def gpu_sides(dtype: torch.dtype, batch: int, mode: str) -> dict[str, Side]:
         "torch reduce-overhead": lambda: overhead(channels_last),
         "genesis eager": run_genesis,
     }
+    errors: dict[str, float] = {}
     for name, call in calls.items():
         for _ in range(3):
             result = call()
-        check(name, result if isinstance(result, torch.Tensor) else result.to_torch(), expected)
+        errors[name] = distance(result if isinstance(result, torch.Tensor) else result.to_torch(), expected)
+    check(errors, torch.finfo(dtype).eps)
     captured = {
         "torch eager, graph": gpu_timing.captured([calls["torch eager"]], 1).replay,
         "torch compiled, graph": gpu_timing.captured([calls["torch compiled"]], 1).replay,
@@ -138,10 +146,18 @@ def gpu_sides(dtype: torch.dtype, batch: int, mode: str) -> dict[str, Side]:
     return captured
 
 
-def check(name: str, result: torch.Tensor, expected: torch.Tensor) -> None:
-    error = (result.float() - expected).abs().max() / expected.abs().max()
-    if not error < 0.05:
-        raise AssertionError(f"{name}: differs from float32 by {error:.3f} of the largest value")
+def distance(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((result.float() - expected).norm() / expected.norm()).item()
+
+
+def check(errors: Mapping[str, float], eps: float) -> None:
+    """Each result as near to float32 as PyTorch's eager mode is, which rounds after every layer; half as much again is
+    the play that another order of sums has."""
+    print("  relative distance from float32:", ", ".join(f"{name} {error:.2g}" for name, error in errors.items()))
+    allowed = 1.5 * min(errors["torch eager"], 32 * eps)
+    wrong = {name: error for name, error in errors.items() if not error <= allowed}
+    if wrong:
+        raise AssertionError(f"farther from float32 than {allowed:.2g}: {wrong}")
 
 
 def timed(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:

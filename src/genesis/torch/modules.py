@@ -140,6 +140,15 @@ def _parameters(layer: Any) -> tuple[Any, Any]:
         return layer.weight, layer.bias
 
 
+def _buffers(norm: Any) -> tuple[Any, Any, Any]:
+    """norm.running_mean, norm.running_var and norm.num_batches_tracked, in the same way."""
+    try:
+        plain = norm._buffers
+        return plain["running_mean"], plain["running_var"], plain["num_batches_tracked"]
+    except KeyError:
+        return norm.running_mean, norm.running_var, norm.num_batches_tracked
+
+
 def _cast(x: Any, dtype: torch.dtype) -> Any:
     """x in dtype; None stays None."""
     return x if x is None or x.dtype is dtype else x.to(dtype)
@@ -192,15 +201,16 @@ def _one_by_one(
 def _begin_batch(norm: nn.BatchNorm2d) -> tuple[Tensor | None, Tensor | None, bool, float]:
     """Count this batch; running mean and variance, training, momentum, as BatchNorm2d.forward has them."""
     training, momentum = norm.training, norm.momentum
-    count = norm.num_batches_tracked if training and norm.track_running_stats else None
+    mean, var, count = _buffers(norm)
+    if not (training and norm.track_running_stats):
+        count = None
     if count is not None:
         count.add_(1)
     if momentum is None:  # the average over all batches
         momentum = 0.0 if count is None else 1.0 / float(count)
     if training and not norm.track_running_stats:
         return None, None, True, momentum
-    mean = norm.running_mean
-    return mean, norm.running_var, training or mean is None, momentum
+    return mean, var, training or mean is None, momentum
 
 
 def _needs_gradients(*tensors: Tensor | None) -> bool:

@@ -267,8 +267,9 @@ class Storage:
         """nbytes may be 0 where nobody will ask for it; lent_as: the layout that the owner has, if it is an array."""
         self.pointer, self.nbytes, self.device_index, self.stream = pointer, nbytes, device_index, stream
         self.owner, self.lent_as = owner, lent_as
-        if nbytes and driver.get().watches_memory:
-            driver.get().note_use(pointer, nbytes, fresh=False)
+        here = driver.get() if nbytes else None
+        if here is not None and here.watches_memory:
+            here.note_use(pointer, nbytes, fresh=False)
 
     def record_stream(self, stream: int) -> None:
         """This stream uses the memory too. When it is reused is the owner's affair."""

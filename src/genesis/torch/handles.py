@@ -70,7 +70,8 @@ def _to_handle(tensor: torch.Tensor, device: int, stream: int, watched: bool) ->
     num_bytes = 0  # unless somebody looks: to the end of PyTorch's block, whatever the strides
     if watched:
         num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    return layout.on(Storage(pointer, num_bytes, device, stream, tensor))
+    storage = Storage(pointer, num_bytes, device, stream, tensor)
+    return DeviceArray(storage, layout.shape, layout.strides, 0, layout.dtype, layout)
 
 
 def _to_tensor(handle: Any) -> Any:

@@ -38,16 +38,19 @@ class Layout:
         return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 
 
-_layouts: dict[tuple[Any, ...], Layout] = {}
+_layouts: dict[tuple[Any, ...], Layout] = {}  # strides None: row-major
 
 
 def layout_of(
     shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None, aligned: bool = True
 ) -> Layout:
     """The layout of arrays of this shape; row-major unless given other strides."""
-    strides = contiguous_strides(shape) if strides is None else strides
-    key = (shape, strides, dtype, aligned, device_index)
-    return _layouts.get(key) or _layouts.setdefault(key, Layout(*key))
+    asked = (shape, strides, dtype, aligned, device_index)
+    found = _layouts.get(asked)
+    if found is None:
+        key = (shape, contiguous_strides(shape) if strides is None else strides, dtype, aligned, device_index)
+        found = _layouts[asked] = _layouts.setdefault(key, Layout(*key))
+    return found
 
 
 class DeviceArray:

@@ -7,6 +7,7 @@ call looks it up, allocates and launches.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -167,7 +168,17 @@ def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Op
     return plan
 
 
-def is_dense(x: DeviceArray) -> bool:
+def new_like(x: DeviceArray, dtype: DType | None = None) -> DeviceArray:
+    """A new array of x's shape, in its order of memory where it is dense, else row-major; of its dtype by default."""
+    return _layout_like(x._layout or x.layout, dtype or x.dtype).new(streams.current_handle(x.device_index))
+
+
+@functools.cache
+def _layout_like(layout: Layout, dtype: DType) -> Layout:
+    return layout_of(layout.shape, dtype, layout.device_index, layout.strides if is_dense(layout) else None)
+
+
+def is_dense(x: DeviceArray | Layout) -> bool:
     """Do the elements fill their stretch of memory, each place once, in whatever order of the dimensions?"""
     step = 1
     for stride, size in sorted(zip(x.strides, x.shape, strict=True)):

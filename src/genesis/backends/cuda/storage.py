@@ -10,7 +10,7 @@ from genesis.backends.cuda import array, driver, faults, memory, streams
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import storage as kernels
 from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.pointwise import Number, apply_into, is_dense
+from genesis.backends.cuda.pointwise import Number, apply_into, is_dense, new_like
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
 
@@ -81,8 +81,7 @@ def add_into(target: DeviceArray, source: Operand) -> None:
 
 
 def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
-    dense = x.strides if is_dense(x) else contiguous_strides(x.shape)
-    out = array.empty(x.shape, dtype, x.device_index, dense)
+    out = new_like(x, dtype)
     copy_into(out, x)
     return out
 

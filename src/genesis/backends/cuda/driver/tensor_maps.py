@@ -16,7 +16,7 @@ from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
-_KEPT = 64  # argument blocks per kernel; allocators hand out the same addresses again and again
+_KEPT = 256  # argument blocks per kernel; allocators hand out the same addresses again and again
 
 _type = cu.CUtensorMapDataType
 _TYPES = {

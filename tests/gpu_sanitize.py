@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import sys
 import traceback
 from collections.abc import Callable
@@ -119,11 +120,16 @@ def launch_kernels_of_users() -> None:
 def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (WgmmaFamily(), FewChannelsFamily(), FewOutputsFamily())
-    for weight in ((20, 16, 3, 3), (3, 16, 3, 3), (8, 3, 3, 3)):
+    weights = ((24, 16, 3, 3), (3, 16, 3, 3), (8, 3, 3, 3))
+    tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
+    for (dtype, precision), weight in itertools.product(tolerances, weights):
         for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
-            problem = ConvProblem(direction, (2, weight[1], 9, 8), weight, (2, 1), (1, 1), dtype=dtypes.float32)
+            problem = ConvProblem(
+                direction, (2, weight[1], 9, 8), weight, (2, 1), (1, 1), dtype=dtype, precision=precision
+            )
             first, second = (
-                random.randn(shape, seed) for seed, shape in enumerate((problem.first_shape, problem.second_shape))
+                random.randn(shape, seed, dtype)
+                for seed, shape in enumerate((problem.first_shape, problem.second_shape))
             )
             found = {
                 candidate.name: convolve(problem, candidate, first, second)
@@ -133,7 +139,7 @@ def convolve_with_own_kernels() -> None:
             expected = convolve(problem, families.reference(problem), first, second)
             for name, result in found.items():
                 distance = abs(result - expected).max()
-                assert distance <= 1e-5 * abs(expected).max(), f"{name}: {problem}: {distance}"
+                assert distance <= tolerances[dtype, precision] * abs(expected).max(), f"{name}: {problem}: {distance}"
 
 
 def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray) -> np.ndarray:
@@ -142,7 +148,7 @@ def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray)
     workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
     addresses = [x.data_pointer for x in (out, *operands)]
     candidate.prepare(problem)(streams.current_handle(0), *addresses, 0, 0, workspace.data_pointer)
-    return storage.to_cpu(out)
+    return storage.to_cpu(storage.cast(out, dtypes.float32))
 
 
 STEPS: dict[str, Callable[[], None]] = {

@@ -120,7 +120,7 @@ def launch_kernels_of_users() -> None:
 def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (WgmmaFamily(), FewChannelsFamily(), FewOutputsFamily())
-    weights = ((24, 16, 3, 3), (3, 16, 3, 3), (8, 3, 3, 3))
+    weights = ((24, 16, 3, 3), (3, 16, 3, 3), (8, 3, 5, 5))
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
     for (dtype, precision), weight in itertools.product(tolerances, weights):
         for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):

@@ -275,7 +275,7 @@ MAGNITUDES = [
 def test_float32_of_any_magnitude(
     cuda: Backend, put: Callable[[Any], Any], get: Any, magnitudes: tuple[float, float], precision: str, direction: str
 ) -> None:
-    """What a result may lose beside its own share: half a denormal step, and another with each sum of a split."""
+    """What a result may lose beside its own share: half a denormal step; the same for each sum of a split."""
     torch.manual_seed(0)
     problem = ConvProblem(direction, *GPU_CASES[1], dtype=dtypes.float32, precision=precision)
     first, second = (
@@ -284,9 +284,9 @@ def test_float32_of_any_magnitude(
     )
     expected = _gradient(problem, first.double(), second.double())
     for candidate in WgmmaFamily().variants(problem):
-        splits = candidate.splits  # type: ignore[attr-defined]
+        sums = candidate.num_sums  # type: ignore[attr-defined]
         result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
-        steps = 0.5 * (1 + (splits if splits > 1 else 0)) * 2.0**-149 * math.sqrt(expected.numel())
+        steps = 0.5 * (1 + (sums if sums > 1 else 0)) * 2.0**-149 * math.sqrt(expected.numel())
         relative = TOLERANCE[dtypes.float32, precision]
         error = (result - expected).norm()
         assert error <= relative * expected.norm() + steps, f"{candidate.name}: {error / expected.norm():.2e}"

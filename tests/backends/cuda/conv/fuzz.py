@@ -4,7 +4,7 @@
     python -m tests.backends.cuda.conv.fuzz --only 1234        one of them again
 
 A failure prints the line that repeats it. Of cuDNN's many plans for one problem a few are run, since the tuner checks
-each that it takes.
+each that it takes; and they may be as far off as Winograd's, which cuDNN counts as float32 and the tuner does not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from genesis.shapes import channels_last_strides
 Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
 
-_CUDNN_PLANS = 2
+_CUDNN_PLANS, _CUDNN_BOUND = 2, 3e-5
 _ALIKE = 4  # consecutive problems that differ in their sizes only, by multiples of 16: they share compiled kernels
 _MOST_FLOPS = 5e8  # for that, which the CPU computes in float64
 _WIDE = [72, 136, 200, 264]  # channels, now and then: more than one tile of columns
@@ -153,7 +153,8 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
         except KernelError:  # cuDNN lists plans that it then can't build
             assert candidate.name.startswith(f"{CudnnFamily.prefix}/")
             continue
-        assert error <= bound, f"{problem}: {candidate.name}: {error:.2e}, at most {bound:.2e}"
+        allowed = max(bound, _CUDNN_BOUND) if candidate.name.startswith(f"{CudnnFamily.prefix}/") else bound
+        assert error <= allowed, f"{problem}: {candidate.name}: {error:.2e}, at most {allowed:.2e}"
         checked.append(candidate.name.partition("/")[0])
     assert checked, f"no candidate for {problem}"
     if problem.residual or problem.activation:

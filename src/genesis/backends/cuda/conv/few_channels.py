@@ -76,6 +76,7 @@ def _is_supported(problem: ConvProblem) -> bool:
         and p.input_shape[1] <= _MOST_CHANNELS
         and p.weight_shape[2] > 1
         and p.dilation[1] == 1
+        and hopper.is_accurate(p, p.num_terms)
         and hopper.is_available(p.device)
         and _terms(p) <= _MOST_TERMS
         and any(True for _ in WgmmaFamily().variants(_as_windows(p)))

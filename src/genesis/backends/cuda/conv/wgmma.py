@@ -70,7 +70,7 @@ _SPLIT_SHAPES = (
     Shape(64, 3, 3, False, 3),
     Shape(64, 4, 2, True, 3),
 )
-_ROUNDED_SHAPES = (Shape(256, 3, 2, True), Shape(256, 3, 2, False), Shape(128, 4, 2, True), Shape(64, 5, 2, True))
+_ROUNDED_SHAPES = (Shape(256, 3, 2, True), Shape(128, 4, 2, True), Shape(64, 5, 2, True))
 _PLAIN_SHAPES = (Shape(128, 4, 3, False), Shape(256, 4, 2, False), Shape(128, 5, 2, False), Shape(64, 6, 2, False))
 
 
@@ -113,6 +113,7 @@ class Wgmma(Candidate):
 
     def __init__(self, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
+        self.num_sums = splits  # of each result
         turns = " in turns" if shape.pingpong else ""
         rounded = " rounded" if arithmetic != FULL else ""
         tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{turns}{rounded}"
@@ -202,6 +203,8 @@ def _is_supported(problem: ConvProblem) -> bool:
         aligned = inputs % 4 == 0 and outputs % 4 == 0
     else:
         aligned = p.dtype.itemsize == 2 and inputs % 8 == 0 and outputs % 8 == 0
+    if not hopper.is_accurate(p, _least_terms(p)):
+        return False
     if not aligned or inputs < _LEAST_CHANNELS or numel(p.result_shape) == 0 or numel(p.first_shape) == 0:
         return False
     if max(numel(shape[:1] + shape[2:]) for shape in (p.first_shape, p.result_shape)) >= 2**30:
@@ -220,6 +223,12 @@ def _num_outputs(problem: ConvProblem) -> int:
 
 def _num_steps(problem: ConvProblem) -> int:
     return -(-math.prod(problem.weight_shape[2:]) * -(-problem.first_shape[1] // _TERMS) // len(_axes(problem)))
+
+
+def _least_terms(problem: ConvProblem) -> int:
+    """Of a result away from the borders; the input's gradient meets another number of taps at each residue."""
+    taps = [row.taps * column.taps for row, column in _axes(problem)]
+    return problem.first_shape[1] * min((count for count in taps if count), default=0)
 
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> int:

@@ -31,15 +31,21 @@ class Shape:
     stages: int
     consumers: int = 2
     products: int = 1  # of float32
+    alternate: bool = False  # consumers have the same rows and take the pixels of every other stage
 
     @property
     def rows(self) -> int:
-        return 64 * self.consumers
+        return 64 * self.sharers
+
+    @property
+    def sharers(self) -> int:
+        """Consumers of one stage."""
+        return 1 if self.alternate else self.consumers
 
     def cubin(self, dtype: DType) -> bytes:
         macros = {
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers,
-            "SPLIT": int(dtype is dtypes.float32), "PRODUCTS": self.products,
+            "SPLIT": int(dtype is dtypes.float32), "ALTERNATE": int(self.alternate), "PRODUCTS": self.products,
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin("conv_wgmma_weight_grad", tuple(macros.items()))
@@ -53,8 +59,8 @@ class Shape:
         return 128 * (self.consumers + (2 if dtype is dtypes.float32 else 1))
 
 
-_SPLIT_SHAPES = (Shape(128, 3, products=3), Shape(64, 4, products=3))
-_ROUNDED_SHAPES = (Shape(128, 3), Shape(64, 4))
+_SPLIT_SHAPES = (Shape(128, 3, products=3), Shape(64, 4, products=3), Shape(64, 6, products=3, alternate=True))
+_ROUNDED_SHAPES = (Shape(128, 3), Shape(64, 4), Shape(64, 6, alternate=True))
 _PLAIN_SHAPES = (Shape(256, 4), Shape(128, 5, 3), Shape(128, 6), Shape(64, 8))
 
 
@@ -82,6 +88,7 @@ class WgmmaWeightGrad(Candidate):
 
     def __init__(self, prefix: str, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
+        self.num_sums = splits * shape.consumers // shape.sharers  # of each result
         tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{' rounded' if arithmetic != FULL else ''}"
         self.name = f"{prefix}/weight_grad {tile} splits {splits}"
 
@@ -91,12 +98,12 @@ class WgmmaWeightGrad(Candidate):
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
-        step = self.shape.consumers * (self.shape.columns / 64 + 1)
-        sums = self.splits * numel(problem.weight_shape) / 2**18 if self.splits > 1 else 0
+        step = self.shape.sharers * (self.shape.columns / 64 + 1)
+        sums = self.num_sums * numel(problem.weight_shape) / 2**18 if self.num_sums > 1 else 0
         return rounds * step * (_num_steps(problem) / self.splits + 3) + sums
 
     def workspace(self, problem: ConvProblem) -> int:
-        return self.splits * 4 * numel(problem.weight_shape) if self.splits > 1 else 0
+        return self.num_sums * 4 * numel(problem.weight_shape) if self.num_sums > 1 else 0
 
     def prepare(self, problem: ConvProblem) -> Launch:
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel, Pixels
@@ -121,9 +128,9 @@ class WgmmaWeightGrad(Candidate):
         kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
         grid = min(_num_tiles(p, shape) * self.splits, _processors(p))
         launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, structure)
-        if self.splits == 1:
+        if self.num_sums == 1:
             return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
-        finish = finisher(p, self.splits)
+        finish = finisher(p, self.num_sums)
 
         def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
             launch(stream, grad, x, workspace)
@@ -144,6 +151,7 @@ def _is_supported(problem: ConvProblem) -> bool:
         and inputs % _CHANNELS_APART[p.dtype] == 0
         and min(outputs, inputs) >= _LEAST_CHANNELS
         and p.num_terms > 0
+        and hopper.is_accurate(p, p.num_terms)
         and max(p.num_terms, numel(p.input_shape) // inputs) < 2**30
         and hopper.is_available(p.device)
         and all(hopper.is_within_reach(axis, size) for axis, size in zip(_axes(p), p.input_shape[2:], strict=True))

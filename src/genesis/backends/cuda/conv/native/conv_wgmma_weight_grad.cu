@@ -7,16 +7,18 @@
 //
 // SPLIT: float32 at three float16 products per term, or at one (see conv_wgmma.cu). One more warpgroup turns the input's
 // tile into float16 parts in its place, with one scale; those that multiply split their outputs' gradients in registers,
-// with a scale per output, and take turns.
+// with a scale per output, and take turns. ALTERNATE, where there are few outputs: both multiply the same ones, one the
+// pixels of every other stage, and each writes sums of its own.
 // Else: operands of 16 bits, as they are.
 //
-// Macros: BN input channels of a tile; STAGES tiles on the way; CONSUMERS warpgroups that multiply (SPLIT: 2); SPLIT,
-// PRODUCTS (3 | 1); KIND "f16" | "bf16".
+// Macros: BN input channels of a tile; STAGES tiles on the way (ALTERNATE: an even number); CONSUMERS warpgroups that
+// multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
 
-#define BM (64 * CONSUMERS)
+#define SHARERS (ALTERNATE ? 1 : CONSUMERS)  // of a stage
+#define BM (64 * SHARERS)
 #define BK 64
 #define LOADED_CHANNELS (SPLIT ? 32 : 64)  // at a time: 128 bytes
 #define LINE_BLOCK (BK * 128)              // bytes: 64 pixels, 128 bytes of each
@@ -77,14 +79,36 @@ __device__ __forceinline__ void produce(
 }
 
 #if SPLIT
+__device__ __forceinline__ float largest_of_warp(float v) {  // of numbers that are not negative
+  return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(v)));
+}
+
 __device__ __forceinline__ void store_16_bytes(u32 place, const u32 (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
     ::"r"(place), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// The input's tile, 64 pixels of BN float32, becomes its high and its low part: blocks of 64 channels, a line per
-// pixel.
-// exponents[stage]: of the scale.
+// A thread's numbers of a pixel, half a line from channel on, to the tile's high and low part: blocks of 64 channels, a
+// line per pixel.
+template <bool RARE>
+__device__ __forceinline__ void store_parts(
+    u32 input, int pixel, int first_channel, const float (&v)[BN / 2], float scale) {
+#pragma unroll
+  for (int i = 0; i < BN / 16; ++i) {
+    const int channel = first_channel + 8 * i;
+    u32 high[4], low[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      split_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
+      if (RARE && PRODUCTS == 3) set_infinities(high[e], low[e], v[8 * i + 2 * e], v[8 * i + 2 * e + 1]);
+    }
+    const u32 place = input + channel / 64 * LINE_BLOCK + pixel * 128 + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
+    store_16_bytes(place, high);
+    if (PRODUCTS == 3) store_16_bytes(place + INPUT_BYTES / 2, low);
+  }
+}
+
+// The input's tile, 64 pixels of BN float32, becomes its parts, times a scale; exponents[stage]: of the scale.
 __device__ __forceinline__ void convert(
     u32 base, u32 full, u32 ready, int units, float* largest, int* exponents, const Geometry& g) {
   const int thread = threadIdx.x % 128, pixel = thread % 64, half = thread / 64;
@@ -112,8 +136,7 @@ __device__ __forceinline__ void convert(
         for (int i = 0; i < BN / 2; ++i)
           if (is_finite(v[i])) most = fmaxf(most, fabsf(v[i]));
       }
-#pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, offset));
+      most = largest_of_warp(most);
       float* shared_most = largest + 4 * turn.stage;
       if (thread % 32 == 0) shared_most[thread / 32] = most;
       asm volatile("bar.sync 1, 128;" ::: "memory");  // everything is read, too: the tile may be overwritten
@@ -121,19 +144,10 @@ __device__ __forceinline__ void convert(
       const int exponent = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
       const float scale = power_of_2(exponent);
       if (thread == 0) exponents[turn.stage] = exponent;
-#pragma unroll
-      for (int i = 0; i < BN / 16; ++i) {
-        const int channel = half * (BN / 2) + 8 * i;
-        u32 high[4], low[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) split_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
-        if (PRODUCTS == 3 && rare)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) set_infinities(high[e], low[e], v[8 * i + 2 * e], v[8 * i + 2 * e + 1]);
-        const u32 place = input + channel / 64 * LINE_BLOCK + pixel * 128 + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
-        store_16_bytes(place, high);
-        if (PRODUCTS == 3) store_16_bytes(place + INPUT_BYTES / 2, low);
-      }
+      if (rare)
+        store_parts<true>(input, pixel, half * (BN / 2), v, scale);
+      else
+        store_parts<false>(input, pixel, half * (BN / 2), v, scale);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       barrier_arrive(ready + 8 * turn.stage);
       turn.next();
@@ -144,7 +158,7 @@ __device__ __forceinline__ void convert(
 // A chain of products of the stage's 64 pixels, added to sum; the turn ends when its last product is on the way.
 __device__ __forceinline__ void multiply_split(
     float (&sum)[BN / 2], Range& range, int local, u32 grad, u32 ready, u32 empty, u32 parity, const int* exponent) {
-  const int lane = threadIdx.x % 32, quad = lane % 4, group = threadIdx.x / 128;
+  const int lane = threadIdx.x % 32, quad = lane % 4;
   const u32 input = grad + GRAD_BYTES;
   float4 v[8];  // 16 pixels i / 2, row i % 2: pixels 2 quad, the next, and both 8 on
 #pragma unroll
@@ -165,7 +179,10 @@ __device__ __forceinline__ void multiply_split(
   barrier_wait(ready, parity);
   const u64 high = transposed_descriptor(input, LINE_BLOCK);
   float chain[BN / 2];
+#if !ALTERNATE
+  const int group = threadIdx.x / 128;
   asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
+#endif
   wgmma_fence();
 #if PRODUCTS == 3
   const u64 low = transposed_descriptor(input + INPUT_BYTES / 2, LINE_BLOCK);
@@ -179,7 +196,9 @@ __device__ __forceinline__ void multiply_split(
 #pragma unroll
   for (int j = 1; j < 4; ++j) wgmma<true, true>(chain, a.high[j], high + 128 * j);
   wgmma_commit();
+#if !ALTERNATE
   asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
+#endif
   float factor[2];
   const int raised = RAISED - *exponent;
   range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
@@ -203,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
     for (int i = 0; i < STAGES; ++i) {
       barrier_init(full + 8 * i, 1);
       barrier_init(ready + 8 * i, 128);
-      barrier_init(empty + 8 * i, 4 * CONSUMERS);
+      barrier_init(empty + 8 * i, 4 * SHARERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -211,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   const int taps = g.taps_y * g.taps_x;
   const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * taps * g.num_splits;
   if (group == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLIT ? 32 : 40));
     if (threadIdx.x == 0) produce(base, full, empty, units, &grad_map, &input_map, g);
     return;
   }
@@ -219,17 +238,20 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   __shared__ float largest[4 * STAGES];
   __shared__ int exponents[STAGES];
   if (group == 1) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 112;");
     convert(base, full, ready, units, largest, exponents, g);
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+#if !ALTERNATE
   if (group == 3) asm volatile("bar.arrive 2, 256;" ::: "memory");  // they take turns; group 2 begins
+#endif
 #else
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 232 : 152));
 #endif
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int local = 64 * (group - FIRST_CONSUMER) + 16 * warp + lane / 4;  // the first row; the second is 8 below
+  const int consumer = group - FIRST_CONSUMER;
+  const int local = 64 * (consumer % SHARERS) + 16 * warp + lane / 4;  // the first row; the second is 8 below
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
@@ -237,14 +259,15 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;
     Range range;
-    for (int step = unit.first; step < unit.last; ++step) {
+    for (int step = unit.first; step < unit.last; ++step, turn.next()) {
+      if (ALTERNATE && turn.stage % 2 != consumer) continue;
       const u32 grad = base + turn.stage * STAGE_BYTES;
       barrier_wait(full + 8 * turn.stage, turn.parity);
 #if SPLIT
       multiply_split(
         sum, range, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity, exponents + turn.stage);
 #else
-      const u64 a = transposed_descriptor(grad + (group - 1) * LINE_BLOCK, LINE_BLOCK);
+      const u64 a = transposed_descriptor(grad + consumer * LINE_BLOCK, LINE_BLOCK);
       const u64 b = transposed_descriptor(grad + GRAD_BYTES, LINE_BLOCK);
       keep(sum);
       wgmma_fence();
@@ -254,7 +277,6 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       wgmma_wait<1>();
       if (lane == 0 && step > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
 #endif
-      turn.next();
     }
 #if !SPLIT
     wgmma_wait<0>();
@@ -266,7 +288,8 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       const int row = unit.row + local + 8 * r;
       if (row >= g.num_outputs) continue;
       const float undone = power_of_2(range.lowered[r] - RAISED);
-      const long long line = (((long long)unit.split * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
+      const long long part = ALTERNATE ? 2 * unit.split + consumer : unit.split;
+      const long long line = ((part * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
 #pragma unroll
       for (int i = 0; i < BN / 8; ++i) {
         const int column = unit.column + 8 * i + 2 * (lane % 4);

@@ -77,6 +77,9 @@ from genesis.functional import ceil as ceil
 from genesis.functional import chunk as chunk
 from genesis.functional import clamp as clamp
 from genesis.functional import clone as clone
+from genesis.functional import conv as conv
+from genesis.functional import conv_into as conv_into
+from genesis.functional import conv_output_shape as conv_output_shape
 from genesis.functional import cos as cos
 from genesis.functional import cumsum as cumsum
 from genesis.functional import diagonal as diagonal
@@ -159,6 +162,9 @@ from genesis.functional import tanh as tanh
 from genesis.functional import tile as tile
 from genesis.functional import topk as topk
 from genesis.functional import transpose as transpose
+from genesis.functional import transposed_conv as transposed_conv
+from genesis.functional import transposed_conv_into as transposed_conv_into
+from genesis.functional import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional import tril as tril
 from genesis.functional import triu as triu
 from genesis.functional import unbind as unbind
@@ -170,6 +176,9 @@ from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
 from genesis.ndarray import Device as Device
+from genesis.precision import float32_precision as float32_precision
+from genesis.precision import get_float32_precision as get_float32_precision
+from genesis.precision import set_float32_precision as set_float32_precision
 from genesis.tensor import Tensor as Tensor
 
 bool, promote_types = bool_, promote
@@ -180,6 +189,7 @@ channels_last, contiguous_format, preserve_format = "channels_last", "contiguous
 
 
 _ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler")  # these import torch, or take their time
+_FROM_THERE = {"Profiler": "profiler", "tune": "cuda", "tuning": "cuda"}  # a name, and the package that it is from
 
 
 def __getattr__(name: str) -> object:
@@ -187,4 +197,8 @@ def __getattr__(name: str) -> object:
         import importlib
 
         return importlib.import_module(f"genesis.{name}")
+    if name in _FROM_THERE:
+        import importlib
+
+        return getattr(importlib.import_module(f"genesis.{_FROM_THERE[name]}"), name)
     raise AttributeError(f"module 'genesis' has no attribute {name!r}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import genesis
 from genesis import cuda
+from genesis.cuda import plans
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
@@ -25,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    rows = {**versions(), **devices(), "precision": precision(), "cache": cache(settings.cache_dir), **switches()}
+    chosen = {"precision": precision(), "convolution": convolution(), "cache": cache(settings.cache_dir)}
+    rows = {**versions(), **devices(), **chosen, **switches()}
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
@@ -74,7 +76,21 @@ def num_cores() -> int:
 
 
 def precision() -> str:
-    return "highest: float32 convolutions and matrix products are computed in float32"
+    """What float32 convolutions and matrix products may do with their operands."""
+    meaning = {
+        "highest": "every bit of float32 operands takes part",
+        "high": "float32 operands may be rounded to TF32 (11 bits)",
+        "medium": "float32 operands may be rounded to bfloat16 (8 bits)",
+    }
+    return f"{genesis.get_float32_precision()}: {meaning[genesis.get_float32_precision()]}"
+
+
+def convolution() -> str:
+    """Where the kernels of convolutions come from on CUDA, and where tuned plans are kept."""
+    try:
+        return plans.describe_engine()
+    except (GenesisError, ImportError, RuntimeError) as error:
+        return f"none tuned: {error}"
 
 
 def cache(folder: Path) -> str:

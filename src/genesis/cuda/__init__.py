@@ -33,6 +33,11 @@ from genesis.cuda.memory import set_per_process_memory_fraction as set_per_proce
 from genesis.cuda.modules import Module as Module
 from genesis.cuda.modules import load as load
 from genesis.cuda.modules import load_inline as load_inline
+from genesis.cuda.plans import TuningReport as TuningReport
+from genesis.cuda.plans import export_plans as export_plans
+from genesis.cuda.plans import import_plans as import_plans
+from genesis.cuda.plans import tune as tune
+from genesis.cuda.plans import tuning as tuning
 from genesis.cuda.random import get_rng_state as get_rng_state
 from genesis.cuda.random import manual_seed as manual_seed
 from genesis.cuda.random import manual_seed_all as manual_seed_all

@@ -9,6 +9,7 @@ from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray
+from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import Shape
 
 Size = int | tuple[int, ...]
@@ -31,8 +32,7 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    geometry, extra = _check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
-    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+    return convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(
@@ -59,17 +59,17 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    geometry, extra = _check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+    return convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _check_conv(
+def convolve(
     op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple[Geometry, Pair]:
+) -> Any:
+    """The convolution in so many dimensions, under the name that its errors speak of."""
     check_operands(op, spatial, input, weight, bias)
-    checked = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
     check_bias(op, bias, weight.array.shape[0])
-    return checked
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
 Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
@@ -90,10 +90,12 @@ class Conv2d(ArrayFunction):
         planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
         ctx.save(planes if needs_weight else None, weight if needs_input else None)
         ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
+        ctx.precision = get_float32_precision()
         y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
+    @follows_forward
     def backward(ctx: Any, grad: NDArray) -> Any:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
@@ -129,7 +131,7 @@ def conv_transpose1d(
     Grad: input, weight, bias.
     """
     options = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, *options)
+    return convolve_transposed("conv_transpose1d", 1, input, weight, bias, *options)
 
 
 def conv_transpose2d(
@@ -155,22 +157,23 @@ def conv_transpose2d(
         [[[[1.0, 1.0], [1.0, 1.0]]]]
     """
     options = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, *options)
+    return convolve_transposed("conv_transpose2d", 2, input, weight, bias, *options)
 
 
-def _conv_transpose(
+def convolve_transposed(
     op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
     groups: Any, dilation: Any,
 ) -> Any:  # fmt: skip
+    """The transposed convolution in so many dimensions, under the name that its errors speak of."""
     check_operands(op, spatial, input, weight, bias)
     options = (stride, padding, output_padding, groups, dilation)
-    geometry, size, extra = _transpose_geometry(op, input.array.shape, weight.array.shape, *options)
+    geometry, size, extra = transpose_geometry(op, input.array.shape, weight.array.shape, *options)
     check_bias(op, bias, weight.array.shape[1] * geometry[-1])
     return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=size, extra=extra)
 
 
 @remembered
-def _transpose_geometry(
+def transpose_geometry(
     op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
 ) -> tuple[Geometry, Pair, Pair]:
     """(stride, padding, dilation, groups) of the planes, the size of the result's, and what is padded to the input."""
@@ -214,12 +217,14 @@ class ConvTranspose2d(ArrayFunction):
         planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
         ctx.save(planes if needs_weight else None, weight if needs_input else None)
         ctx.input_shape, ctx.weight_shape, ctx.geometry = input.shape, weight.shape, geometry
+        ctx.precision = get_float32_precision()
         channels = weight.shape[1] * geometry[-1]
         shape = (planes.shape[0], channels, *size)
         y = planes.conv_input_grad(as_planes(weight, spatial), shape, *geometry, bias)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
+    @follows_forward
     def backward(ctx: Any, grad: NDArray) -> Any:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad

@@ -11,6 +11,7 @@ from genesis.functional.elementwise import add
 from genesis.functional.linalg import matmul
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
+from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import numel
 
 
@@ -57,10 +58,12 @@ class Linear(ArrayFunction):
                 raise DTypeError(describe("linear", argument, f"the dtype of input, {x.dtype}", array.dtype))
         needs_x, needs_weight, _ = ctx.needs_input_grad
         ctx.save(x if needs_weight else None, weight if needs_x else None)
+        ctx.precision = get_float32_precision()
         ctx.x_shape = x.shape
         return x.linear(weight, bias)
 
     @staticmethod
+    @follows_forward
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, weight = ctx.saved
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad

@@ -12,6 +12,7 @@ from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import mul
 from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray
+from genesis.precision import follows_forward, get_float32_precision
 
 
 def matmul(input: Tensor, other: Tensor) -> Any:
@@ -43,12 +44,13 @@ class Matmul(ArrayFunction):
             raise DTypeError(describe("matmul", "input", "numbers", x.dtype))
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
-        ctx.shapes = x.shape, y.shape
+        ctx.shapes, ctx.precision = (x.shape, y.shape), get_float32_precision()
         z = _rows(x).matmul(_columns(y))
         z = z.squeeze((z.ndim - 1,)) if y.ndim == 1 else z
         return z.squeeze((z.ndim - (1 if y.ndim == 1 else 2),)) if x.ndim == 1 else z
 
     @staticmethod
+    @follows_forward
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, y = ctx.saved
         x_shape, y_shape = ctx.shapes

@@ -131,7 +131,7 @@ def test_linear_without_terms_is_the_bias(cuda: Backend, put: Put, get: Get) -> 
 def test_every_tile_gives_the_same(cuda: Backend, put: Put, get: Get) -> None:
     x, y = random(130, 70), random(70, 140)
     arrays = put(x), put(y)
-    problem = linalg._problem(*arrays, False, 16, ())
+    problem = linalg._problem(*arrays, False, 16, "highest", ())
     for tile in linalg._TILES[4]:
         out = put(torch.empty(130, 140))
         linalg._triton_run(problem, tile)(out, *arrays, None)
@@ -141,7 +141,7 @@ def test_every_tile_gives_the_same(cuda: Backend, put: Put, get: Get) -> None:
 @pytest.mark.gpu
 def test_cublaslt_gives_the_same(gpu: Backend) -> None:
     x = gpu.from_cpu(random(4, 40, 24).numpy(), linalg.dtypes.float32)
-    problem = linalg._problem(x, gpu.view(x, (4, 24, 40), (960, 1, 24), 0), False, 16, (4,))
+    problem = linalg._problem(x, gpu.view(x, (4, 24, 40), (960, 1, 24), 0), False, 16, "highest", (4,))
     runs = linalg._cublaslt_runs(problem)
     if not runs:
         pytest.skip("cuBLASLt is not installed")

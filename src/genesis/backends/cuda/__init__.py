@@ -17,9 +17,14 @@ def load() -> Backend:
     from genesis.backends.cuda import driver
 
     driver.get()
-    families = sorted({module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg} - _PARTS)
-    return Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
+    families = sorted({module.name for module in pkgutil.iter_modules(__path__)} - _PARTS)
+    backend = Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
+    importlib.import_module(f"{__name__}.conv.plans").warm_up()
+    return backend
 
 
 # What the families stand on.
-_PARTS = {"array", "interpreter", "launch", "memory", "pointwise", "simulated", "streams", "tiles", "tuning", "walk"}
+_PARTS = {
+    "array", "driver", "interpreter", "kernels", "launch", "memory", "pointwise", "simulated", "streams", "tiles",
+    "tuning", "walk",
+}  # fmt: skip

@@ -17,6 +17,7 @@ from genesis.backends.cuda.pointwise import collapse
 from genesis.backends.cuda.storage import copy
 from genesis.backends.cuda.tiles import Tile
 from genesis.dtypes import DType
+from genesis.precision import get_float32_precision
 from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides
 
 Run = Callable[[DeviceArray, DeviceArray, DeviceArray, DeviceArray | None], None]
@@ -47,6 +48,7 @@ class Problem(NamedTuple):
     y_batch_strides: Shape
     has_bias: bool
     alignment: int  # of the addresses, up to 16 bytes
+    precision: str  # of float32: "highest" | "high" | "medium"; "highest" of all else
 
     @property
     def num_matrices(self) -> int:
@@ -79,15 +81,16 @@ def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, shape: Sh
         return out
     bits = x.data_pointer | y.data_pointer | (0 if bias is None else bias.data_pointer) | 16
     alignment = bits & -bits
-    key = (x.dtype, x.device_index, x.shape, x.strides, y.shape, y.strides, bias is None, alignment)
+    precision = get_float32_precision() if x.dtype is dtypes.float32 else "highest"
+    key = (x.dtype, x.device_index, x.shape, x.strides, y.shape, y.strides, bias is None, alignment, precision)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = _plan(_problem(x, y, bias is not None, alignment, batch), out, x, y, bias)
+        run = _plans[key] = _plan(_problem(x, y, bias is not None, alignment, precision, batch), out, x, y, bias)
     run(out, x, y, bias)
     return out
 
 
-def _problem(x: DeviceArray, y: DeviceArray, has_bias: bool, alignment: int, batch: Shape) -> Problem:
+def _problem(x: DeviceArray, y: DeviceArray, has_bias: bool, alignment: int, precision: str, batch: Shape) -> Problem:
     rows, terms, columns = x.shape[-2], x.shape[-1], y.shape[-1]
     x_strides, y_strides = x.strides[-2:], y.strides[-2:]
     x_walk = broadcast_strides("matmul", x.shape[:-2], x.strides[:-2], batch)
@@ -100,7 +103,7 @@ def _problem(x: DeviceArray, y: DeviceArray, has_bias: bool, alignment: int, bat
     sizes, walks = collapse(batch, [contiguous_strides(batch), x_walk, y_walk])
     return Problem(
         x.device_index, x.dtype, rows, columns, terms, x_strides, y_strides,
-        sizes[::-1], walks[1][::-1], walks[2][::-1], has_bias, alignment,
+        sizes[::-1], walks[1][::-1], walks[2][::-1], has_bias, alignment, precision,
     )  # fmt: skip
 
 
@@ -127,6 +130,7 @@ def _triton_run(problem: Problem, tile: Tile) -> Run:
     constants: dict[str, Any] = {
         "BATCH_RANK": len(p.batch_shape),
         "COMPUTE": COMPUTE[p.dtype if p.dtype.is_floating_point else dtypes.int64],
+        "PRECISION": "ieee" if p.precision == "highest" else "tf32",
         "WIDE": wide,
         "GROUP": _GROUP,
         **tile.constants,
@@ -157,7 +161,7 @@ def _cublaslt_runs(problem: Problem) -> list[Run]:
         return []
     products = cublaslt.products(
         p.device, p.dtype, p.rows, p.columns, p.terms, p.x_strides, p.y_strides,
-        p.num_matrices, p.x_batch_strides[0], p.y_batch_strides[0], p.has_bias, p.alignment,
+        p.num_matrices, p.x_batch_strides[0], p.y_batch_strides[0], p.has_bias, p.alignment, p.precision,
     )  # fmt: skip
     return [_cublaslt_run(p, product) for product in products]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from genesis.backends import contract
 from genesis.backends.backend import OPS, Backend, Op
 from genesis.backends.tools import operands
-from genesis.backends.tools.timer import FLOPS
+from genesis.backends.tools.timer import FLOPS, precision_of
 
 
 class Call(NamedTuple):
@@ -50,6 +50,7 @@ def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, O
             queue = threading.get_ident() if backend.name == "cpu" else backend.current_stream(device)
             num_bytes = operands.num_bytes(backend, inputs + outputs)
             arrays = f"{operands.describe(backend, inputs)} → {operands.describe(backend, outputs)}"
+            arrays += precision_of(op, arrays)
             num_flops = count_flops(*args) if count_flops else 0
             record(Call(op, backend, device, queue, start, end, num_bytes, num_flops, arrays))
             return result

@@ -10,6 +10,7 @@ from typing import Any
 
 from genesis.backends.backend import Backend, Op
 from genesis.backends.tools import operands
+from genesis.precision import get_float32_precision
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
@@ -48,7 +49,8 @@ def _line(
     columns = f"{op:<22} {seconds * 1e6:9.1f} µs {gigabytes / seconds:8.2f} GB/s"
     count = FLOPS.get(op)
     columns += f" {count(*args) / 1e9 / seconds:8.1f} GFLOP/s" if count else " " * 17
-    return f"{columns}  {operands.describe(backend, inputs)} → {operands.describe(backend, outputs)}"
+    arrays = f"{operands.describe(backend, inputs)} → {operands.describe(backend, outputs)}"
+    return f"{columns}  {arrays}{precision_of(op, arrays)}"
 
 
 # --- floating-point operations: a multiplication and an addition for each product of a sum ---------------------------
@@ -89,6 +91,11 @@ def _conv_bn_relu_backward(grad: Any, input: Any, weight: Any, *args: Any) -> in
 
 def _per_output(grad: Any) -> int:
     return 2 * grad.shape[0] * math.prod(grad.shape[2:])  # the channels are counted with the weight
+
+
+def precision_of(op: str, arrays: str) -> str:
+    """ " highest": what holds for the products of float32 in an op that has any; "" for other ops."""
+    return f" {get_float32_precision()}" if op in FLOPS and "float32" in arrays else ""
 
 
 FLOPS: dict[str, Callable[..., int]] = {

@@ -20,7 +20,8 @@ _WORKSPACE_LIMIT = 32 << 20
 _NUM_ASKED = 3
 
 _DATA_TYPE = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}
-_COMPUTE_32F, _COMPUTE_64F = 68, 70  # float32 without TF32
+_COMPUTE_64F = 70
+_COMPUTE_32F = {"highest": 68, "high": 77, "medium": 75}  # float32; through TF32; through bfloat16
 _DESC_TRANSA, _DESC_TRANSB, _DESC_EPILOGUE, _DESC_BIAS_POINTER = 3, 4, 7, 8
 _EPILOGUE_BIAS = 4
 _LAYOUT_BATCH_COUNT, _LAYOUT_BATCH_STRIDE = 5, 6
@@ -96,7 +97,7 @@ class Product:
 def products(
     device: int, dtype: DType, rows: int, columns: int, terms: int, x_strides: tuple[int, ...],
     y_strides: tuple[int, ...], num_matrices: int, x_batch_stride: int, y_batch_stride: int, has_bias: bool,
-    alignment: int,
+    alignment: int, precision: str = "highest",
 ) -> list[Product]:  # fmt: skip
     """What cuBLASLt suggests for (num_matrices, rows, terms) @ (num_matrices, terms, columns), the best first."""
     library = _library()
@@ -106,7 +107,7 @@ def products(
         return []
     context = _context(device)
     data_type = _DATA_TYPE[dtype]
-    compute = _COMPUTE_64F if dtype is dtypes.float64 else _COMPUTE_32F
+    compute = _COMPUTE_64F if dtype is dtypes.float64 else _COMPUTE_32F[precision]
     scale_type = _DATA_TYPE[dtypes.float64 if dtype is dtypes.float64 else dtypes.float32]
 
     descriptor = ctypes.c_void_p()

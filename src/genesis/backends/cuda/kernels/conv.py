@@ -5,7 +5,8 @@ One kernel serves the forward and the input's gradient. Along each axis the resu
     i · step + start + t · spread
 
 which is stride, −padding, dilation in the forward; the gradient of the input is such a sum for each residue of its
-position modulo the stride, with the taps that meet it (conv.py works them out). Taps outside of the input are zero.
+position modulo the stride, with the taps that meet it (conv/triton_direct.py works them out). Taps outside of the input
+are zero.
 """
 
 import triton
@@ -30,6 +31,18 @@ def _pixel(index, out_size, WIDE: tl.constexpr):
     if WIDE:
         image = image.to(tl.int64)
     return image, rest % out_size[0], column
+
+
+@triton.jit
+def _beyond_parts(left_peaks, right_peaks):
+    """Are there factors or products that the bfloat16 parts of float32 can't hold?
+
+    The parts of a number below 2⁻¹¹⁰ are denormal, which tensor cores take for zero; beside a larger number of its tile
+    it does not count. The largest numbers, rounded to bfloat16, are infinite.
+    """
+    left, right = tl.max(left_peaks), tl.max(right_peaks)
+    small = (left < 2.0**-80) | (right < 2.0**-80) | (left * right < 2.0**-100)
+    return (left > 0) & (right > 0) & (small | (left > 3.38e38) | (right > 3.38e38))
 
 
 @triton.jit
@@ -96,6 +109,8 @@ def _conv_kernel(
     output_ptrs = weight_ptr + outputs * weight_strides[0] + group * weight_group_stride
 
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+    peaks = tl.zeros((BLOCK_M, BLOCK_K), COMPUTE)
+    weight_peaks = tl.zeros((BLOCK_K, BLOCK_N), COMPUTE)
     terms = tl.arange(0, BLOCK_K)
     if FLAT:
         num_terms = taps[0] * taps[1] * num_inputs
@@ -114,6 +129,9 @@ def _conv_kernel(
             mask = (term < num_terms)[:, None] & output_mask[None, :]
             weights = tl.load(output_ptrs[None, :] + offsets[:, None], mask=mask, other=0)
             accumulator = tl.dot(values, weights, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
+            if PRECISION == "bf16x6":
+                peaks = tl.maximum(peaks, tl.abs(values))
+                weight_peaks = tl.maximum(weight_peaks, tl.abs(weights))
     else:
         chunks = tl.cdiv(num_inputs, BLOCK_K)
         for i in range(taps[0] * taps[1] * chunks):
@@ -131,6 +149,23 @@ def _conv_kernel(
             mask = (inputs < num_inputs)[:, None] & output_mask[None, :]
             weights = tl.load(output_ptrs[None, :] + offsets[:, None], mask=mask, other=0)
             accumulator = tl.dot(values, weights, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
+            if PRECISION == "bf16x6":
+                peaks = tl.maximum(peaks, tl.abs(values))
+                weight_peaks = tl.maximum(weight_peaks, tl.abs(weights))
+    if PRECISION == "bf16x6":  # noqa: SIM102  (the first is decided when it is compiled)
+        if _beyond_parts(peaks, weight_peaks):  # multiply-adds, one term after the other
+            accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+            for i in range(taps[0] * taps[1] * num_inputs):
+                tap = i // num_inputs
+                y = top + tap // taps[1] * spread[0]
+                x = left + tap % taps[1] * spread[1]
+                inside = pixel_mask & (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
+                offsets = y * input_strides[2] + x * input_strides[3] + i % num_inputs * input_strides[1]
+                values = tl.load(image_ptrs + offsets, mask=inside, other=0)
+                offset = i % num_inputs * weight_strides[1]
+                offset += tap // taps[1] * weight_strides[2] + tap % taps[1] * weight_strides[3]
+                weights = tl.load(output_ptrs + offset, mask=output_mask, other=0)
+                accumulator += values[:, None] * weights[None, :]
 
     channels = group * num_outputs + outputs
     mask = pixel_mask[:, None] & output_mask[None, :]
@@ -269,6 +304,8 @@ def _conv_weight_grad_kernel(
     input_ptrs = input_ptr + (group * num_inputs + inputs) * input_strides[1]
 
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+    grad_peaks = tl.zeros((BLOCK_M, BLOCK_K), COMPUTE)
+    peaks = tl.zeros((BLOCK_K, BLOCK_N), COMPUTE)
     begin = split * pixels_per_split
     end = min(begin + pixels_per_split, num_pixels)
     for first in range(begin, end, BLOCK_K):
@@ -291,6 +328,22 @@ def _conv_weight_grad_kernel(
             offsets = (image * input_strides[0] + y * input_strides[2] + x * input_strides[3])[:, None]
         values = tl.load(input_ptrs[None, :] + offsets, mask=inside & input_mask[None, :], other=0)
         accumulator = tl.dot(grads, values, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
+        if PRECISION == "bf16x6":
+            grad_peaks = tl.maximum(grad_peaks, tl.abs(grads))
+            peaks = tl.maximum(peaks, tl.abs(values))
+    if PRECISION == "bf16x6":  # noqa: SIM102  (the first is decided when it is compiled)
+        if _beyond_parts(grad_peaks, peaks):  # multiply-adds, one pixel after the other
+            accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+            for pixel in range(begin, end):
+                image, row, column = _pixel(pixel, out_size, WIDE)
+                offset = image * grad_strides[0] + row * grad_strides[2] + column * grad_strides[3]
+                grads = tl.load(grad_ptrs + offset, mask=output_mask, other=0)
+                y = row * step[0] + start[0] + tap_row * spread[0]
+                x = column * step[1] + start[1] + tap_column * spread[1]
+                inside = input_mask & (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
+                offsets = image * input_strides[0] + y * input_strides[2] + x * input_strides[3]
+                values = tl.load(input_ptrs + offsets, mask=inside, other=0)
+                accumulator += grads[:, None] * values[None, :]
 
     rows = (group * num_outputs + outputs).to(tl.int64) * out_strides[1] + split.to(tl.int64) * out_strides[0]
     columns = inputs * out_strides[2] + tap_row * out_strides[3] + tap_column * out_strides[4]
@@ -354,20 +407,15 @@ def _depthwise_weight_grad_kernel(
 
 
 @triton.jit(do_not_specialize=["num_splits"])
-def _sum_splits_kernel(
-    out_ptr, partial_ptr, num_splits, num_elements, num_inputs, num_taps, COMPUTE: tl.constexpr, BLOCK: tl.constexpr
-):
-    """out (output, input, tap) = the sum of partial (split, output, tap, input), in the order of the splits."""
+def _sum_splits_kernel(out_ptr, partial_ptr, num_splits, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr):
+    """out (element) = the sum of partial (split, element), in the order of the splits."""
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     total = tl.zeros((BLOCK,), COMPUTE)
     for _ in range(num_splits):
         total += tl.load(partial_ptr + elements, mask=mask, other=0)
         partial_ptr += num_elements
-    inputs = elements % num_inputs
-    rest = elements // num_inputs
-    offsets = (rest // num_taps * num_inputs + inputs) * num_taps + rest % num_taps
-    tl.store(out_ptr + offsets, total.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def _specimens(dtype, flat, block, wide=False):
@@ -410,7 +458,7 @@ SPECIMENS = [
     *_depthwise_specimens(dtypes.float32),
     Specimen(
         _sum_splits_kernel,
-        (dtypes.bfloat16, dtypes.float32, 4, 36864, 64, 9),
+        (dtypes.bfloat16, dtypes.float32, 4, 36864),
         {"COMPUTE": COMPUTE[dtypes.float32], "BLOCK": 1024},
     ),
 ]

@@ -47,6 +47,7 @@ def _matmul_kernel(
     y_batch_strides,
     BATCH_RANK: tl.constexpr,
     COMPUTE: tl.constexpr,
+    PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -79,8 +80,8 @@ def _matmul_kernel(
         y = tl.load(y_ptrs, mask=(terms[:, None] < left) & column_mask[None, :], other=0)
         if COMPUTE.is_int():  # tensor cores have no wide integers
             accumulator += tl.sum(x.to(COMPUTE)[:, :, None] * y.to(COMPUTE)[None, :, :], axis=1)
-        else:  # multiply-adds in float32, too: with any strides, cutting it up for the tensor cores costs more
-            accumulator = tl.dot(x, y, accumulator, input_precision="ieee", out_dtype=COMPUTE)
+        else:  # "ieee" are multiply-adds: with any strides, cutting float32 up for the tensor cores costs more
+            accumulator = tl.dot(x, y, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
         x_ptrs += tl.cast(BLOCK_K, tl.int64) * x_strides[1]  # wide: a stride can be 2²⁵ and more
         y_ptrs += tl.cast(BLOCK_K, tl.int64) * y_strides[0]
     if bias_ptr is not None:
@@ -90,10 +91,10 @@ def _matmul_kernel(
     tl.store(out_ptrs, accumulator.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
 
 
-def _specimen(dtype, block, x_strides, y_strides, bias=None, wide=False):
+def _specimen(dtype, block, x_strides, y_strides, bias=None, wide=False, precision="ieee"):
     args = (dtype, dtype, dtype, bias, 512, 256, 512, x_strides, y_strides, (2,), (64,), (0,))
     compute = COMPUTE[dtype if dtype.is_floating_point else dtypes.int64]
-    constants = {"BATCH_RANK": 1, "COMPUTE": compute, "WIDE": wide, "GROUP": 8}
+    constants = {"BATCH_RANK": 1, "COMPUTE": compute, "PRECISION": precision, "WIDE": wide, "GROUP": 8}
     blocks = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 16 if dtype.itemsize > 4 else 32}
     return Specimen(_matmul_kernel, args, {**constants, **blocks, "num_warps": 4, "num_stages": 3})
 
@@ -101,6 +102,7 @@ def _specimen(dtype, block, x_strides, y_strides, bias=None, wide=False):
 SPECIMENS = [
     _specimen(dtypes.float32, 64, (512, 1), (256, 1)),
     _specimen(dtypes.float32, 64, (1, 512), (1, 512), bias=dtypes.float32),
+    _specimen(dtypes.float32, 64, (512, 1), (256, 1), precision="tf32"),
     _specimen(dtypes.float16, 128, (512, 1), (1, 512), bias=dtypes.float16),
     _specimen(dtypes.bfloat16, 128, (512, 1), (256, 1), wide=True),
     _specimen(dtypes.float64, 64, (512, 1), (256, 1)),

@@ -1,0 +1,128 @@
+"""Convolution: forward, both gradients, and the forward with a prepacked weight.
+
+    problem.py        what decides: ConvProblem
+    candidate.py      ways to compute it: supports, workspace, prepare
+    families.py       where candidates come from: triton_direct.py, …
+    plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
+    tuner.py          times candidates, checks the fastest against float64
+    store.py          what was tuned, on disk; platform.py: a file per device and versions
+
+Each launcher finds its call by a look-up with a cheap key (the operands' layouts); only the first call of a kind makes
+the ConvProblem and asks for its plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from genesis.backends.contract import Pair
+from genesis.backends.cuda.array import DeviceArray, empty
+from genesis.backends.cuda.conv import plans
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.storage import copy
+from genesis.precision import get_float32_precision
+from genesis.settings import settings
+from genesis.shapes import Shape, channels_last_strides, equivalent, numel
+
+
+def conv_forward(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> DeviceArray:  # fmt: skip
+    return _run(FORWARD, input, weight, bias, None, None, input.shape, weight.shape, stride, padding, dilation, groups)
+
+
+def conv_input_grad(
+    grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int, bias: DeviceArray | None = None,
+) -> DeviceArray:  # fmt: skip
+    shapes = (input_shape, weight.shape)
+    return _run(INPUT_GRAD, grad, weight, bias, None, None, *shapes, stride, padding, dilation, groups)
+
+
+def conv_weight_grad(
+    grad: DeviceArray, input: DeviceArray, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> DeviceArray:
+    shapes = (input.shape, weight_shape)
+    return _run(WEIGHT_GRAD, grad, input, None, None, None, *shapes, stride, padding, dilation, groups)
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight in the layout of the candidates, and what a convolution with it needs to know."""
+
+    weight: DeviceArray
+    bias: DeviceArray | None
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+
+def conv_prepack(
+    weight: DeviceArray, bias: DeviceArray | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> PackedWeight:  # fmt: skip
+    packed = copy(weight, channels_last_strides(weight.shape))
+    return PackedWeight(packed, bias, stride, padding, dilation, groups)
+
+
+def conv_prepacked(
+    input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
+) -> DeviceArray:
+    p = packed
+    return _run(
+        FORWARD, input, p.weight, p.bias, residual, activation, input.shape, p.weight.shape,
+        p.stride, p.padding, p.dilation, p.groups,
+    )  # fmt: skip
+
+
+_calls: dict[tuple[Any, ...], plans.Plan] = {}  # of operands that are as the candidates want them
+plans.when_choosing_anew(_calls.clear)
+
+
+_OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "conv_weight_grad"}
+
+
+def _run(
+    direction: str, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
+    activation: str | None, input_shape: Shape, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> DeviceArray:  # fmt: skip
+    key = (
+        direction, first.layout, second.layout, None if bias is None else bias.layout,
+        None if residual is None else residual.layout, activation, input_shape, weight_shape, stride, padding,
+        dilation, groups, get_float32_precision(),
+    )  # fmt: skip
+    plan = _calls.get(key)
+    if plan is not None:
+        return plan(first, second, bias, residual)
+    if not first.dtype.is_floating_point:
+        raise NotImplementedError(f"{_OPS[direction]} has no cuda implementation for {first.dtype.name}")
+    given = (first, second, bias, residual)
+    first, second = _channels_last(first), _channels_last(second)
+    bias = bias if bias is None or bias.strides == (1,) else copy(bias, (1,))
+    residual = None if residual is None else _channels_last(residual)
+    there = [operand for operand in (first, second, bias, residual) if operand is not None]
+    bits = 16
+    for operand in there:
+        bits |= operand.data_pointer
+    problem = ConvProblem(
+        direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
+        bias=bias is not None, residual=residual is not None, activation=activation, alignment=bits & -bits,
+        precision=get_float32_precision() if first.dtype.name == "float32" else "highest",
+        deterministic=settings.deterministic, device=first.device_index,
+    )  # fmt: skip
+    if numel(problem.result_shape) == 0:
+        shape = problem.result_shape
+        return empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
+    plan = plans.plan(problem)
+    if all(before is after for before, after in zip(given, (first, second, bias, residual), strict=True)):
+        _calls[key] = plan
+    return plan(first, second, bias, residual)
+
+
+def _channels_last(x: DeviceArray) -> DeviceArray:
+    strides = channels_last_strides(x.shape)
+    return x if equivalent(x.shape, x.strides, strides) else copy(x, strides)

@@ -1,0 +1,71 @@
+"""What a way to compute a convolution looks like: a Candidate; and where candidates come from: a Family.
+
+How to add one: a module of this package with a subclass of Candidate per kernel (tile, splits, … are its fields and
+stand in its name), and a Family that yields those worth trying for a problem, the best guess first; then list the
+family in families.py. A candidate sees operands only as addresses of dense arrays (activations NHWC, weights KRSC, bias
+without gaps); plans.py sees to that, allocates the result, hands over the workspace, and chooses by measurement.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable
+
+from genesis.backends.cuda.conv.problem import ConvProblem
+
+# launch(stream, out, first, second, bias, residual, workspace): put the work on the stream. All are addresses (0 where
+# the problem has no such operand); first and second are the problem's operands in its order.
+Launch = Callable[[int, int, int, int, int, int, int], None]
+
+# What happens to float32 operands before they are multiplied. Sums are float32 or better everywhere.
+FULL = "full"  # all 24 bits take part: the error is no larger than that of float32 multiply-adds
+TF32 = "tf32"  # rounded to 11 bits
+BF16 = "bf16"  # rounded to 8 bits
+ALLOWED = {"highest": (FULL,), "high": (FULL, TF32), "medium": (FULL, TF32, BF16)}
+
+
+class Candidate(abc.ABC):
+    """One kernel, or chain of kernels, with all its parameters fixed."""
+
+    name: str  # stable from version to version: the store keeps it. "family/parameters"
+    arithmetic: str = FULL
+    deterministic: bool = True  # the same operands give the same bits
+    builds_slowly: bool = False  # prepare() takes seconds: until it is done, another computes
+
+    @abc.abstractmethod
+    def supports(self, problem: ConvProblem) -> bool:
+        """Does it compute this problem correctly? Cheap: nothing is compiled."""
+
+    def workspace(self, problem: ConvProblem) -> int:
+        """The bytes of scratch memory that launch() is handed, aligned to 256."""
+        return 0
+
+    @abc.abstractmethod
+    def prepare(self, problem: ConvProblem) -> Launch:
+        """Compile, load, and pack whatever does not change from call to call. May take seconds.
+
+        What is returned is called from any thread, many times, also while a CUDA graph is captured: it only launches.
+        """
+
+
+class Family(abc.ABC):
+    """Candidates of one kind."""
+
+    prefix: str  # of their names, up to the "/"
+
+    @abc.abstractmethod
+    def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
+        """Those worth trying for this problem, the most promising first; none where it has none that supports it."""
+
+    def named(self, problem: ConvProblem, name: str) -> Candidate | None:
+        """The variant of that name, which an earlier process found to be the best; None if there is none any more."""
+        return next((candidate for candidate in self.variants(problem) if candidate.name == name), None)
+
+
+def admissible(candidate: Candidate, problem: ConvProblem) -> bool:
+    """Does the candidate compute the problem, in the precision and with the determinism that it asks for?"""
+    return (
+        candidate.arithmetic in ALLOWED[problem.precision]
+        and (candidate.deterministic or not problem.deterministic)
+        and candidate.supports(problem)
+    )

@@ -1,0 +1,121 @@
+"""cuDNN's engines as candidates: every plan that its heuristics name for a problem."""
+
+from __future__ import annotations
+
+from genesis import dtypes
+from genesis.backends.cuda.conv.candidate import FULL, TF32, Candidate, Family, Launch
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
+from genesis.backends.cuda.driver import KernelError, cudnn
+from genesis.backends.cuda.driver.cudnn import Graph
+from genesis.shapes import numel
+
+
+class CudnnFamily(Family):
+    prefix = "cudnn"
+
+    def variants(self, problem: ConvProblem) -> list[Candidate]:
+        if not _is_supported(problem):
+            return []
+        try:
+            _, names = _planned(problem)
+        except KernelError:  # no engine for this problem
+            return []
+        return [Cudnn(name, problem) for name in dict.fromkeys(names)]
+
+    def named(self, problem: ConvProblem, name: str) -> Candidate | None:
+        """prepare() finds out whether cuDNN still has a plan of that name."""
+        return Cudnn(name.partition("/")[2], problem, restored=True) if _is_supported(problem) else None
+
+
+class Cudnn(Candidate):
+    """One plan of one graph: an engine and its settings, as in "eng7_k24=39"."""
+
+    def __init__(self, plan: str, problem: ConvProblem, restored: bool = False) -> None:
+        """restored: it has been built for this problem before, so that it may be asked for without the heuristics."""
+        self._plan, self._restored = plan, restored
+        self.name = f"{CudnnFamily.prefix}/{plan}"
+        self.arithmetic = FULL if _full_precision(problem) else TF32
+        self.deterministic = problem.deterministic  # only then it is made sure of
+        self.builds_slowly = problem.bias or problem.residual or problem.activation is not None  # compiled by cuDNN
+        self._built: tuple[Graph, int] | None = None
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return _is_supported(problem)
+
+    def workspace(self, problem: ConvProblem) -> int:
+        graph, index = self._build(problem)
+        return graph.workspace(index)
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        graph, index = self._build(problem)
+        execute = graph.runner(index)
+        if problem.bias and problem.residual:
+            return lambda stream, out, first, second, bias, residual, workspace: execute(
+                stream, workspace, first, second, bias, residual, out
+            )
+        if problem.bias:
+            return lambda stream, out, first, second, bias, _, workspace: execute(
+                stream, workspace, first, second, bias, out
+            )
+        if problem.residual:
+            return lambda stream, out, first, second, _, residual, workspace: execute(
+                stream, workspace, first, second, residual, out
+            )
+        return lambda stream, out, first, second, _, __, workspace: execute(stream, workspace, first, second, out)
+
+    def _build(self, problem: ConvProblem) -> tuple[Graph, int]:
+        """Raises: KernelError: cuDNN has no such plan, or it can't run."""
+        if self._built is None:
+            graph, index = _graph(problem), 0
+            if not (self._restored and graph.plan_named(self._plan)):
+                graph, names = _planned(problem)
+                if self._plan not in names:
+                    raise KernelError(f"cuDNN has no plan {self._plan} for {problem}")
+                index = names.index(self._plan)
+            graph.build(index)
+            self._built = graph, index
+        return self._built
+
+
+def _is_supported(problem: ConvProblem) -> bool:
+    p = problem
+    known = p.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+    # Addresses of half a cache sector are what its fastest engines want; with less it has few, and those are slow.
+    shapes = (p.first_shape, p.second_shape, p.result_shape)
+    return known and p.alignment == 16 and all(0 < numel(shape) < 2**31 for shape in shapes) and cudnn.is_available()
+
+
+def _full_precision(problem: ConvProblem) -> bool:
+    return problem.dtype is not dtypes.float32 or problem.precision == "highest"
+
+
+def _planned(problem: ConvProblem) -> tuple[Graph, list[str]]:
+    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none."""
+    graph = _graph(problem)
+    # Tensor cores round float32 operands, but lose nothing of 16-bit ones.
+    tensor_cores = problem.dtype is not dtypes.float32 or problem.precision != "highest"
+    return graph, graph.plan_names(tensor_cores, problem.deterministic)
+
+
+def _graph(problem: ConvProblem) -> Graph:
+    p = problem
+    graph = Graph(p.device, p.dtype)
+    first, second = graph.operand(p.first_shape), graph.operand(p.second_shape)
+    bias = graph.operand((1, p.result_shape[1], 1, 1)) if p.bias else None
+    residual = graph.operand(p.result_shape) if p.residual else None
+    options = {"padding": list(p.padding), "stride": list(p.stride), "dilation": list(p.dilation)}
+    if p.direction == FORWARD:
+        result = graph.ops.conv_fprop(image=first, weight=second, **options)
+    elif p.direction == INPUT_GRAD:
+        result = graph.ops.conv_dgrad(loss=first, filter=second, **options)
+    else:
+        result = graph.ops.conv_wgrad(image=second, loss=first, **options)
+    result.set_dim(list(p.result_shape))
+    if bias is not None:
+        result = graph.ops.bias(input=result, bias=bias)
+    if residual is not None:
+        result = graph.ops.add(a=result, b=residual)
+    if p.activation == "relu":
+        result = graph.ops.relu(input=result)
+    graph.result(result, p.result_shape)
+    return graph

@@ -1,0 +1,43 @@
+"""The families of candidates, the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from genesis import dtypes
+from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
+from genesis.backends.cuda.conv.cudnn import CudnnFamily
+from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.triton_direct import DirectFamily
+from genesis.backends.cuda.conv.wgmma import WgmmaFamily
+
+_FALLBACK = DirectFamily()
+FAMILIES: tuple[Family, ...] = (CudnnFamily(), WgmmaFamily(), _FALLBACK)
+
+
+def candidates(problem: ConvProblem) -> Iterator[Candidate]:
+    """All that compute the problem as it asks, the best guess first; there is always one."""
+    for family in _in_order(problem):
+        for candidate in family.variants(problem):
+            if admissible(candidate, problem):
+                yield candidate
+
+
+def _in_order(problem: ConvProblem) -> Sequence[Family]:
+    """Where all bits of float32 count, cuDNN has nothing on tensor cores: it comes last."""
+    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
+    return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix) if exact else FAMILIES
+
+
+def named(problem: ConvProblem, name: str) -> Candidate | None:
+    """The candidate of that name, if it still is one for this problem."""
+    for family in FAMILIES:
+        if family.prefix == name.partition("/")[0]:
+            candidate = family.named(problem, name)
+            return candidate if candidate is not None and admissible(candidate, problem) else None
+    return None
+
+
+def reference(problem: ConvProblem) -> Candidate:
+    """What others are compared with."""
+    return _FALLBACK.variants(problem)[0]

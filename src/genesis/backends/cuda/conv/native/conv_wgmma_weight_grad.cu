@@ -1,0 +1,218 @@
+// The weight's gradient on Hopper, float32 at three float16 products per term:
+//
+//   out (outputs x taps x inputs) = sum over pixels of grad (pixels x outputs) * input (pixels at the tap x inputs)
+//
+// One warpgroup loads both operands, 64 pixels at a time. One turns the input's tile into float16 parts in its place, with
+// one scale; the others each take 64 outputs of the gradient, split them in registers with a scale per output, and
+// multiply (see conv_wgmma.cu). Programs stay and take units: a tile, a tap, and a part of the pixels.
+//
+// Macros: BN input channels of a tile; STAGES tiles on the way.
+#include "copy_engine.cuh"
+#define KIND "f16"
+#include "split.cuh"
+#include "wgmma.cuh"
+
+#define BM 128
+#define BK 64
+#define CONSUMERS 2
+#define GRAD_BYTES (BM * BK * 4)
+#define INPUT_BYTES (BN * BK * 4)
+#define STAGE_BYTES (GRAD_BYTES + INPUT_BYTES)
+#define LINE_BLOCK (BK * 128)  // bytes: 64 pixels, 128 bytes of each
+
+struct Geometry {
+  int num_outputs, num_inputs, num_pixels;
+  int out_height, out_width;
+  int step_y, step_x, low_y, low_x;  // result (i, j) starts at input (i * step_y + low_y, j * step_x + low_x)
+  int taps_y, taps_x, spread_y, spread_x;
+  int num_splits;                    // parts of the pixels; each has sums of its own
+};
+
+struct Unit {
+  int row, column, tap, split, first, last;
+
+  __device__ __forceinline__ Unit(int k, const Geometry& g) {
+    const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM, taps = g.taps_y * g.taps_x;
+    const int steps = (g.num_pixels + BK - 1) / BK;
+    column = k % columns * BN;
+    k /= columns;
+    tap = k % taps;
+    k /= taps;
+    row = k % rows * BM;
+    split = k / rows;
+    first = (int)((long long)steps * split / g.num_splits);
+    last = (int)((long long)steps * (split + 1) / g.num_splits);
+  }
+};
+
+struct Turn {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ void produce(
+    u32 base, u32 full, u32 empty, int units, const TensorMap* grad_map, const TensorMap* input_map, const Geometry& g) {
+  Turn turn;
+  for (int k = blockIdx.x; k < units; k += gridDim.x) {
+    const Unit unit(k, g);
+    const int right = unit.tap % g.taps_x * g.spread_x, down = unit.tap / g.taps_x * g.spread_y;
+    for (int step = unit.first; step < unit.last; ++step) {
+      const u32 barrier = full + 8 * turn.stage, grad = base + turn.stage * STAGE_BYTES, input = grad + GRAD_BYTES;
+      const int m = step * BK, j = m % g.out_width, rest = m / g.out_width, i = rest % g.out_height, image = rest / g.out_height;
+      barrier_wait(empty + 8 * turn.stage, turn.parity ^ 1);
+      barrier_expect(barrier, STAGE_BYTES);
+#pragma unroll
+      for (int part = 0; part < BM / 32; ++part) load_box(grad + part * LINE_BLOCK, grad_map, barrier, unit.row + 32 * part, m, 0);
+#pragma unroll
+      for (int part = 0; part < BN / 32; ++part)
+        load_pixels(input + part * LINE_BLOCK, input_map, barrier, unit.column + 32 * part, g.low_x + j * g.step_x,
+                    g.low_y + i * g.step_y, image, right, down);
+      turn.next();
+    }
+  }
+}
+
+// The input's tile, 64 pixels of BN float32, becomes its high and its low part: blocks of 64 channels, a line per pixel.
+// factor[stage]: 2^15 / scale.
+__device__ __forceinline__ void convert(u32 base, u32 full, u32 ready, int units, float* largest, float* factor, const Geometry& g) {
+  const int thread = threadIdx.x % 128, pixel = thread % 64, half = thread / 64;
+  Turn turn;
+  for (int k = blockIdx.x; k < units; k += gridDim.x) {
+    const Unit unit(k, g);
+    for (int step = unit.first; step < unit.last; ++step) {
+      const u32 input = base + turn.stage * STAGE_BYTES + GRAD_BYTES;
+      barrier_wait(full + 8 * turn.stage, turn.parity);
+      float v[BN / 2];
+      float most = 0.f;
+#pragma unroll
+      for (int i = 0; i < BN / 8; ++i) {
+        const int channel = half * (BN / 2) + 4 * i;
+        const u32 place = input + channel / 32 * LINE_BLOCK + pixel * 128 + ((channel % 32 / 4) ^ (pixel & 7)) * 16;
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+          : "=f"(v[4 * i]), "=f"(v[4 * i + 1]), "=f"(v[4 * i + 2]), "=f"(v[4 * i + 3]) : "r"(place) : "memory");
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (is_finite(v[4 * i + e])) most = fmaxf(most, fabsf(v[4 * i + e]));
+      }
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, offset));
+      float* shared_most = largest + 4 * turn.stage;
+      if (thread % 32 == 0) shared_most[thread / 32] = most;
+      asm volatile("bar.sync 1, 128;" ::: "memory");  // everything is read, too: the tile may be overwritten
+      most = fmaxf(fmaxf(shared_most[0], shared_most[1]), fmaxf(shared_most[2], shared_most[3]));
+      const int exponent = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
+      const float scale = power_of_2(exponent);
+      if (thread == 0) factor[turn.stage] = power_of_2(15 - exponent);
+#pragma unroll
+      for (int i = 0; i < BN / 16; ++i) {
+        const int channel = half * (BN / 2) + 8 * i;
+        u32 high[4], low[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) split_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
+        const u32 place = input + channel / 64 * LINE_BLOCK + pixel * 128 + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(high[0]), "r"(high[1]), "r"(high[2]), "r"(high[3]) : "memory");
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place + INPUT_BYTES / 2), "r"(low[0]), "r"(low[1]), "r"(low[2]), "r"(low[3]) : "memory");
+      }
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      barrier_arrive(ready + 8 * turn.stage);
+      turn.next();
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
+    const __grid_constant__ TensorMap grad_map, const __grid_constant__ TensorMap input_map, float* __restrict__ out,
+    const __grid_constant__ Geometry g) {
+  extern __shared__ unsigned char memory[];
+  __shared__ __align__(8) u64 barriers[3 * STAGES];
+  __shared__ float largest[4 * STAGES], factor[STAGES];
+  const u32 base = (shared_address(memory) + 1023) & ~1023u;
+  const u32 full = shared_address(barriers), ready = full + 8 * STAGES, empty = ready + 8 * STAGES;
+  const int group = threadIdx.x / 128;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; ++i) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(ready + 8 * i, 128);
+      barrier_init(empty + 8 * i, 4 * CONSUMERS);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  const int taps = g.taps_y * g.taps_x;
+  const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * taps * g.num_splits;
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) produce(base, full, empty, units, &grad_map, &input_map, g);
+  } else if (group == 1) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+    convert(base, full, ready, units, largest, factor, g);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, quad = lane % 4;
+    const int local = 64 * (group - 2) + 16 * warp + lane / 4;  // this thread's first row; the second is 8 below
+    Turn turn;
+    for (int k = blockIdx.x; k < units; k += gridDim.x) {
+      const Unit unit(k, g);
+      float sum[BN / 2];
+#pragma unroll
+      for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;
+      for (int step = unit.first; step < unit.last; ++step) {
+        const u32 grad = base + turn.stage * STAGE_BYTES, input = grad + GRAD_BYTES;
+        barrier_wait(full + 8 * turn.stage, turn.parity);
+        float4 v[8];  // 16 pixels i / 2, row i % 2: pixels 2 quad, the next, and both 8 on
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int row = local + i % 2 * 8;
+          float x[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int pixel = i / 2 * 16 + 2 * quad + e % 2 + e / 2 * 8;
+            const u32 place = grad + row / 32 * LINE_BLOCK + pixel * 128 + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x[e]) : "r"(place) : "memory");
+          }
+          v[i] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+        Fragments a;
+        a.split(v);
+        barrier_wait(ready + 8 * turn.stage, turn.parity);
+        const float input_factor = factor[turn.stage];
+        const u64 high = transposed_descriptor(input, LINE_BLOCK), low = transposed_descriptor(input + INPUT_BYTES / 2, LINE_BLOCK);
+        float chain[BN / 2];
+        wgmma_fence();
+        wgmma<false, true>(chain, a.low[0], high);
+#pragma unroll
+        for (int j = 1; j < 4; ++j) wgmma<true, true>(chain, a.low[j], high + 128 * j);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) wgmma<true, true>(chain, a.high[j], low + 128 * j);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) wgmma<true, true>(chain, a.high[j], high + 128 * j);
+        wgmma_commit();
+        wgmma_wait<0>();
+        keep(chain);
+        if (lane == 0) barrier_arrive(empty + 8 * turn.stage);
+        const float inverse[2] = {a.inverse[0] * input_factor, a.inverse[1] * input_factor};
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) sum[i] += chain[i] * inverse[i / 2 % 2];
+        turn.next();
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = unit.row + local + 8 * r;
+        if (row >= g.num_outputs) continue;
+        float* line = out + (((long long)unit.split * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
+#pragma unroll
+        for (int i = 0; i < BN / 8; ++i) {
+          const int column = unit.column + 8 * i + 2 * quad;
+          if (column < g.num_inputs) *(float2*)(line + column) = make_float2(sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]);
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,43 @@
+// Barriers in shared memory, and copies of the tensor memory accelerator (TMA) that complete on them.
+#pragma once
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct alignas(64) TensorMap {
+  char bytes[128];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 num_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(num_bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+    "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}\n"
+    ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// Pixels from (image, row, column) on, in the map's order and steps, each shifted by a tap's offset; some channels.
+__device__ __forceinline__ void load_pixels(
+    u32 target, const TensorMap* map, u32 barrier, int channel, int column, int row, int image, int right, int down) {
+  asm volatile(
+    "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+    "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+    ::"r"(target), "l"((u64)map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image), "h"((u16)right),
+      "h"((u16)down) : "memory");
+}
+
+__device__ __forceinline__ void load_box(u32 target, const TensorMap* map, u32 barrier, int x, int y, int z) {
+  asm volatile(
+    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+    ::"r"(target), "l"((u64)map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+}

@@ -1,0 +1,277 @@
+"""Plans: which candidate computes a problem. Chosen once, remembered on disk, found by a dictionary look-up.
+
+On a miss: what the store knows, else what tuning finds (if there is time for it), else the best guess. A guess that
+takes long to build is built in the background, and the next best computes meanwhile. All of it under one lock; the way
+to a plan that exists takes none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda.array import DeviceArray, empty
+from genesis.backends.cuda.conv import families, platform, tuner
+from genesis.backends.cuda.conv.candidate import Candidate, Launch
+from genesis.backends.cuda.conv.cudnn import CudnnFamily
+from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.store import Entry, Store
+from genesis.backends.cuda.conv.tuner import Outcome
+from genesis.backends.cuda.driver import KernelError, cudnn
+from genesis.backends.cuda.memory import Storage
+from genesis.errors import OutOfMemoryError
+from genesis.settings import on_change, settings
+from genesis.shapes import channels_last_strides, numel
+
+STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
+
+
+class Plan:
+    """One problem and the candidate that computes it, ready to launch."""
+
+    __slots__ = (
+        "_device", "_dtype", "_layout", "_num_bytes", "_ready", "_shape", "_strides", "candidate", "origin", "problem",
+    )  # fmt: skip
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self.problem = problem
+        self.origin = GUESSED
+        self.candidate: Candidate | None = None
+        self._ready: tuple[Launch, int] | None = None
+        self._device, self._dtype = problem.device, problem.dtype
+        self._shape = problem.result_shape
+        self._strides = channels_last_strides(self._shape)
+        self._num_bytes = numel(self._shape) * self._dtype.itemsize
+        self._layout = empty(self._shape, self._dtype, self._device, self._strides).layout
+
+    def use(self, candidate: Candidate, origin: str) -> None:
+        """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
+        workspace = candidate.workspace(self.problem)
+        self._ready = candidate.prepare(self.problem), workspace  # one assignment: other threads see both or neither
+        self.candidate, self.origin = candidate, origin
+        if settings.debug >= 1:
+            print(f"genesis: {self.problem}: {candidate.name} ({origin})")
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        assert self._ready is not None
+        return self._ready[1]
+
+    def __call__(
+        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
+    ) -> DeviceArray:
+        """The result for these operands, in the problem's layout; on the current stream."""
+        device = self._device
+        stream = streams.current_handle(device)
+        out = DeviceArray(Storage(self._num_bytes, device, stream), self._shape, self._strides, 0, self._dtype)
+        out._layout = self._layout
+        launch, num_bytes = self._ready  # type: ignore[misc]
+        workspace = None
+        if num_bytes:
+            try:
+                workspace = Storage(num_bytes, device, stream)
+            except OutOfMemoryError:
+                _use_smaller(self, num_bytes)
+                return self(first, second, bias, residual)
+        # After the launch the workspace goes back to its stream's shelf: what takes it next comes later on the stream.
+        launch(
+            stream, out.data_pointer, first.data_pointer, second.data_pointer,
+            0 if bias is None else bias.data_pointer, 0 if residual is None else residual.data_pointer,
+            0 if workspace is None else workspace.pointer,
+        )  # fmt: skip
+        return out
+
+
+_plans: dict[ConvProblem, Plan] = {}
+_lock = threading.RLock()
+
+
+def plan(problem: ConvProblem) -> Plan:
+    """The plan for a problem, made on first use. Raises: KernelError: no candidate can be built."""
+    found = _plans.get(problem)
+    if found is not None and (found.origin != GUESSED or not (_sessions or _has_time())):
+        return found
+    with _lock:
+        found = _plans.get(problem) or Plan(problem)
+        if found.candidate is None and _from_store(found):
+            _plans[problem] = found
+        if found.origin == GUESSED:
+            if not _tuned(found) and found.candidate is None:
+                _guess(found)
+            _plans[problem] = found
+    return found
+
+
+def forget() -> None:
+    """Drop all plans; the store keeps what was tuned."""
+    with _lock:
+        _plans.clear()
+        forget_calls()
+
+
+driver.forget_on_switch(forget)
+
+
+def all_plans() -> list[Plan]:
+    """Those in use."""
+    return list(_plans.values())
+
+
+# --- from the store ---------------------------------------------------------------------------------------------------
+def _from_store(plan: Plan) -> bool:
+    entry = platform.store(plan.problem.device).get(plan.problem.key)
+    if entry is None or entry.workspace > workspace_limit():
+        return False
+    try:
+        candidate = families.named(plan.problem, entry.candidate)
+        if candidate is None:
+            return False
+        plan.use(candidate, STORED if entry.complete else GUESSED)
+    except KernelError:  # no longer to be had: with the same versions, only on a device in another state
+        return False
+    return True
+
+
+def warm_up(device: int = 0) -> None:
+    """Where the store will ask for cuDNN, load its libraries in the background, before the first convolution waits.
+
+    They take about 100 ms to load: time that a process spends on other things before it convolves.
+    """
+    if driver.get().name == "simulated":
+        return
+    known = platform.store(device)
+    if known.path.is_file():
+        threading.Thread(target=_load_cudnn, args=(known, device), name="genesis warm-up").start()
+
+
+def _load_cudnn(known: Store, device: int) -> None:
+    for key, entry in known.all().items():
+        if entry.candidate.startswith(f"{CudnnFamily.prefix}/"):
+            cudnn.warm_up(device)
+            problem = ConvProblem.from_key(key, device)
+            candidate = families.named(problem, entry.candidate)
+            with contextlib.suppress(KernelError):  # then the first convolution will say so
+                if candidate is not None:
+                    candidate.prepare(problem)
+            return
+
+
+# --- by measurement ---------------------------------------------------------------------------------------------------
+class Session:
+    """A time in which problems that are met are tuned; what was found, in order."""
+
+    def __init__(self, seconds: float, progress: tuner.Progress | None = None) -> None:
+        self.deadline = time.monotonic() + seconds
+        self.progress = progress
+        self.outcomes: list[Outcome] = []
+
+
+_sessions: list[Session] = []
+_spent = 0.0  # seconds of settings.tune
+_on_forget: list[Callable[[], None]] = []
+
+
+def begin(session: Session) -> None:
+    with _lock:
+        _sessions.append(session)
+        forget_calls()
+
+
+def end(session: Session) -> None:
+    with _lock:
+        _sessions.remove(session)
+
+
+def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
+    """forget_calls drops what leads to plans without asking plan()."""
+    _on_forget.append(forget_calls)
+
+
+def forget_calls() -> None:
+    """Ask plan() again at the next call of each kind."""
+    for forget in _on_forget:
+        forget()
+
+
+def _has_time() -> bool:
+    return _spent < settings.tune
+
+
+def _tuned(plan: Plan) -> bool:
+    global _spent
+    if not _sessions and not _has_time():
+        return False
+    session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
+    began = time.monotonic()
+    outcome = tuner.tune(plan.problem, session.deadline, workspace_limit(), session.progress)
+    if not _sessions:
+        _spent += time.monotonic() - began
+    if outcome is None:
+        return False
+    plan.use(outcome.candidate, TUNED if outcome.complete else GUESSED)
+    session.outcomes.append(outcome)
+    entry = Entry(
+        outcome.candidate.name, outcome.milliseconds * 1e3, outcome.error, outcome.workspace, outcome.complete
+    )
+    platform.store(plan.problem.device).put(plan.problem.key, entry)
+    return True
+
+
+# --- by guess ---------------------------------------------------------------------------------------------------------
+def _guess(plan: Plan, below: int | None = None) -> None:
+    """The first candidate that builds, with less scratch memory than below; a slow one is built meanwhile."""
+    slow: Candidate | None = None
+    for candidate in families.candidates(plan.problem):
+        if candidate.builds_slowly and not settings.deterministic:
+            slow = candidate if slow is None and plan.candidate is None else slow
+            continue
+        if _try(plan, candidate, below):
+            break
+    else:
+        raise KernelError(f"{plan.problem}: no kernel can be built for it")
+    if slow is not None:
+        # No daemon: the process must not end while a library is at work in it.
+        threading.Thread(target=_try, args=(plan, slow, below), name="genesis plan").start()
+
+
+def _try(plan: Plan, candidate: Candidate, below: int | None) -> bool:
+    try:
+        num_bytes = candidate.workspace(plan.problem)
+        if num_bytes > workspace_limit() or (below is not None and num_bytes >= below):
+            return False
+        plan.use(candidate, GUESSED)
+    except KernelError:
+        return False
+    return True
+
+
+def _use_smaller(plan: Plan, num_bytes: int) -> None:
+    """There is no room for num_bytes of scratch memory: the best guess that wants less."""
+    with _lock:
+        if plan.workspace >= num_bytes:
+            _guess(plan, below=num_bytes)
+
+
+def workspace_limit() -> int:
+    """Bytes of scratch memory that one convolution may use."""
+    return settings.workspace << 20
+
+
+_followed: Any = None
+
+
+def _follow_settings() -> None:
+    """Other limits choose other plans."""
+    global _followed
+    now = (settings.workspace, settings.deterministic, settings.cache_dir, settings.tune)
+    if _followed not in (None, now):
+        forget()
+    _followed = now
+
+
+on_change(_follow_settings)

@@ -1,0 +1,277 @@
+"""Hopper's matrix instructions through CUDA C++ (native/conv_wgmma.cu): forward and input gradient.
+
+Float32 with full precision at three float16 products per term; 16-bit types at one. What Triton cannot express here: a
+warpgroup that only loads, pixels gathered by the copy engine, and operands split in registers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv import hopper
+from genesis.backends.cuda.conv.binding import Pointer, bind
+from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis, input_grad_axes
+from genesis.backends.cuda.conv.wgmma_weight_grad import weight_grads
+from genesis.backends.cuda.kernels import conv_split
+from genesis.backends.cuda.tiles import power_of_2
+from genesis.dtypes import DType
+from genesis.shapes import channels_last_strides, numel
+
+_TERMS = 64  # of a step: BK
+_STAGING = 16 * 36 * 4  # bytes per warp
+_LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
+_MOST_SPLITS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """How the kernel is compiled: the macros of its source."""
+
+    columns: int
+    stages: int
+    consumers: int
+    pingpong: bool
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.consumers
+
+    def cubin(self, dtype: DType) -> bytes:
+        macros = {
+            "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers, "PINGPONG": int(self.pingpong),
+            "SPLIT": int(dtype is dtypes.float32), "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+        }  # fmt: skip
+        return hopper.cubin("conv_wgmma", tuple(macros.items()))
+
+    def shared_memory(self, bytes_per_term: int) -> int:
+        stage = (self.rows + self.columns) * _TERMS * bytes_per_term
+        return self.stages * stage + 4 * self.consumers * _STAGING + 1024  # tiles begin at multiples of 1024
+
+
+_SPLIT_SHAPES = (Shape(256, 2, 2, False), Shape(128, 3, 2, True), Shape(64, 3, 3, False), Shape(64, 4, 2, True))
+_PLAIN_SHAPES = (Shape(128, 4, 3, False), Shape(256, 4, 2, False), Shape(128, 5, 2, False), Shape(64, 6, 2, False))
+
+
+class WgmmaFamily(Family):
+    prefix = "wgmma"
+
+    def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
+        if problem.direction == WEIGHT_GRAD:
+            return weight_grads(self.prefix, problem)
+        if not _is_supported(problem):
+            return []
+        shapes = _SPLIT_SHAPES if problem.dtype is dtypes.float32 else _PLAIN_SHAPES
+        choice = [Wgmma(shape, splits) for shape in shapes for splits in _worthwhile_splits(problem, shape)]
+        return sorted(choice, key=lambda candidate: candidate.estimate(problem))
+
+
+class Wgmma(Candidate):
+    """One shape of the kernel, and over how many programs the terms of a tile are shared out."""
+
+    arithmetic = FULL
+
+    def __init__(self, shape: Shape, splits: int) -> None:
+        self.shape, self.splits = shape, splits
+        turns = " in turns" if shape.pingpong else ""
+        self.name = f"{WgmmaFamily.prefix}/{shape.rows}x{shape.columns} stages {shape.stages}{turns} splits {splits}"
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return _is_supported(problem)
+
+    def estimate(self, problem: ConvProblem) -> float:
+        """A guess at the time, in steps of a tile of 64 columns."""
+        shape, processors = self.shape, driver.get().properties(problem.device).multiprocessor_count
+        units = _num_tiles(problem, shape) * self.splits
+        # What a step costs beside its products: splitting the rows, and waiting.
+        step = shape.consumers * (shape.columns / 64 + (1.0 if problem.dtype is dtypes.float32 else 0.5))
+        rounds = -(-units // processors)
+        return rounds * step * (_num_steps(problem) / self.splits + 3) + (8 * step if self.splits > 1 else 0)
+
+    def workspace(self, problem: ConvProblem) -> int:
+        return _Workspace(problem, self.splits).size
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
+
+        p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
+        is_split = p.dtype is dtypes.float32
+        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype), shape.shared_memory(4 if is_split else 2))
+        weight = Box(dtypes.float16 if is_split else p.dtype, space.weight, (shape.columns, 1, _TERMS))
+        processors = driver.get().properties(p.device).multiprocessor_count
+        launches = []
+        for row, column in _axes(p):
+            pixels, structure, num_pixels = _geometry(p, self, row, column)
+            tiles = -(-num_pixels // shape.rows) * -(-_num_outputs(p) // shape.columns)
+            grid = min(tiles * self.splits, processors)
+            if grid:
+                launches.append(
+                    kernel.prepare(grid, 32 * (4 + 4 * shape.consumers), (pixels, weight, weight), 4, structure)
+                )
+        prepare_weight = _weight_splitter(p, space) if is_split else None
+        finish = hopper.finisher(p, self.splits) if self.splits > 1 else None
+
+        def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
+            high, low, inverse = second, second, 0
+            if prepare_weight is not None:
+                high, low, inverse = workspace + space.high, workspace + space.low, workspace + space.inverse
+                prepare_weight(stream, second, workspace)
+            target = workspace + space.sums if finish is not None else out
+            for launch in launches:
+                launch(stream, first, high, low, target, inverse, bias, residual)
+            if finish is not None:
+                finish(stream, out, target, bias, residual)
+
+        return run
+
+
+class _Workspace:
+    """Where the weight's parts and the partial sums lie, and in which shape."""
+
+    def __init__(self, problem: ConvProblem, splits: int) -> None:
+        taps, inputs = math.prod(problem.weight_shape[2:]), problem.first_shape[1]
+        self.weight = (_num_outputs(problem), taps, inputs)
+        self.high = self.low = self.inverse = self.partial = end = 0
+        if problem.dtype is dtypes.float32:
+            self.weight = (_num_outputs(problem), taps, -(-inputs // 16) * 16)
+            self.low = end = _padded(2 * numel(self.weight))
+            self.inverse = end = end + _padded(2 * numel(self.weight))
+            self.partial = end = end + _padded(4 * _num_outputs(problem))
+            self.rows = -(-_num_outputs(problem) // 32)
+            blocks = -(-taps * self.weight[2] // 128)
+            self.blocks_per_program = -(-blocks // 64)
+            self.num_partials = -(-blocks // self.blocks_per_program)
+            end += _padded(4 * self.num_partials * _num_outputs(problem))
+        self.sums = end
+        self.size = end + (splits * 4 * numel(problem.result_shape) if splits > 1 else 0)
+
+
+def _is_supported(problem: ConvProblem) -> bool:
+    p = problem
+    if p.direction == WEIGHT_GRAD or p.groups != 1 or p.alignment < 16 or not hopper.is_available(p.device):
+        return False
+    inputs, outputs = p.first_shape[1], _num_outputs(p)
+    if p.dtype is dtypes.float32:
+        aligned = inputs % 4 == 0 and outputs % 4 == 0
+    else:  # the gradient would want the weight's terms, its results' channels, innermost
+        aligned = p.dtype.itemsize == 2 and p.direction == FORWARD and inputs % 8 == 0 and outputs % 8 == 0
+    if not aligned or inputs < _LEAST_CHANNELS or numel(p.result_shape) == 0 or numel(p.first_shape) == 0:
+        return False
+    if max(numel(shape[:1] + shape[2:]) for shape in (p.first_shape, p.result_shape)) >= 2**30:
+        return False
+    return all(
+        hopper.is_within_reach(axis, size)
+        for pair in _axes(p)
+        for axis, size in zip(pair, p.first_shape[2:], strict=True)
+    )
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+def _num_outputs(problem: ConvProblem) -> int:
+    return problem.result_shape[1]
+
+
+def _num_steps(problem: ConvProblem) -> int:
+    return -(-math.prod(problem.weight_shape[2:]) * -(-problem.first_shape[1] // _TERMS) // len(_axes(problem)))
+
+
+def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
+    num_pixels = problem.result_shape[0] * math.prod(problem.result_shape[2:])
+    return -(-num_pixels // shape.rows) * -(-_num_outputs(problem) // shape.columns)
+
+
+def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
+    """1, and where there are too few tiles to keep all multiprocessors busy, what fills a round or two."""
+    if problem.dtype is not dtypes.float32 or len(_axes(problem)) > 1:
+        return [1]
+    processors = driver.get().properties(problem.device).multiprocessor_count
+    tiles, steps = _num_tiles(problem, shape), _num_steps(problem)
+    wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
+    return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // 256) * 256
+
+
+def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
+    """(row, column) of each launch."""
+    p = problem
+    sizes = list(zip(p.input_shape[2:], p.weight_shape[2:], p.stride, p.padding, p.dilation, strict=True))
+    if p.direction == FORWARD:
+        return [(forward_axis(*sizes[0]), forward_axis(*sizes[1]))]
+    assert p.direction == INPUT_GRAD
+    return [(row, column) for row in input_grad_axes(*sizes[0]) for column in input_grad_axes(*sizes[1])]
+
+
+def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Any, bytes, int]:
+    """(the input's map, the kernel's structure Geometry, number of pixels) of one launch."""
+    from genesis.backends.cuda.driver.tensor_maps import Pixels
+
+    p, shape = problem, candidate.shape
+    images, inputs, height, width = p.first_shape
+    outputs = _num_outputs(p)
+    num_pixels = images * row.out_size * column.out_size
+    image, _, out_row, out_column = channels_last_strides(p.result_shape)
+    out_strides = (image, out_row * row.out_step, out_column * column.out_step)
+    out_start = row.out_first * out_row + column.out_first * out_column
+    sizes = (images, height, width)
+    out_sizes = (row.out_size, column.out_size)
+    if math.prod(p.weight_shape[2:]) == 1 and p.stride == (1, 1) and p.padding == (0, 0):  # one row of all pixels
+        sizes, out_sizes = (1, 1, num_pixels), (1, num_pixels)
+        out_strides = (num_pixels * outputs, num_pixels * outputs, outputs)
+    per_axis = []
+    for axis, size, out_size in zip((row, column), sizes[1:], out_sizes, strict=True):
+        low, high = hopper.bounds(axis._replace(out_size=out_size), size)
+        turned = axis.spread < 0  # from the last tap to the first, so that their offsets are positive
+        first = axis.tap_first + (axis.taps - 1) * axis.tap_step if turned else axis.tap_first
+        per_axis.append((low, high, abs(axis.spread), first, -axis.tap_step if turned else axis.tap_step))
+    (low_y, high_y, spread_y, first_y, step_y), (low_x, high_x, spread_x, first_x, step_x) = per_axis
+    pixels = Pixels(
+        p.dtype, (*sizes, inputs), (low_y, low_x), (high_y, high_x), (row.step, column.step), shape.rows,
+        128 // p.dtype.itemsize,
+    )  # fmt: skip
+    structure = struct.pack(
+        "<20i4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
+        spread_y, spread_x, first_y, step_y, first_x, step_x, p.weight_shape[3], candidate.splits,
+        int(p.activation == "relu"), *out_strides, out_start,
+    )  # fmt: skip
+    return pixels, structure, num_pixels
+
+
+# --- before and after -------------------------------------------------------------------------------------------------
+def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, int, int], None]:
+    """run(stream, weight, workspace): the weight's parts, the results' channels outermost."""
+    p = problem
+    rows, taps, padded = space.weight
+    inputs = p.first_shape[1]
+    per_output = math.prod(p.weight_shape[1:])
+    strides = (per_output, p.weight_shape[1], 1) if p.direction == FORWARD else (1, p.weight_shape[1], per_output)
+    grid = (space.rows, space.num_partials)
+    sizes = (rows, taps, inputs, padded, strides)
+    blocks = {"ROWS": 32, "BLOCK": 128}
+    largest = bind(
+        conv_split._largest_kernel, p.device, grid, Pointer(dtypes.int32), Pointer(dtypes.float32), *sizes,
+        space.blocks_per_program, **blocks,
+    )  # fmt: skip
+    split = bind(
+        conv_split._split_weight_kernel, p.device, grid, Pointer(dtypes.float16), Pointer(dtypes.float16),
+        Pointer(dtypes.float32), Pointer(dtypes.int32), Pointer(dtypes.float32), *sizes, space.num_partials,
+        space.blocks_per_program, PARTIALS=power_of_2(space.num_partials), **blocks,
+    )  # fmt: skip
+
+    def run(stream: int, weight: int, workspace: int) -> None:
+        largest(stream, workspace + space.partial, weight)
+        split(
+            stream, workspace + space.high, workspace + space.low, workspace + space.inverse,
+            workspace + space.partial, weight,
+        )  # fmt: skip
+
+    return run

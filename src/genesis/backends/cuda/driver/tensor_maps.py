@@ -1,0 +1,149 @@
+"""Tensor maps, what Hopper's copy engine (TMA) reads memory by; and launches of kernels that take them by value."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cuda.bindings import driver as cu
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver.cuda_driver import STREAMS
+from genesis.backends.cuda.driver.interface import KernelError
+from genesis.dtypes import DType
+
+_SUCCESS = cu.CUresult.CUDA_SUCCESS
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_KEPT = 64  # argument blocks per kernel; allocators hand out the same addresses again and again
+
+_type = cu.CUtensorMapDataType
+_TYPES = {
+    dtypes.float32: _type.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    dtypes.float16: _type.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    dtypes.bfloat16: _type.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+}
+_LAYOUT = (
+    cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+    cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+    cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+    cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+)
+
+
+class Pixels(NamedTuple):
+    """Images as a convolution reads them: some pixels and channels at a time, for one tap after the other.
+
+    A copy begins at one of the positions low, low + step, … up to size − 1 + high along each axis, of which there are
+    as many as results; outside of the image there are zeros.
+    """
+
+    dtype: DType
+    shape: tuple[int, int, int, int]  # (N, H, W, C), dense
+    low: tuple[int, int]
+    high: tuple[int, int]
+    step: tuple[int, int]
+    num_pixels: int
+    num_channels: int
+
+    def encode(self, address: int) -> bytes:
+        n, h, w, c = self.shape
+        size = self.dtype.itemsize
+        result = cu.cuTensorMapEncodeIm2col(
+            _TYPES[self.dtype], 4, address, _wide([c, w, h, n]), _wide([c * size, w * c * size, h * w * c * size]),
+            [self.low[1], self.low[0]], [self.high[1], self.high[0]], self.num_channels, self.num_pixels,
+            _narrow([1, self.step[1], self.step[0], 1]), *_LAYOUT,
+        )  # fmt: skip
+        return _map_bytes(result, self)
+
+
+class Box(NamedTuple):
+    """A dense array of three dimensions, a box of it at a time; outside of it there are zeros."""
+
+    dtype: DType
+    shape: tuple[int, int, int]
+    box: tuple[int, int, int]
+
+    def encode(self, address: int) -> bytes:
+        x, y, z = self.shape[::-1]
+        size = self.dtype.itemsize
+        result = cu.cuTensorMapEncodeTiled(
+            _TYPES[self.dtype], 3, address, _wide([x, y, z]), _wide([x * size, x * y * size]), _narrow(self.box[::-1]),
+            _narrow([1, 1, 1]), *_LAYOUT,
+        )  # fmt: skip
+        return _map_bytes(result, self)
+
+
+class MapKernel:
+    """A function of a cubin that takes tensor maps, then addresses, then a structure, all by value."""
+
+    def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
+        """shared: bytes of dynamic shared memory that it is launched with."""
+        here: Any = driver.get()
+        self._driver, self._device, self._name, self._shared = here, device, name, shared
+        self._function = here.load_binary(name, cubin, shared, device)[1]
+
+    def prepare(
+        self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
+    ) -> Callable[..., None]:
+        """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
+        here, device, function, shared = self._driver, self._device, self._function, self._shared
+        note, num_maps = here.recorder(device), len(maps)
+        known: dict[tuple[int, ...], _Block] = {}
+
+        def run(stream: int, *addresses: int) -> None:
+            here.activate(device)
+            block = known.get(addresses)
+            if block is None:
+                if len(known) >= _KEPT:
+                    known.clear()
+                encoded = [each.encode(address) for each, address in zip(maps, addresses, strict=False)]
+                assert len(addresses) == num_maps + num_addresses
+                block = known[addresses] = _Block([*encoded, *map(_eight_bytes, addresses[num_maps:]), structure])
+            result = cu.cuLaunchKernel(
+                function, grid, 1, 1, threads, 1, 1, shared, STREAMS[stream], block.address, 0
+            )  # fmt: skip
+            if result[0] is not _SUCCESS:
+                here.check(device, result, f"launch {self._name}")
+            note(self._name)
+            if here.watch_launches:
+                here.launched(device, self._name, (grid, 1, 1), stream, addresses)
+
+        return run
+
+
+class _Block:
+    """The arguments of a launch in memory that suits tensor maps, and the table of their addresses."""
+
+    __slots__ = ("_memory", "_table", "address")
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        places, end = [], 0
+        for value in values:
+            places.append(end)
+            end += -(-len(value) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        self._memory = ctypes.create_string_buffer(end + _MAP_ALIGNMENT)
+        start = -(-ctypes.addressof(self._memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        for place, value in zip(places, values, strict=True):
+            ctypes.memmove(start + place, value, len(value))
+        self._table = (ctypes.c_void_p * len(values))(*[start + place for place in places])
+        self.address = ctypes.addressof(self._table)
+
+
+def _map_bytes(result: tuple[Any, ...], what: Pixels | Box) -> bytes:
+    if result[0] != _SUCCESS:
+        raise KernelError(f"tensor map: {result[0].name}: {what}")
+    return ctypes.string_at(result[1].getPtr(), _MAP_BYTES)
+
+
+def _eight_bytes(address: int) -> bytes:
+    return address.to_bytes(8, "little")
+
+
+def _wide(values: Sequence[int]) -> list[Any]:
+    return [cu.cuuint64_t(value) for value in values]
+
+
+def _narrow(values: Sequence[int]) -> list[Any]:
+    return [cu.cuuint32_t(value) for value in values]

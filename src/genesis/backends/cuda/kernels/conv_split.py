@@ -1,0 +1,148 @@
+"""Float32 weights as sums of two float16 parts: what the float32-accurate kernels on tensor cores multiply with.
+
+    w · scale = high + low,   |w · scale − high − low| ≤ 2⁻²² |w · scale|, or 2⁻²⁵ where that is more
+
+The scale, a power of two per result's channel, brings the largest magnitude to [2¹⁴, 2¹⁵), so that low needs no scale
+of its own and low · high + high · low + high · high is one chain of sums (Ootomo & Yokota 2022, arXiv:2203.03341).
+Infinities are left out of the scale and stand in low, with ±1 in high: so infinite times finite, infinite and zero come
+out as in float32. NaN stands in low.
+"""
+
+import triton
+import triton.language as tl
+
+from genesis import dtypes
+from genesis.backends.cuda.launch import Specimen
+
+_INFINITY: tl.constexpr = tl.constexpr(0x7F800000)  # the magnitudes from here up are no numbers
+_GREATEST_SCALE: tl.constexpr = tl.constexpr(126)  # as a power of two; with it, denormal numbers are held exactly
+
+
+@triton.jit
+def _magnitude(values):
+    """The bits of |values|, which are ordered as the numbers are; 0 for infinities and NaN."""
+    bits = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.where(bits < _INFINITY, bits, 0)
+
+
+@triton.jit
+def _scale_exponent(magnitude):
+    """Of the scale for a row with this largest magnitude."""
+    exponent = tl.maximum(tl.minimum(14 + 127 - (magnitude >> 23), _GREATEST_SCALE), 14 - _GREATEST_SCALE)
+    return tl.where(magnitude > 0, exponent, 0)
+
+
+@triton.jit
+def _power_of_2(exponent):
+    """As float32; exponent within −126 … 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _split(values, scale):
+    """(high, low): float16 parts of values · scale."""
+    scaled = values * scale
+    high = scaled.to(tl.float16)
+    low = (scaled - high.to(tl.float32)).to(tl.float16)
+    special = (values.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= _INFINITY
+    sign = tl.where(values > 0, 1.0, tl.where(values < 0, -1.0, 0.0)).to(tl.float16)
+    return tl.where(special, sign, high), tl.where(special, values.to(tl.float16), low)
+
+
+@triton.jit
+def _weights(
+    weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE: tl.constexpr
+):
+    """The tile (rows, elements) of the weight, its elements counted as tap · padded_channels + place of the channel.
+
+    PERMUTE: in each 16 channels, 4 i + j (j < 4) has the place 2 i + j % 2 + 8 (j // 2): a thread of the tensor core
+    then finds its four terms side by side in the activations.
+    """
+    channels = elements % padded_channels
+    if PERMUTE:
+        within = channels % 16
+        channels = channels // 16 * 16 + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
+    taps = elements // padded_channels
+    mask = (rows < num_rows)[:, None] & ((taps < num_taps) & (channels < num_channels))[None, :]
+    offsets = (rows * strides[0])[:, None] + (taps * strides[1] + channels * strides[2])[None, :]
+    return tl.load(weight_ptr + offsets, mask=mask, other=0)
+
+
+@triton.jit
+def _largest_kernel(
+    partial_ptr,
+    weight_ptr,
+    num_rows,
+    num_taps,
+    num_channels,
+    padded_channels,
+    strides,
+    blocks_per_program,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """partial (second programs, rows): the bits of the largest magnitude of a row in one program's elements."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    largest = tl.zeros((ROWS, BLOCK), tl.int32)
+    for i in range(blocks_per_program):
+        elements = (tl.program_id(1) * blocks_per_program + i) * BLOCK + tl.arange(0, BLOCK)
+        values = _weights(
+            weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE=False
+        )
+        largest = tl.maximum(largest, _magnitude(values))
+    tl.store(partial_ptr + tl.program_id(1) * num_rows + rows, tl.max(largest, axis=1), mask=rows < num_rows)
+
+
+@triton.jit
+def _split_weight_kernel(
+    high_ptr,
+    low_ptr,
+    inverse_ptr,
+    partial_ptr,
+    weight_ptr,
+    num_rows,
+    num_taps,
+    num_channels,
+    padded_channels,
+    strides,
+    num_partials,
+    blocks_per_program,
+    PARTIALS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Both parts of a weight: (rows, taps, padded_channels) without gaps. inverse (rows): 2¹⁵ / scale.
+
+    strides: (row, tap, channel) of the weight; partial: _largest_kernel's.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row_mask = rows < num_rows
+    index = tl.arange(0, PARTIALS)
+    offsets = index[:, None] * num_rows + rows[None, :]
+    partial = tl.load(partial_ptr + offsets, mask=(index < num_partials)[:, None] & row_mask[None, :], other=0)
+    exponent = _scale_exponent(tl.max(partial, axis=0))
+    if tl.program_id(1) == 0:
+        tl.store(inverse_ptr + rows, _power_of_2(15 - exponent), mask=row_mask)
+    row_size = num_taps * padded_channels
+    for i in range(blocks_per_program):
+        elements = (tl.program_id(1) * blocks_per_program + i) * BLOCK + tl.arange(0, BLOCK)
+        values = _weights(
+            weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE=True
+        )
+        high, low = _split(values, _power_of_2(exponent)[:, None])
+        targets = rows.to(tl.int64)[:, None] * row_size + elements[None, :]
+        mask = row_mask[:, None] & (elements < row_size)[None, :]
+        tl.store(high_ptr + targets, high, mask=mask)
+        tl.store(low_ptr + targets, low, mask=mask)
+
+
+_f32, _f16, _i32 = dtypes.float32, dtypes.float16, dtypes.int32
+_BLOCKS = {"ROWS": 32, "BLOCK": 128}
+SPECIMENS = [
+    Specimen(_largest_kernel, (_i32, _f32, 64, 9, 64, 64, (576, 64, 1), 1), _BLOCKS),
+    Specimen(
+        _split_weight_kernel,
+        (_f16, _f16, _f32, _i32, _f32, 64, 9, 64, 64, (1, 64, 576), 5, 1),
+        {"PARTIALS": 8, **_BLOCKS},
+    ),
+]

@@ -1,0 +1,153 @@
+"""Tuning: measure which kernels compute a network's convolutions fastest, once; later processes read what was found.
+
+Without it every convolution runs at once, on the kernels that are the best guess. Where there is no CUDA device, there
+is nothing to tune, and all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from genesis.autograd import grad as gradients
+from genesis.autograd.modes import state
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv import plans, platform
+from genesis.backends.cuda.conv.tuner import Outcome
+from genesis.backends.cuda.driver import cudnn
+from genesis.cuda.device import DeviceLike, index_of, is_available
+from genesis.errors import describe
+from genesis.nn import Module
+from genesis.tensor import Tensor
+
+Progress = Callable[[str, int, int], None]  # what is being tuned, candidates done, candidates in all
+
+
+@dataclasses.dataclass
+class TuningReport:
+    """What was tuned; its text is a table."""
+
+    outcomes: list[Outcome]
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __str__(self) -> str:
+        lines = []
+        for each in self.outcomes:
+            speed = f"{each.milliseconds * 1e3:9.1f} µs {each.flops_per_second / 1e12:7.1f} TFLOP/s"
+            rest = f"error {each.error:.1e}  {each.candidate.name}" + ("" if each.complete else "  (time was up)")
+            lines.append(f"{speed}  {rest}  {each.problem}")
+        return "\n".join(lines) or "nothing was tuned"
+
+
+@contextmanager
+def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[TuningReport]:
+    """Tune the convolutions that run inside the with block, unless they have been tuned already.
+
+    Args:
+        budget: seconds; what is not reached runs on the best guess, and can be tuned later.
+        progress: called after each measurement with the problem, and how many of its candidates are done of how many.
+    Raises: ValueError: budget is not above 0.
+    Example:
+        >>> with genesis.tuning(budget=30) as report:
+        ...     y = genesis.conv(genesis.ones(3, 8, 8), genesis.ones(4, 3, 3, 3))
+        >>> len(report)  # on the CPU there is no choice
+        0
+    """
+    if not budget > 0:
+        raise ValueError(describe("tuning", "budget", "a number of seconds above 0", budget))
+    told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
+    session = plans.Session(budget, told)
+    plans.begin(session)
+    try:
+        yield TuningReport(session.outcomes)
+    finally:
+        plans.end(session)
+
+
+def tune(
+    function: Callable[..., Any], *inputs: Any, budget: float = 60.0, progress: Progress | None = None
+) -> TuningReport:
+    """Tune every convolution that a model or function computes, with its gradients where there are any.
+
+    The function is called once. Parameters keep their gradients and buffers their values (running statistics too).
+
+    Args:
+        function: a Module or any function of tensors.
+        inputs: what it is called with.
+        budget, progress: as for tuning().
+    Returns: what was tuned, and how fast it is now.
+    Example:
+        >>> model = genesis.nn.Conv2d(3, 4, 3)
+        >>> print(genesis.tune(model, genesis.ones(1, 3, 8, 8)))
+        nothing was tuned
+    """
+    buffers = list(function.buffers()) if isinstance(function, Module) else []
+    parameters = list(function.parameters()) if isinstance(function, Module) else []
+    before = [buffer.detach().clone() for buffer in buffers]
+    try:
+        with tuning(budget, progress) as report:
+            outputs = [each for each in _tensors(function(*inputs)) if each.requires_grad]
+            wanted = [each for each in [*parameters, *_tensors(inputs)] if each.requires_grad]
+            if outputs and wanted and state.recording:
+                total = outputs[0].sum()
+                for each in outputs[1:]:
+                    total = total + each.sum()
+                gradients(total, wanted, allow_unused=True)
+    finally:
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.array.copy_into(value.array)
+    return report
+
+
+def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
+    """Write all that has been tuned for a device to a file, to go with a model; how many plans there are in it.
+
+    Raises: DeviceError: there is no CUDA device.
+    """
+    return platform.store(_index("export_plans", device)).export(path)
+
+
+def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
+    """Take over the plans of an exported file; how many were new here, or faster.
+
+    Raises: CheckpointError: the file has no plans, or those of another device or of other versions.
+        DeviceError: there is no CUDA device.
+    """
+    added = platform.store(_index("import_plans", device)).take(path)
+    plans.forget_calls()
+    return added
+
+
+def describe_plans() -> list[str]:
+    """A line for each convolution that has run in this process: what computes it, and how that was chosen."""
+    if not is_available():
+        return []
+    return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in plans.all_plans() if plan.candidate]
+
+
+def describe_engine() -> str:
+    """Where convolutions are chosen from, and where what was tuned is kept."""
+    index = 0
+    libraries = cudnn.installed() if driver.get().name == "cuda" else ""
+    kept = platform.store(index)
+    return f"{libraries or 'no cuDNN: Triton kernels only'}; {len(kept.all())} tuned plans in {kept.path}"
+
+
+def _index(op: str, device: DeviceLike) -> int:
+    index = index_of(op, device)
+    driver.get().properties(index)
+    return index
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Every tensor in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, list | tuple) else []

@@ -1,0 +1,84 @@
+"""How float32 convolutions and matrix products may be computed: "highest" by default, never less without being asked.
+
+"highest": every bit of the operands takes part; the error is no larger than that of float32 arithmetic.
+"high":    the operands may be rounded to TensorFloat-32 (11 bits) before they are multiplied.
+"medium":  they may be rounded to bfloat16 (8 bits).
+
+Sums are float32 or better in all three; other dtypes are not concerned.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from genesis.errors import describe
+
+PRECISIONS = ("highest", "high", "medium")
+
+
+class _Thread(threading.local):
+    precision: str | None = None  # None: what holds for the process
+
+
+_process = "highest"
+_thread = _Thread()
+
+
+def set_float32_precision(precision: str) -> None:
+    """Set the precision of float32 convolutions and matrix products: in all threads, outside of with blocks.
+
+    Raises: ValueError: precision is none of "highest", "high", "medium".
+    """
+    global _process
+    _process = _checked("set_float32_precision", precision)
+
+
+def get_float32_precision() -> str:
+    """What is in force here: in this thread, in the with blocks that it is in.
+
+    Example:
+        >>> genesis.get_float32_precision()
+        'highest'
+    """
+    return _thread.precision or _process
+
+
+@contextmanager
+def float32_precision(precision: str | None) -> Iterator[None]:
+    """Another precision inside the with block, in this thread; None: no other.
+
+    The gradients of what is computed inside follow it, wherever backward() is called.
+
+    Raises: ValueError: precision is none of "highest", "high", "medium".
+    Example:
+        >>> with genesis.float32_precision("high"):
+        ...     genesis.get_float32_precision()
+        'high'
+    """
+    before = _thread.precision
+    _thread.precision = before if precision is None else _checked("float32_precision", precision)
+    try:
+        yield
+    finally:
+        _thread.precision = before
+
+
+def follows_forward(backward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Decorates a Function's backward: it computes in ctx.precision, which the forward has set."""
+
+    @functools.wraps(backward)
+    def in_precision(ctx: Any, grad: Any) -> Any:
+        with float32_precision(ctx.precision):
+            return backward(ctx, grad)
+
+    return in_precision
+
+
+def _checked(op: str, precision: str) -> str:
+    if precision not in PRECISIONS:
+        raise ValueError(describe(op, "precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
+    return precision

@@ -1,0 +1,261 @@
+"""From a problem to its plan: guess, tuning, store, limits, memory, threads."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genesis import dtypes
+from genesis.backends.backend import Backend
+from genesis.backends.cuda import conv, memory
+from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.conv import families, plans, platform, tuner
+from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
+from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.triton_direct import DirectFamily
+from genesis.backends.cuda.driver import KernelError
+from genesis.errors import OutOfMemoryError
+from genesis.settings import override
+
+PROBLEM = ConvProblem("forward", (1, 4, 5, 5), (3, 4, 1, 1), dtype=dtypes.float32)
+
+
+class Fake(Candidate):
+    """Computes what the plain kernel does, and adds wrong_by; or refuses to be built."""
+
+    def __init__(
+        self, name: str, workspace: int = 0, wrong_by: float = 0.0, builds: bool = True, slow: bool = False,
+        deterministic: bool = True, arithmetic: str = "full", seconds: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.name, self.builds_slowly, self.deterministic = f"fake/{name}", slow, deterministic
+        self.arithmetic = arithmetic
+        self._workspace, self._wrong_by, self._builds, self._seconds = workspace, wrong_by, builds, seconds
+        self.may_build = threading.Event()
+        self.may_build.set()
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return True
+
+    def workspace(self, problem: ConvProblem) -> int:
+        return self._workspace
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        assert self.may_build.wait(10)
+        if not self._builds:
+            raise KernelError("refused")
+        plain = DirectFamily().variants(problem)[0].prepare(problem)
+
+        def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
+            assert bool(workspace) == bool(self._workspace)
+            time.sleep(self._seconds)
+            plain(stream, out, first, second if not self._wrong_by else first, bias, residual, workspace)
+
+        return run
+
+
+class FakeFamily(Family):
+    prefix = "fake"
+
+    def __init__(self) -> None:
+        self.candidates: list[Candidate] = []
+
+    def variants(self, problem: ConvProblem) -> list[Candidate]:
+        return self.candidates if problem.dtype is dtypes.float32 else []
+
+
+@pytest.fixture
+def fakes(simulated: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFamily]:
+    family = FakeFamily()
+    monkeypatch.setattr(families, "FAMILIES", (family, DirectFamily()))
+    with override(cache_dir=tmp_path):
+        plans.forget()
+        yield family
+        plans.forget()
+
+
+def chosen(problem: ConvProblem = PROBLEM) -> tuple[str, str]:
+    plan = plans.plan(problem)
+    assert plan.candidate is not None
+    return plan.candidate.name, plan.origin
+
+
+def test_the_first_that_builds_is_the_guess(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("broken", builds=False), Fake("good"), Fake("later")]
+    assert chosen() == ("fake/good", plans.GUESSED)
+
+
+def test_nothing_that_builds(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.candidates = [Fake("broken", builds=False)]
+    monkeypatch.setattr(families, "FAMILIES", (fakes,))
+    with pytest.raises(KernelError, match="no kernel can be built"):
+        plans.plan(PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("precision", "deterministic", "expected"),
+    [("highest", False, "any order"), ("high", False, "tf32"), ("medium", False, "bf16"), ("highest", True, "plain")],
+)
+def test_policy(fakes: FakeFamily, precision: str, deterministic: bool, expected: str) -> None:
+    fakes.candidates = [
+        Fake("bf16", arithmetic="bf16"), Fake("tf32", arithmetic="tf32"), Fake("any order", deterministic=False),
+        Fake("plain"),
+    ]  # fmt: skip
+    problem = dataclasses.replace(PROBLEM, precision=precision, deterministic=deterministic)
+    assert chosen(problem)[0] == f"fake/{expected}"
+
+
+def test_tuning_takes_the_fastest_that_is_right(fakes: FakeFamily) -> None:
+    fakes.candidates = [
+        Fake("slow", seconds=0.05), Fake("quick", seconds=0.002), Fake("wrong", wrong_by=1.0),
+        Fake("broken", builds=False), Fake("large", workspace=2 << 20),
+    ]  # fmt: skip
+    told: list[tuple[int, int]] = []
+    session = plans.Session(60, lambda problem, done, total: told.append((done, total)))
+    with override(workspace=1):
+        plans.begin(session)
+        try:
+            name, origin = chosen()
+        finally:
+            plans.end(session)
+    (outcome,) = session.outcomes
+    assert origin == plans.TUNED
+    assert outcome.candidate.name == name
+    assert name not in ("fake/slow", "fake/wrong", "fake/broken", "fake/large")
+    assert outcome.error <= tuner.error_bound(PROBLEM)
+    assert told == [(i + 1, len(told)) for i in range(len(told))]
+    assert outcome.complete
+
+
+def test_what_was_tuned_is_stored(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("quick")]
+    session = plans.Session(60)
+    plans.begin(session)
+    name, _ = chosen()
+    plans.end(session)
+    plans.forget()
+    fakes.candidates = [Fake("a new best guess"), Fake("quick")]
+    assert chosen() == (name, plans.STORED)
+    again = plans.Session(60)
+    plans.begin(again)
+    plans.plan(PROBLEM)
+    plans.end(again)
+    assert not again.outcomes
+    plans.forget()
+    fakes.candidates = [Fake("another")]  # what was the best is no longer there
+    if name.startswith("fake/"):
+        assert chosen() == ("fake/another", plans.GUESSED)
+
+
+def test_without_time_nothing_is_tuned(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    session = plans.Session(1e-9)
+    plans.begin(session)
+    assert chosen() == ("fake/guess", plans.GUESSED)
+    plans.end(session)
+    assert not session.outcomes
+
+
+def test_a_budget_that_ends_in_between(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first", seconds=0.05), *[Fake(str(i), seconds=0.05) for i in range(20)]]
+    session = plans.Session(0.2)
+    plans.begin(session)
+    _, origin = chosen()
+    plans.end(session)
+    assert origin == plans.GUESSED  # a later session goes on
+    assert not session.outcomes[0].complete
+    entry = platform.store(0).get(PROBLEM.key)
+    assert entry is not None
+    assert not entry.complete
+
+
+def test_the_environment_switch_tunes(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    with override(tune=60.0):
+        assert chosen()[1] == plans.TUNED
+
+
+def test_the_workspace_limit(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("large", workspace=3 << 20), Fake("small", workspace=1 << 20)]
+    assert chosen()[0] == "fake/large"
+    with override(workspace=2):
+        assert chosen()[0] == "fake/small"
+    with override(workspace=0):
+        assert chosen()[0].startswith("triton_direct/")
+
+
+def arrays(cuda: Backend) -> tuple[DeviceArray, DeviceArray]:
+    return cuda.randn((1, 4, 5, 5), 1), cuda.randn((3, 4, 1, 1), 2)
+
+
+def run(cuda: Backend, *operands: DeviceArray) -> DeviceArray:
+    result: DeviceArray = conv.conv_forward(*operands, None, (1, 1), (0, 0), (1, 1), 1)
+    return result
+
+
+def test_without_memory_a_smaller_workspace_is_taken(fakes: FakeFamily, simulated: Backend) -> None:
+    fakes.candidates = [Fake("large", workspace=64 << 20), Fake("middle", workspace=32 << 20), Fake("small")]
+    operands = arrays(simulated)
+    expected = simulated.to_cpu(run(simulated, *operands))
+    assert chosen()[0] == "fake/large"
+    pool = memory.pool(0)
+    pool.empty_cache()
+    pool.limit = pool.statistics().reserved + (1 << 20)
+    try:
+        result = run(simulated, *operands)
+        with pytest.raises(OutOfMemoryError):
+            simulated.empty((1 << 20,), (1,), dtypes.float64)
+    finally:
+        pool.limit = None
+    assert (simulated.to_cpu(result) == expected).all()
+    assert chosen()[0] == "fake/small"
+
+
+def test_the_workspace_is_reused(fakes: FakeFamily, simulated: Backend) -> None:
+    fakes.candidates = [Fake("large", workspace=1 << 20)]
+    operands = arrays(simulated)
+    run(simulated, *operands)
+    before = memory.pool(0).statistics().num_driver_allocations
+    for _ in range(5):
+        run(simulated, *operands)
+    assert memory.pool(0).statistics().num_driver_allocations == before
+
+
+def test_a_slow_plan_is_built_in_the_background(fakes: FakeFamily) -> None:
+    slow = Fake("slow", slow=True)
+    slow.may_build.clear()
+    fakes.candidates = [slow, Fake("meanwhile")]
+    assert chosen()[0] == "fake/meanwhile"
+    slow.may_build.set()
+    for thread in threading.enumerate():
+        if thread.name == "genesis plan":
+            thread.join(10)
+    assert chosen()[0] == "fake/slow"
+    plans.forget()
+    slow.may_build.clear()
+    with override(deterministic=True):  # the same bits from the first call on
+        slow.may_build.set()
+        assert chosen(dataclasses.replace(PROBLEM, deterministic=True))[0] == "fake/slow"
+
+
+def test_threads_share_one_plan(fakes: FakeFamily, simulated: Backend) -> None:
+    fakes.candidates = [Fake("only", workspace=4096)]
+    operands = arrays(simulated)
+    expected = simulated.to_cpu(run(simulated, *operands))
+    plans.forget()
+    results: list[bool] = []
+
+    def work() -> None:
+        results.extend((simulated.to_cpu(run(simulated, *operands)) == expected).all() for _ in range(3))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 12
+    assert len([plan for plan in plans.all_plans() if plan.problem == PROBLEM]) == 1

@@ -1,0 +1,155 @@
+"""The store of tuned plans: kept at once, by many processes, through crashes; a damaged file is set aside."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import random
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genesis.backends.cuda.conv.store import Entry, Store
+from genesis.errors import CheckpointError
+
+PLATFORM = "a device sm_90, triton 3"
+ENTRY = Entry("family/64x64 w4", 12.5, 1e-7, 4096)
+
+fork = multiprocessing.get_context("fork")
+
+
+def test_an_entry_is_found_again(tmp_path: Path) -> None:
+    store = Store(tmp_path, PLATFORM)
+    assert store.get("problem") is None
+    store.put("problem", ENTRY)
+    store.put("other", ENTRY._replace(complete=False))
+    again = Store(tmp_path, PLATFORM)
+    assert again.get("problem") == ENTRY
+    assert again.all() == {"problem": ENTRY, "other": ENTRY._replace(complete=False)}
+    store.put("problem", ENTRY._replace(microseconds=11.0))
+    assert again.get("problem") == ENTRY._replace(microseconds=11.0)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_each_platform_has_a_file(tmp_path: Path) -> None:
+    Store(tmp_path, PLATFORM).put("problem", ENTRY)
+    assert Store(tmp_path, "another device").get("problem") is None
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but text" * 100, b"\x00" * 5000])
+def test_a_foreign_file_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    store = Store(tmp_path, PLATFORM)
+    store.path.write_bytes(content)
+    with pytest.warns(UserWarning, match="is no store of tuned plans"):
+        store.put("problem", ENTRY)
+    assert store.get("problem") == ENTRY
+    assert [path.read_bytes() for path in tmp_path.glob("*.broken-*")] == [content]
+
+
+def test_another_programs_database_is_set_aside(tmp_path: Path) -> None:
+    store = Store(tmp_path, PLATFORM)
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("CREATE TABLE plans (problem TEXT)")
+    connection.close()
+    with pytest.warns(UserWarning, match="is no store of tuned plans"):
+        assert store.get("problem") is None
+    store.put("problem", ENTRY)
+    assert Store(tmp_path, PLATFORM).get("problem") == ENTRY
+
+
+@pytest.mark.parametrize("part", [0.3, 0.7, 0.95])
+def test_a_truncated_file_is_set_aside(tmp_path: Path, part: float) -> None:
+    store = Store(tmp_path, PLATFORM)
+    for i in range(200):
+        store.put(f"problem {i}", ENTRY)
+    size = store.path.stat().st_size
+    os.truncate(store.path, int(size * part))
+    damaged = Store(tmp_path, PLATFORM)
+    with pytest.warns(UserWarning, match="is no store of tuned plans"):
+        damaged.put("problem", ENTRY)
+    assert damaged.get("problem") == ENTRY
+
+
+def test_without_a_folder_the_process_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file where the folder should be")
+    store = Store(tmp_path / "file" / "plans", PLATFORM)
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        store.put("problem", ENTRY)
+    assert store.get("problem") == ENTRY
+    assert store.all() == {"problem": ENTRY}
+
+
+def _write_without_end(folder: Path, first: int, done: Any) -> None:
+    """Entries first, first + 1, …; each is told of when it is written."""
+    store = Store(folder, PLATFORM)
+    for i in itertools.count(first):
+        store.put(f"problem {i}", Entry(f"family/{i}", float(i), 0.0, i))
+        done.send(i)
+
+
+def test_killed_writers_lose_no_finished_entry(tmp_path: Path) -> None:
+    written, chance = 0, random.Random(0)
+    for _ in range(50):
+        receiver, sender = fork.Pipe(duplex=False)
+        writer = fork.Process(target=_write_without_end, args=(tmp_path, written, sender))
+        writer.start()
+        sender.close()
+        written = receiver.recv() + 1
+        time.sleep(chance.random() * 0.02)  # into the middle of some write
+        writer.kill()
+        writer.join()
+        with contextlib.suppress(EOFError):
+            while True:
+                written = receiver.recv() + 1
+        assert len(Store(tmp_path, PLATFORM).all()) >= written
+    entries = Store(tmp_path, PLATFORM).all()
+    for i in range(written):
+        assert entries[f"problem {i}"] == Entry(f"family/{i}", float(i), 0.0, i)
+    assert not list(tmp_path.glob("*.broken-*"))
+
+
+def _write(folder: Path, name: str) -> None:
+    store = Store(folder, PLATFORM)
+    for i in range(25):
+        store.put(f"{name} {i}", ENTRY)
+
+
+def test_processes_write_at_the_same_time(tmp_path: Path) -> None:
+    writers = [fork.Process(target=_write, args=(tmp_path, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert len(Store(tmp_path, PLATFORM).all()) == 75
+
+
+def test_export_and_take(tmp_path: Path) -> None:
+    ours, theirs = Store(tmp_path / "ours", PLATFORM), Store(tmp_path / "theirs", PLATFORM)
+    for name in ("a", "b"):
+        ours.put(name, ENTRY)
+    theirs.put("b", ENTRY._replace(candidate="faster/1", microseconds=1.0))
+    assert ours.export(tmp_path / "model.plans") == 2
+    assert theirs.take(tmp_path / "model.plans") == 1
+    assert theirs.get("a") == ENTRY
+    kept = theirs.get("b")
+    assert kept is not None
+    assert kept.candidate == "faster/1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.plans", "ours", "theirs"]
+
+
+def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path, PLATFORM)
+    with pytest.raises(CheckpointError, match="no file"):
+        store.take(tmp_path / "absent")
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(CheckpointError, match="a file of exported plans"):
+        store.take(tmp_path / "text")
+    Store(tmp_path / "b", "another device").export(tmp_path / "foreign")
+    with pytest.raises(CheckpointError, match="plans for another device"):
+        store.take(tmp_path / "foreign")

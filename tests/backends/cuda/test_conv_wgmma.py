@@ -1,0 +1,133 @@
+"""The Hopper kernels: what of them can be seen without a GPU, and on a GPU each against float64."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from genesis import dtypes
+from genesis.backends.backend import Backend
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv import wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.wgmma import Wgmma, WgmmaFamily
+
+PROBLEMS = [
+    ConvProblem(direction, input, weight, stride, padding, dilation, dtype=dtypes.float32)
+    for direction in (FORWARD, INPUT_GRAD)
+    for input, weight, stride, padding, dilation in [
+        ((2, 16, 7, 6), (20, 16, 3, 3), (1, 1), (1, 1), (1, 1)),
+        ((2, 16, 7, 6), (20, 16, 1, 1), (1, 1), (0, 0), (1, 1)),
+        ((2, 16, 9, 8), (20, 16, 3, 3), (2, 2), (1, 1), (1, 1)),
+        ((2, 16, 8, 9), (20, 16, 1, 1), (2, 2), (0, 0), (1, 1)),
+        ((2, 16, 11, 9), (24, 16, 3, 2), (2, 1), (1, 0), (1, 2)),
+        ((1, 16, 9, 12), (16, 16, 2, 3), (3, 2), (0, 2), (2, 2)),
+    ]
+]
+_SHAPE = wgmma._SPLIT_SHAPES[1]
+
+
+def _computed(problem: ConvProblem, first: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """What the kernel makes of its structures, pixel by pixel; first: NHWC, weight: (outputs, taps, inputs)."""
+    out = np.full(problem.result_shape, np.nan).transpose(0, 2, 3, 1).reshape(-1)
+    first = first.reshape(-1)
+    for pair in wgmma._axes(problem):
+        pixels, structure, num_pixels = wgmma._geometry(problem, Wgmma(_SHAPE, 1), *pair)
+        (
+            m, outputs, inputs, out_height, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x, spread_y, spread_x,
+            first_y, tap_step_y, first_x, tap_step_x, weight_width, splits, relu, image, row, column, start,
+        ) = struct.unpack("<20i4q", structure)  # fmt: skip
+        assert (m, splits, relu, pixels.step) == (num_pixels, 1, 0, (step_y, step_x))
+        images, height, width, _ = pixels.shape
+        view = first.reshape(images, height, width, inputs)
+        for size, low, high, step, count in zip(
+            (height, width), pixels.low, pixels.high, pixels.step, (out_height, out_width), strict=True
+        ):
+            assert (size - 1 + high - low) // step + 1 == count
+        for n in range(images):
+            for i in range(out_height):
+                for j in range(out_width):
+                    total = np.zeros(outputs)
+                    for ty in range(taps_y):
+                        for tx in range(taps_x):
+                            y = low_y + i * step_y + ty * spread_y
+                            x = low_x + j * step_x + tx * spread_x
+                            tap = (first_y + ty * tap_step_y) * weight_width + first_x + tx * tap_step_x
+                            if 0 <= y < height and 0 <= x < width:
+                                total += weight[:, tap] @ view[n, y, x]
+                    place = start + n * image + i * row + j * column
+                    out[place : place + outputs] = total
+    n, c, h, w = problem.result_shape
+    return out.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def _expected(problem: ConvProblem, first: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    p = problem
+    if p.direction == FORWARD:
+        return F.conv2d(first, weight, None, p.stride, p.padding, p.dilation)
+    return torch.nn.grad.conv2d_input(p.input_shape, weight, first, p.stride, p.padding, p.dilation)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_launches_cover_the_result(problem: ConvProblem) -> None:
+    torch.manual_seed(0)
+    first, weight = torch.randn(problem.first_shape).double(), torch.randn(problem.weight_shape).double()
+    rows = weight if problem.direction == FORWARD else weight.transpose(0, 1)
+    taps_inside = rows.permute(0, 2, 3, 1).flatten(1, 2)
+    result = _computed(problem, first.permute(0, 2, 3, 1).contiguous().numpy(), taps_inside.numpy())
+    np.testing.assert_allclose(result, _expected(problem, first, weight).numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+def test_weights_in_two_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(24, 20, 2, 3) * torch.logspace(-30, 30, 24)[:, None, None, None]
+    weight[3] = 0
+    weight[5, 2, 0, 0], weight[6, 1, 1, 1], weight[7, 0, 0, 0] = torch.inf, -torch.inf, torch.nan
+    weight[8] = 1e-41
+    problem = ConvProblem(direction, (1, 20, 8, 8), (24, 20, 2, 3), dtype=dtypes.float32)
+    space = wgmma._Workspace(problem, 1)
+    given = put(weight.contiguous(memory_format=torch.channels_last))
+    rows, taps, padded = space.weight
+    memory = put(torch.zeros(space.size // 4, dtype=torch.int32))
+    wgmma._weight_splitter(problem, space)(0, given.data_pointer, memory.data_pointer)
+    raw = get(memory)
+    high = raw.view(torch.float16)[: rows * taps * padded].view(rows, taps, padded // 16, 16).double()
+    low = raw.view(torch.float16)[space.low // 2 :][: rows * taps * padded].view(rows, taps, padded // 16, 16).double()
+    inverse = raw.view(torch.float32)[space.inverse // 4 :][:rows].double()
+    place = [2 * (c // 4) + c % 2 + 8 * (c % 4 // 2) for c in range(16)]
+    expected = (weight if direction == FORWARD else weight.transpose(0, 1)).double().flatten(2).transpose(1, 2)
+    restored = (high + low)[..., place].flatten(2) * inverse[:, None, None] / 2**15
+    assert not restored[..., expected.shape[2] :].any()
+    restored = restored[..., : expected.shape[2]]
+    finite = expected.isfinite()
+    assert torch.equal(restored.isnan(), expected.isnan())
+    assert torch.equal(restored[expected.isinf()], expected[expected.isinf()])
+    largest = torch.where(finite, expected, 0).abs().amax((1, 2), keepdim=True)
+    assert ((restored - expected).abs() <= 2.0**-22 * expected.abs() + 2.0**-38 * largest)[finite].all()
+    assert high.abs().max() <= 2**15
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float16], ids=str)
+def test_kernel_compiles(dtype: Any) -> None:
+    shapes = wgmma._SPLIT_SHAPES if dtype is dtypes.float32 else wgmma._PLAIN_SHAPES[:1]
+    for shape in shapes:
+        assert shape.cubin(dtype)[:4] == b"\x7fELF"
+        assert shape.shared_memory(dtype.itemsize) <= 227 << 10
+
+
+def test_weight_grad_kernel_compiles() -> None:
+    for shape in wgmma_weight_grad.SHAPES:
+        assert shape.cubin()[:4] == b"\x7fELF"
+        assert shape.shared_memory <= 227 << 10
+
+
+def test_not_without_a_gpu(simulated: Backend) -> None:
+    assert driver.get().name == "simulated"
+    assert list(WgmmaFamily().variants(PROBLEMS[0])) == []

@@ -106,7 +106,7 @@ _KNOBS = {
 
 
 class Graph:
-    """An operation graph on dense channels-last arrays; sums are float32."""
+    """An operation graph on arrays of one dtype, dense and channels-last unless given strides; sums are float32."""
 
     def __init__(self, device: int, dtype: DType, alignment: int = 16) -> None:
         self.device, self.dtype, self.alignment = device, dtype, alignment
@@ -117,7 +117,7 @@ class Graph:
         single = module.data_type.FLOAT
         self._handle = _take_handle(device, 0, _idle.setdefault((device, 0), []))  # given back with the graph
         self.ops = make(
-            name="conv", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
+            name="genesis", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
             handle=self._handle,
         )  # fmt: skip
         self._uids = 0
@@ -126,20 +126,21 @@ class Graph:
         if hasattr(self, "ops"):
             _idle[self.device, 0].append(self._handle)
 
-    def operand(self, shape: Shape) -> Any:
+    def operand(self, shape: Shape, strides: Shape | None = None) -> Any:
         """An array that run() is given the address of, in the order of these calls."""
         self._uids += 1
+        steps = channels_last_strides(shape) if strides is None else strides
         tensor = self.ops._make_tensor(
-            dim=list(shape), stride=list(channels_last_strides(shape)), data_type=data_type(self.dtype), uid=self._uids
+            dim=list(shape), stride=list(steps), data_type=data_type(self.dtype), uid=self._uids
         )
         tensor.set_alignment(self.alignment)
         return tensor
 
-    def result(self, tensor: Any, shape: Shape) -> None:
-        """tensor is what the graph computes; run() is given its address last."""
+    def result(self, tensor: Any, shape: Shape, strides: Shape | None = None, dtype: DType | None = None) -> None:
+        """tensor is what the graph computes; run() is given its address after those of operands and former results."""
         self._uids += 1
-        tensor.set_uid(self._uids).set_output(True).set_data_type(data_type(self.dtype))
-        tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape)))
+        tensor.set_uid(self._uids).set_output(True).set_data_type(data_type(dtype or self.dtype))
+        tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape) if strides is None else strides))
         tensor.set_alignment(self.alignment)
 
     def plan_names(self, tensor_cores: bool, deterministic: bool) -> list[str]:

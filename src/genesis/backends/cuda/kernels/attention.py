@@ -17,6 +17,7 @@ from genesis.backends.cuda.tiles import DOT_PRECISION
 
 LOG2_E = 1.4426950408889634
 _LOG2_E = tl.constexpr(LOG2_E)
+_LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -182,7 +183,9 @@ def _attention_kernel(
     BLOCK_E: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """One program per block of queries of one head. logsumexp, in rows of row_size, is +inf where a query sees no key.
+    """One program per block of queries of one head.
+
+    logsumexp, in rows of row_size, is natural, as other implementations have it; +inf where a query sees no key.
 
     SCALE_LATE: the scale is not negative, and there is no mask.
     """
@@ -221,7 +224,7 @@ def _attention_kernel(
     weight = tl.where(blind, 1, weight)
     total = total / weight[:, None]
     present = queries < num_queries
-    logsumexp = tl.where(blind, float("inf"), largest + tl.log2(weight))
+    logsumexp = tl.where(blind, float("inf"), (largest + tl.log2(weight)) * _LN_2)
     tl.store(logsumexp_ptr + batch.to(tl.int64) * row_size + queries, logsumexp, mask=present)
     row = batch.to(tl.int64) * num_queries + queries
     columns = tl.arange(0, BLOCK_V)

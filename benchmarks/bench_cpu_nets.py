@@ -1,7 +1,8 @@
 """U-Net(16) on 4×1×128² and ResNet-18 on 4×3×224², on the CPU, beside PyTorch with the same weights.
 
-Inference: torch.compile with freezing is the reference. Training (a step of SGD with momentum): PyTorch eager, model
-and input in channels_last. Genesis passes when it takes no longer than the reference.
+Inference: torch.compile with freezing is the reference, for the model as it stands and for genesis.compile. Training (a
+step of SGD with momentum): PyTorch eager, model and input in channels_last. Genesis passes when it takes no longer than
+the reference.
 
     python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--threads 2] [--rounds 15]
 """
@@ -53,17 +54,29 @@ def inference(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[s
     channels_last = input.contiguous(memory_format=torch.channels_last)
     model, mine = ours.eval(), genesis.from_torch(input)
 
-    def run_eager() -> object:
+    def run_eager() -> torch.Tensor:
         with torch.inference_mode():
             return eager(channels_last)
 
-    def run_genesis() -> object:
+    compiled = genesis.compile(model)
+
+    def run_genesis() -> Any:
         with genesis.no_grad():
             return model(mine)
 
+    def run_compiled() -> Any:
+        with genesis.no_grad():
+            return compiled(mine)
+
     expected = run_eager()
-    torch.testing.assert_close(run_genesis().to_torch(), expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
-    return {"torch.compile, frozen": frozen, "torch channels_last": run_eager, "genesis": run_genesis}
+    for run in (run_genesis, run_compiled, run_compiled, run_compiled):  # runs, is recorded, replays
+        torch.testing.assert_close(run().to_torch(), expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
+    return {
+        "torch.compile, frozen": frozen,
+        "torch channels_last": run_eager,
+        "genesis": run_genesis,
+        "genesis.compile": run_compiled,
+    }
 
 
 def frozen_compile(model: torch.nn.Module, input: torch.Tensor) -> Side:

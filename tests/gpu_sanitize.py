@@ -23,7 +23,7 @@ import genesis.nn.functional as F
 from genesis import amp, nn, optim
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
-from tests.cuda.test_op import square
+from tests.cuda.test_custom_op import square
 
 
 def draw_numbers() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import genesis
 from genesis.autograd import Function
+from genesis.autograd.modes import observe
 from genesis.errors import DTypeError, GraphError, ShapeError
 
 
@@ -315,6 +316,23 @@ def test_a_wrong_number_of_gradients_is_named() -> None:
         Wrong.apply(leaf(1), leaf(2)).backward()
 
 
+def test_surplus_gradients_that_are_none_are_for_defaults() -> None:
+    class Scale(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, factor: float = 2.0) -> Any:
+            ctx.factor = factor
+            return x * factor
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * ctx.factor, None
+
+    for args in [(), (2.0,)]:
+        x = leaf(1)
+        Scale.apply(x, *args).backward()
+        assert x.grad.tolist() == [2]
+
+
 def test_gradcheck_finds_a_wrong_gradient() -> None:
     class Wrong(Function):
         @staticmethod
@@ -390,3 +408,32 @@ def test_gradients_add_up_where_one_is_expanded() -> None:
     z.mean().backward()
     z.grad.add_(1)
     assert z.grad.shape == (3,)
+
+
+# --- observers ----------------------------------------------------------------------------------------------------
+
+
+def test_an_observer_sees_every_call_of_its_thread_until_its_block_ends() -> None:
+    seen: list[tuple[str, int, dict, list]] = []
+
+    def watch(function: type[Function], args: tuple, kwargs: dict, outputs: list) -> None:
+        seen.append((function.__name__, len(args), kwargs, outputs))
+
+    x = genesis.ones(2, 3, requires_grad=True)
+    with observe(watch), genesis.no_grad():
+        y = x.relu().sum(dim=1)
+        with observe(lambda *call: None):
+            x.exp()
+        thread = threading.Thread(target=x.exp)
+        thread.start()
+        thread.join()
+    x.exp()
+    assert [(name, count) for name, count, _, _ in seen] == [("ReLU", 1), ("Sum", 1)]
+    assert seen[1][2]["dims"] == (1,)
+    assert seen[1][3][0] is y
+
+
+def test_an_observer_goes_when_its_block_fails() -> None:
+    with pytest.raises(ZeroDivisionError), observe(lambda *call: 1 / 0):
+        genesis.ones(1).exp()
+    assert genesis.ones(1).exp().item() > 2

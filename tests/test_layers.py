@@ -29,7 +29,7 @@ LAYERS = {  # from the bottom up
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
-    "tensor": Layer(("tensor", "methods", "creation"), (*ARRAYS, "interop")),
+    "tensor": Layer(("tensor", "methods", "creation", "checkpoint"), (*ARRAYS, "interop")),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …
@@ -39,7 +39,7 @@ LAYERS = {  # from the bottom up
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
     "genesis.backends.cpu": ("genesis.backends.cpu",),
-    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda"),
+    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.torch"),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": ("genesis.backends.cpu", "genesis.data", "genesis.distributed", "genesis.interop", "genesis.torch"),
     "cuda": ("genesis.backends.cuda.driver",),

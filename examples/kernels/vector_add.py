@@ -31,6 +31,10 @@ def backward(ctx, grad):
 vector_add = genesis.cuda.op(forward, backward, cpu=lambda a, b: a + b, name="vector_add")
 
 
+def add_in_float32(a, b):
+    return vector_add(a.float(), b.float()).double()
+
+
 def check():
     a, b = torch.randn(1000), torch.randn(1000)
     for give in (genesis.from_torch, torch.clone) if torch.cuda.is_available() else (genesis.from_torch,):
@@ -39,6 +43,8 @@ def check():
         (3 * out).sum().backward()
         assert out.tolist() == (a + b).tolist()
         assert x.grad.tolist() == y.grad.tolist() == [3.0] * 1000
+    exact = [genesis.randn(5, dtype=genesis.float64, device="cuda", requires_grad=True) for _ in range(2)]
+    assert genesis.autograd.gradcheck(add_in_float32, exact, eps=0.1, atol=1e-4)  # a sum is linear: large steps will do
 
 
 def benchmark():

@@ -77,9 +77,6 @@ from genesis.functional import ceil as ceil
 from genesis.functional import chunk as chunk
 from genesis.functional import clamp as clamp
 from genesis.functional import clone as clone
-from genesis.functional import conv as conv
-from genesis.functional import conv_into as conv_into
-from genesis.functional import conv_output_shape as conv_output_shape
 from genesis.functional import cos as cos
 from genesis.functional import cumsum as cumsum
 from genesis.functional import diagonal as diagonal
@@ -162,9 +159,6 @@ from genesis.functional import tanh as tanh
 from genesis.functional import tile as tile
 from genesis.functional import topk as topk
 from genesis.functional import transpose as transpose
-from genesis.functional import transposed_conv as transposed_conv
-from genesis.functional import transposed_conv_into as transposed_conv_into
-from genesis.functional import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional import tril as tril
 from genesis.functional import triu as triu
 from genesis.functional import unbind as unbind
@@ -172,6 +166,13 @@ from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
 from genesis.functional import var as var
 from genesis.functional import where as where
+from genesis.functional.convolve import conv as conv
+from genesis.functional.convolve import conv_into as conv_into
+from genesis.functional.convolve import conv_output_shape as conv_output_shape
+from genesis.functional.convolve import transposed_conv as transposed_conv
+from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
+from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
+from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
@@ -188,8 +189,13 @@ float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 
-_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler")  # these import torch, or take their time
-_FROM_THERE = {"Profiler": "profiler", "tune": "cuda", "tuning": "cuda"}  # a name, and the package that it is from
+_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
+_FROM_THERE = {  # a name, and the package that it is from
+    "Profiler": "profiler",
+    "fuse": "fusion",
+    "tune": "cuda",
+    "tuning": "cuda",
+}
 
 
 def __getattr__(name: str) -> object:

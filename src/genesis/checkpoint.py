@@ -108,6 +108,12 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return {key: value for key, value in notes.items() if key not in (_TREE, _FORMAT)}
 
 
+def is_torch_file(path: str | os.PathLike[str]) -> bool:
+    """Whether path begins as what torch.save() writes, whatever its name ends in."""
+    with open(path, "rb") as file:
+        return file.read(4).startswith(_PICKLES)
+
+
 # --- the state as a tree of plain values ------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import genesis
-from genesis import cli
+from genesis import cli, models
 from genesis.demo import progress
 from genesis.demo.training import Training
 
@@ -28,23 +28,36 @@ def demo(*arguments: str) -> int:
     return cli.main(["demo", *SMALL, *arguments])
 
 
+def loaded(folder: str) -> dict[str, genesis.Tensor]:
+    return genesis.load(f"{folder}/checkpoint.safetensors")["model"]
+
+
 def weights(folder: str) -> dict[str, list]:
-    return {key: value.tolist() for key, value in genesis.load(f"{folder}/checkpoint.safetensors")["model"].items()}
+    return {key: value.tolist() for key, value in loaded(folder).items()}
 
 
 def test_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo("--epochs", "2") == 0
+    assert demo("--epochs", "3") == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert re.fullmatch(r"epoch 1/2  loss \d\.\d{4}  held-out IoU \d\.\d{3}  \d+ s left", lines[0])
-    assert re.fullmatch(r"held-out IoU \d\.\d{3}", lines[2])
-    assert lines[3] == "picture: runs/demo/coins.png"
+    assert re.fullmatch(r"epoch 1/3  loss \d\.\d{4}  held-out IoU \d\.\d{3}  \d+ s left", lines[0])
+    assert re.fullmatch(r"after epoch 1: grown: grow_width of 12 layers \([\d,]+ parameters\)", lines[1])
+    assert re.fullmatch(r"after epoch 2: grown: grow_depth encoder.2 \([\d,]+ parameters\)", lines[3])
+    assert re.fullmatch(r"held-out IoU \d\.\d{3}", lines[5])
+    assert lines[6] == "picture: runs/demo/coins.png"
     assert captured.err == ""
     with Image.open("runs/demo/coins.png") as picture:
         picture.load()
         assert picture.format == "PNG"
         assert min(picture.size) > 400
     assert sorted(path.name for path in Path("runs/demo").iterdir()) == ["checkpoint.safetensors", "coins.png"]
+
+
+def test_without_growth_the_width_is_there_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo("--epochs", "2", "--no-grow") == 0
+    assert "grown" not in capsys.readouterr().out
+    grown = models.create("unet", width=2, depth=3).state_dict()
+    assert {key: value.shape for key, value in loaded("runs/demo").items()} == {k: v.shape for k, v in grown.items()}
 
 
 def test_the_same_seed_gives_the_same_network(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +88,7 @@ def test_ctrl_c_and_going_on_gives_what_one_run_gives(
 
         def interrupted(self: Training, *args: object) -> float:
             calls.append(1)
-            if len(calls) == 4:  # in the middle of the second epoch
+            if len(calls) == 6:  # in the middle of the third epoch
                 raise KeyboardInterrupt
             return step(self, *args)
 
@@ -83,14 +96,15 @@ def test_ctrl_c_and_going_on_gives_what_one_run_gives(
         assert demo("--epochs", "3") == 130
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == (
-        "interrupted; runs/demo/checkpoint.safetensors has the first 1 of 3 epochs, --resume goes on from there"
+        "interrupted; runs/demo/checkpoint.safetensors has the first 2 of 3 epochs, --resume goes on from there"
     )
     assert captured.err == ""
     assert not Path("runs/demo/coins.png").exists()
 
     assert demo("--epochs", "3", "--resume") == 0
     resumed = capsys.readouterr().out.splitlines()
-    assert resumed[0].startswith("epoch 2/3")
+    assert resumed[0].startswith("after epoch 2: grown: grow_depth encoder.2")
+    assert resumed[1].startswith("epoch 3/3")
     assert resumed[-2] == last
     assert weights("runs/demo") == weights("whole")
 
@@ -109,6 +123,7 @@ def test_resume_can_add_epochs_and_has_nothing_to_do_when_all_are_done(capsys: p
     ("arguments", "message"),
     [
         (["--resume", "--out", "nowhere"], "nowhere/checkpoint.safetensors"),
+        (["--resume", "--no-grow"], "is of a training with other settings; resume it with --grow"),
         (["--resume", "--seed", "5"], "is of a training with other settings; resume it with --seed 0"),
         (["--image", "a.png"], "argument 'mask': expected a file, since --image is given, got none"),
         (["--mask", "a.png"], "argument 'image': expected a file, since --mask is given, got none"),

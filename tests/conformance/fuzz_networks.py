@@ -54,7 +54,8 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
             x, weight, None, gamma, beta, mean, variance, skip, training, 0.2, 1e-3, *how, activation
         )
         needs = (True, True, False, True, True, skip is not None)
-        grads = backend.conv_bn_relu_backward(grad, x, weight, gamma, *saved, y, training, *how, activation, needs)
+        saved = (x, weight, None, gamma, beta, *saved)
+        grads = backend.conv_bn_relu_backward(grad, *saved, training, *how, activation, needs)
         return y, mean, variance, grads
 
     return Call(run, (x, weight, gamma, beta, mean, variance, residual, grad), slack=10.0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from hatchling.plugin.manager import PluginManager
 
 import genesis
 from genesis.backends.cuda.driver import nvrtc
@@ -90,6 +93,14 @@ def test_a_wheel_is_loaded_without_the_compiler(project: Path, tmp_path: Path, m
         assert not (tmp_path / "cache").exists()
         module.cubins("sm_75")  # for another architecture, NVRTC
         assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 2
+
+
+def test_hatchling_knows_the_hook_by_name() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["hatch"] == {"genesis-kernels": "genesis.cuda.hatch"}
+    plugins = PluginManager()
+    plugins.manager.register(importlib.import_module("genesis.cuda.hatch"))
+    assert plugins.build_hook.get("genesis-kernels").__name__ == "KernelBuildHook"
 
 
 @pytest.mark.parametrize(

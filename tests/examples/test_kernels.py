@@ -6,6 +6,7 @@ import importlib
 import runpy
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from skimage import data
 import genesis
 from genesis.errors import DeviceError
 from genesis.settings import override
+from tests.docs.examples import run_markdown
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -36,6 +38,23 @@ def test_all_six_are_there() -> None:
 def test_it_compiles(name: str, arch: str) -> None:
     (cubin,) = load(name).module.cubins(arch)
     assert cubin[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("page", ["kernels.md"])
+def test_the_kernels_of_a_page_compile(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    modules: list[genesis.cuda.Module] = []
+    original = genesis.cuda.load_inline
+
+    def recorded(*args: Any, **options: Any) -> genesis.cuda.Module:
+        modules.append(original(*args, **options))
+        return modules[-1]
+
+    monkeypatch.setattr(genesis.cuda, "load_inline", recorded)
+    assert run_markdown(FOLDER.parents[1] / "docs" / page) == ""
+    assert [module.name for module in modules] == ["adding", "squares"]
+    cubins = [cubin for module in modules for arch in ("sm_80", "sm_90") for cubin in module.cubins(arch)]
+    assert [cubin[:4] for cubin in cubins] == [b"\x7fELF"] * 4
 
 
 @pytest.mark.parametrize("name", NAMES)

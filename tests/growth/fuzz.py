@@ -1,9 +1,10 @@
 """Random sequences of growth operations, each followed by training, saving and loading.
 
     python -m tests.growth.fuzz --seed 17          one sequence; what a failure prints
-    python -m tests.growth.fuzz --count 200        seeds 0 to 199
+    python -m tests.growth.fuzz --count 240        seeds 0 to 239
 
-Every third sequence is of the network of 66,410 parameters, and of these every second widens it past 94,000.
+Seeds below 200 are of the network of 66,410 parameters, which in the end is widened past 94,000; those above are of the
+other networks, one after the other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from genesis import growth, nn, optim
 from genesis.errors import GrowthError
 from tests.growth.networks import CASES
 
+NUM_ORIGINAL = 200
 OPTIMIZERS = (
     lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
     lambda parameters: optim.AdamW(parameters, lr=0.002, amsgrad=True),
@@ -40,7 +42,7 @@ def _run(seed: int, done: list[str]) -> None:
     draw = random.Random(seed)
     genesis.manual_seed(seed)
     others = sorted(CASES.keys() - {"original"})
-    name = "original" if seed % 3 == 0 else others[seed // 3 * 2 % len(others) if seed % 3 == 1 else draw.randrange(8)]
+    name = "original" if seed < NUM_ORIGINAL else others[seed % len(others)]
     case = CASES[name]
     make_optimizer = OPTIMIZERS[seed % 2]
     model = case.build()
@@ -49,14 +51,14 @@ def _run(seed: int, done: list[str]) -> None:
     target = genesis.randn(model(x).shape)
     done.append(f"{name}, {type(optimizer).__name__}")
     _train(model, optimizer, x, target)
-    for _ in range(draw.randint(2, 4)):
+    for _ in range(draw.randint(1, 3)):
         _operate(draw, name, model, optimizer, x, done)
         _train(model, optimizer, x, target)
-    if seed % 6 == 0:
-        while sum(parameter.numel() for parameter in model.parameters()) <= 94_000:
-            growth.grow_width(model, draw.choice(("0", "3", "6")), factor=1.2, optimizer=optimizer, example=x[:2])
-            done.append(repr(growth.history(model)[-1]))
-            _train(model, optimizer, x, target)
+    while name == "original" and sum(parameter.numel() for parameter in model.parameters()) <= 94_000:
+        place = draw.choice(("1", "3", "6"))
+        growth.grow_width(model, place, factor=1.5, optimizer=optimizer, example=x[:2], seed=seed)
+        done.append(repr(growth.history(model)[-1]))
+        _train(model, optimizer, x, target)
     _save_and_load(case.build(), make_optimizer, model, optimizer, x, target)
 
 
@@ -89,8 +91,8 @@ def _operate(
             growth.rollback(draw.choice(list(growth.history(model))))
         done.append(f"{kind}: {growth.history(model)[-1] if len(growth.history(model)) else 'nothing yet'}")
     except GrowthError as error:
-        assert _expected_refusal(str(error)), error
-        assert [parameter.shape for parameter in model.parameters()] == before
+        if not _expected_refusal(str(error)) or [parameter.shape for parameter in model.parameters()] != before:
+            raise
         done.append(f"{kind}: refused: {error}")
 
 
@@ -135,13 +137,15 @@ def _save_and_load(
         _train(network, its_optimizer, x, target)
     mine, its = model.state_dict(), fresh.state_dict()
     assert list(mine) == list(its)
-    assert all(mine[key].tolist() == its[key].tolist() for key in mine), "training on is not the same after loading"
+    assert all(np.array_equal(mine[key].numpy(), its[key].numpy()) for key in mine), (
+        "training on is not the same after loading"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--count", type=int, default=240)
     arguments = parser.parse_args()
     for seed in range(arguments.count) if arguments.seed is None else [arguments.seed]:
         check(seed)

@@ -143,11 +143,11 @@ CASES = {
 }  # fmt: skip
 LARGE = {
     "resnet18": Case(
-        lambda: models.create("resnet18", num_classes=5), (8, 3, 64, 64), ("layer1", "layer2.0.conv1", "conv1"),
+        lambda: models.create("resnet18", num_classes=5), (4, 3, 64, 64), ("layer1", "layer2.0.conv1", "conv1"),
         ("layer3",), ("layer2",),
     ),
     "resnet50": Case(
-        lambda: models.create("resnet50", num_classes=5), (8, 3, 64, 64), ("layer1", "layer2.0.conv2", "conv1"),
+        lambda: models.create("resnet50", num_classes=5), (8, 3, 32, 32), ("layer1", "layer2.0.conv2", "conv1"),
         ("layer2",), ("layer4",),
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""200 random sequences of operations; see fuzz.py for what each does. Chunks, so that workers share them."""
+"""240 random sequences of operations; see fuzz.py for what each does. Chunks, so that workers share them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.growth import fuzz
 CHUNK = 8
 
 
-@pytest.mark.parametrize("first", range(0, 200, CHUNK))
+@pytest.mark.parametrize("first", range(0, 240, CHUNK))
 def test_random_sequences(first: int) -> None:
     for seed in range(first, first + CHUNK):
         fuzz.check(seed)
@@ -20,5 +20,7 @@ def test_a_failure_prints_the_line_that_repeats_it(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("broken")
 
     monkeypatch.setattr(fuzz, "_operate", fail)
-    with pytest.raises(AssertionError, match=r"python -m tests.growth.fuzz --seed 3\noriginal, AdamW\nRuntimeError: broken"):
+    with pytest.raises(
+        AssertionError, match=r"python -m tests.growth.fuzz --seed 3\noriginal, AdamW\nRuntimeError: broken"
+    ):
         fuzz.check(3)

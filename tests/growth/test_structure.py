@@ -59,7 +59,7 @@ def test_what_was_there_learns_as_if_there_were_no_new_block() -> None:
         np.testing.assert_allclose(new.detach().numpy(), old.detach().numpy(), rtol=0, atol=1e-6, err_msg=key)
 
 
-# --- where blocks go -------------------------------------------------------------------------------------------------
+# --- where blocks go ----------------------------------------------------------------------------------------------
 
 
 def test_places_of_new_blocks() -> None:
@@ -124,7 +124,7 @@ def test_branches_have_the_settings_of_the_convolution_beside_them() -> None:
     assert max(deviations(before, outputs(model, x))) <= 1e-6
 
 
-# --- gates -------------------------------------------------------------------------------------------------------------
+# --- gates --------------------------------------------------------------------------------------------------------
 
 
 def test_more_branches_leave_what_the_others_add() -> None:
@@ -169,7 +169,7 @@ def test_the_weakest_branch_goes_and_with_the_last_one_the_multi_branch() -> Non
     train(model, optimizer, x)
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------------
 
 
 def test_messages() -> None:
@@ -180,7 +180,10 @@ def test_messages() -> None:
         (lambda: growth.grow_depth(model, "0.0", example=x), "is called with a tensor and gives one, got 0.0"),
         (lambda: growth.grow_depth(model, "0", channels=0, example=x), "at least 1 channel, and an odd kernel size"),
         (lambda: growth.grow_depth(model, "0", kernel_size=2, example=x), "at least 1 channel, and an odd kernel size"),
-        (lambda: growth.grow_branches(model, "5", example=x), r"a module that gives \(N, C, …\) or \(…, C\), got \(2, 48, 2, 2\) → \(2, 192\)"),
+        (
+            lambda: growth.grow_branches(model, "5", example=x),
+            r"a module that gives \(N, C, …\) or \(…, C\), got \(2, 48, 2, 2\) → \(2, 192\)",
+        ),
         (lambda: growth.prune_branches(model, "0", example=x), "expected an nn.MultiBranch, got 0, a ConvBNReLU"),
         (lambda: growth.prune_branches(model, "1", 3, example=x), "'count': expected from 1 to the 2 branches, got 3"),
         (lambda: growth.prune_branches(model, "1", which=[0, 0], example=x), "different indices below 2, got"),

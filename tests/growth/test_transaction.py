@@ -119,14 +119,15 @@ def test_a_failure_at_every_call_changes_nothing(
 def test_what_is_trained_inside_is_undone_too(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     model, _, optimizer, x = made
     before = digest(model, optimizer)
-    with (
-        caplog.at_level(logging.WARNING, "genesis.growth"),
-        pytest.raises(KeyboardInterrupt),
-        growth.transaction(model, optimizer, example=x),
-    ):
-        grow(model)
-        train(model, optimizer, x, 2)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with growth.transaction(model, optimizer, example=x):
+            grow(model)
+            train(model, optimizer, x, 2)
+            raise KeyboardInterrupt
+
+    with caplog.at_level(logging.WARNING, "genesis.growth"), pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert digest(model, optimizer) == before
     assert caplog.messages == ["growth undone, nothing has changed: KeyboardInterrupt: "]
     assert growth.history(model).failures == ["KeyboardInterrupt: "]
@@ -151,7 +152,9 @@ def test_back_to_any_step(made: Made) -> None:
         growth.rollback(steps[number])
         assert digest(model, optimizer) == digests[number]
         assert len(growth.history(model)) == number
-    with pytest.raises(GrowthError, match="a step of a network's history, got step 3: grow_branches 6 .* which is undone"):
+    with pytest.raises(
+        GrowthError, match=r"a step of a network's history, got step 3: grow_branches 6 .* which is undone"
+    ):
         growth.rollback(steps[3])
     train(model, optimizer, x)
 
@@ -184,7 +187,10 @@ def test_one_transaction_at_a_time(made: Made) -> None:
         with pytest.raises(GrowthError, match="example, optimizer belong to the transaction that is open"):
             growth.grow_width(model, "1", channels=40, optimizer=optimizer, example=x)
         assert growth.grow_width(model, "1", channels=40) is step
-    with pytest.raises(GrowthError, match="transaction: argument 'model': expected a Module, got int"), growth.transaction(3):  # type: ignore[arg-type]
+    with (
+        pytest.raises(GrowthError, match="transaction: argument 'model': expected a Module, got int"),
+        growth.transaction(3),
+    ):  # type: ignore[arg-type]
         pass
 
 
@@ -192,7 +198,9 @@ def test_averages_must_be_copies(made: Made) -> None:
     model, _, _, x = made
     other = nn.Sequential(nn.ConvBNReLU(1, 20, 3, padding=1, bias=True), nn.MultiBranch(nn.Identity()))
     before = digest(model)
-    with pytest.raises(GrowthError, match="argument 'averages': expected copies of the network, got one without '1.main"):
+    with pytest.raises(
+        GrowthError, match=r"argument 'averages': expected copies of the network, got one without '1.main"
+    ):
         growth.grow_width(model, "1", channels=40, example=x, averages=other)
     assert digest(model) == before
 

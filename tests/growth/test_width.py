@@ -33,7 +33,7 @@ def x() -> Tensor:
     return genesis.randn(4, 2, 4, 4)
 
 
-# --- the function is kept ----------------------------------------------------------------------------------------
+# --- the function is kept -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("new", ["copy", "zero"])
@@ -73,7 +73,7 @@ def test_large_networks(name: str) -> None:
     than the network's own rounding: what it differs from itself in float64."""
     genesis.manual_seed(1)
     case = LARGE[name]
-    model, x = case.build(), genesis.randn(4, *case.shape[1:])
+    model, x = case.build(), genesis.randn(case.shape)
     optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     train(model, optimizer, x)
     exact, exact_x = case.build().double(), x.double()
@@ -108,7 +108,7 @@ def test_copies_part_as_they_learn(x: Tensor) -> None:
     assert len({row.tobytes() for row in rows}) == 8
 
 
-# --- everything moves ------------------------------------------------------------------------------------------------
+# --- everything moves ---------------------------------------------------------------------------------------------
 
 
 def test_settings_dtype_flags_and_statistics_move(x: Tensor) -> None:
@@ -220,7 +220,7 @@ def test_gradients_that_wait_move_too(x: Tensor) -> None:
         np.testing.assert_allclose(mine.numpy(), parameter.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
-# --- what was there learns as before ---------------------------------------------------------------------------------
+# --- what was there learns as before ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -270,7 +270,7 @@ def _twins(name: str, x: Tensor) -> list[tuple[nn.Module, optim.Optimizer]]:
     return pairs
 
 
-# --- pruning -----------------------------------------------------------------------------------------------------------
+# --- pruning ------------------------------------------------------------------------------------------------------
 
 
 def test_pruning_takes_the_least(x: Tensor) -> None:
@@ -302,7 +302,7 @@ def test_pruning_what_does_nothing_keeps_the_function(x: Tensor) -> None:
     assert max(deviations(before, outputs(model, x))) <= 1e-6
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,8 @@ class Node:
                     ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
                 )
         results = results if isinstance(results, tuple) else (results,)
+        if not any(result is not None for result in results[len(self.edges) :]):
+            results = results[: len(self.edges)]  # None for arguments that were left to their defaults
         if len(results) != len(self.edges):
             raise GraphError(
                 f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of "

@@ -12,20 +12,19 @@ import traceback
 from collections.abc import Sequence
 
 import genesis
-<<<<<<< HEAD
-from genesis.cli import demo, info, tune
-=======
-from genesis.cli import demo, info, kernels
->>>>>>> kern
+from genesis.cli import demo, info, kernels, segment, train, tune
 from genesis.cli.exit_codes import FAILED, INTERRUPTED
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
-<<<<<<< HEAD
-COMMANDS = {"demo": demo, "info": info, "tune": tune}
-=======
-COMMANDS = {"demo": demo, "info": info, "kernels": kernels}
->>>>>>> kern
+COMMANDS = {
+    "demo": demo,
+    "info": info,
+    "kernels": kernels,
+    "segment": segment,
+    "train": train,
+    "tune": tune,
+}
 
 # What a user can cause and mend. Anything else is a fault of Genesis, and its traceback is wanted.
 _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from genesis.cli.arguments import positive
 from genesis.cli.exit_codes import INTERRUPTED
 from genesis.demo import photograph, picture
 from genesis.demo.photograph import Photograph
@@ -18,11 +19,13 @@ HELP = "train a U-Net to find the coins in a photograph (or what your mask marks
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan = Plan()
-    parser.add_argument("--epochs", type=_positive(int), default=plan.epochs, help="how often to go round")
-    parser.add_argument("--steps", type=_positive(int), default=plan.steps, help="batches of crops per epoch")
+    parser.add_argument("--epochs", type=positive(int), default=plan.epochs, help="how often to go round")
+    parser.add_argument("--steps", type=positive(int), default=plan.steps, help="batches of crops per epoch")
     parser.add_argument("--seed", type=int, default=plan.seed, help="the same seed gives the same network")
-    parser.add_argument("--lr", type=_positive(float), default=plan.lr, help="the highest learning rate")
-    parser.add_argument("--width", type=_positive(int), default=plan.width, help="channels at full resolution")
+    parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
+    parser.add_argument("--width", type=positive(int), default=plan.width, help="channels at full resolution")
+    grow = "begin at half the width, and grow wider and deeper while training"
+    parser.add_argument("--grow", action=argparse.BooleanOptionalAction, default=plan.grow, help=grow)
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for checkpoint and picture")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
@@ -44,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"interrupted; {checkpoint} has the first {done} of {plan.epochs} epochs, --resume goes on from there")
         return INTERRUPTED
     result = arguments.out / f"{chosen.name}.png"
-    picture.save(result, chosen, training.predict_both_parts(), training.history)
+    picture.save(result, chosen, training.predict_both_parts(), training.history, training.events)
     print(f"held-out IoU {training.history[-1].held_out_iou:.3f}")
     print(f"picture: {result}")
     return 0
@@ -67,14 +70,3 @@ def _train(training: Training, checkpoint: Path) -> None:
         while len(training.history) < training.plan.epochs:
             training.run_epoch(shown)
             training.save(checkpoint)
-
-
-def _positive(kind: type[int] | type[float]) -> type[int] | type[float]:
-    def parse(text: str) -> int | float:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-        return value
-
-    parse.__name__ = kind.__name__  # what argparse calls it in its own messages
-    return parse  # type: ignore[return-value]

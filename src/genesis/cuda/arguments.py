@@ -16,6 +16,7 @@ from genesis.backends.cuda.array import DeviceArray, Storage
 from genesis.errors import DTypeError
 from genesis.shapes import is_contiguous
 
+_HOST = object()  # the mark of a tensor on the CPU: no launch is prepared for it, so the checks refuse it each time
 Read = Callable[[Any], tuple[Any, Any]]
 
 
@@ -26,6 +27,7 @@ class Operand(NamedTuple):
     dtype: str
     device: int | None  # index of the CUDA device; None: the CPU
     contiguous: bool
+    strides: tuple[int, ...]
     numel: int
     pointer: int
 
@@ -37,6 +39,9 @@ class Framework(Protocol):
         """(a mark that is equal only for tensors which every check treats alike, the address)."""
 
     def describe(self, tensor: Any) -> Operand: ...
+    def device_of(self, tensor: Any) -> int | None:
+        """The index of its CUDA device; None for the CPU."""
+
     def current_stream(self, device: int) -> int: ...
     def use_on(self, tensor: Any, stream: int) -> None:
         """The tensor's memory is reused only after what this stream does with it."""
@@ -46,19 +51,23 @@ class Framework(Protocol):
 
 
 class GenesisTensors:
+    current_stream = staticmethod(streams.current_handle)
+
     def read(self, tensor: Any) -> tuple[Any, Any]:
         handle = tensor.array.handle
         if type(handle) is DeviceArray:
             return handle.layout, handle.data_pointer
-        return None, 0  # on the CPU: refused by the checks
+        return _HOST, 0
 
     def describe(self, tensor: Any) -> Operand:
-        array = tensor.array
-        device = array.device.index if array.device.type == "cuda" else None
-        return Operand(self, array.dtype.name, device, array.is_contiguous, array.numel, array.data_pointer)
+        array, device = tensor.array, self.device_of(tensor)
+        return Operand(
+            self, array.dtype.name, device, array.is_contiguous, array.strides, array.numel, array.data_pointer
+        )
 
-    def current_stream(self, device: int) -> int:
-        return streams.current_handle(device)
+    def device_of(self, tensor: Any) -> int | None:
+        handle = tensor.array.handle
+        return handle.device_index if type(handle) is DeviceArray else None
 
     def use_on(self, tensor: Any, stream: int) -> None:
         tensor.array.handle.storage.record_stream(stream)
@@ -70,19 +79,22 @@ class GenesisTensors:
 class ForeignArrays:
     """Arrays of other libraries: shown to Genesis at each launch, and used on its current stream."""
 
+    current_stream = staticmethod(streams.current_handle)
+
     def read(self, tensor: Any) -> tuple[Any, Any]:
         array = _import(tensor)
-        return (None, 0) if array is None else ((self, array.layout), array.data_pointer)
+        return (_HOST, 0) if array is None else ((self, array.layout), array.data_pointer)
 
     def describe(self, tensor: Any) -> Operand:
         array = _import(tensor)
         if array is None:
-            return Operand(self, "unknown", None, True, 0, 0)
+            return Operand(self, "unknown", None, True, (), 0, 0)
         dense = is_contiguous(array.shape, array.strides)
-        return Operand(self, array.dtype.name, array.device_index, dense, array.size, array.data_pointer)
+        where = (array.dtype.name, array.device_index, dense, array.strides)
+        return Operand(self, *where, array.size, array.data_pointer)
 
-    def current_stream(self, device: int) -> int:
-        return streams.current_handle(device)
+    def device_of(self, tensor: Any) -> int | None:
+        return self.describe(tensor).device
 
     def use_on(self, tensor: Any, stream: int) -> None:
         """Its owner cannot be told; the caller keeps it until the stream is done."""
@@ -112,24 +124,27 @@ def array_of(tensor: Any) -> DeviceArray:
     assert operand.device is not None, "the checks have let pass a tensor on the CPU"
     if operand.dtype not in dtypes.BY_NAME:
         raise DTypeError(f"kernel: expected one of {', '.join(dtypes.BY_NAME)}, got a tensor of {operand.dtype}")
-    dtype, shape, strides = dtypes.BY_NAME[operand.dtype], tuple(tensor.shape), tuple(tensor.stride())
+    dtype, shape, strides = dtypes.BY_NAME[operand.dtype], tuple(tensor.shape), operand.strides
     stream = framework.current_stream(operand.device)
     storage = Storage.foreign(operand.pointer, operand.numel * dtype.itemsize, operand.device, stream, tensor)
     return DeviceArray(storage, shape, strides, 0, dtype)
 
 
 GENESIS, FOREIGN = GenesisTensors(), ForeignArrays()
-_readers: dict[type, Read] = {}
-
-
-def read(argument: Any) -> tuple[Any, Any]:
-    """(mark, what is packed for the kernel) of a tensor, a number or None."""
-    kind = type(argument)
-    return (_readers.get(kind) or _reader_of(kind))(argument)
+_frameworks: dict[type, Framework | None] = {}
+readers: dict[type, Read] = {}  # by the type of an argument
 
 
 def framework_of(kind: type) -> Framework | None:
     """The framework of a type of tensors; None for numbers and all else."""
+    try:
+        return _frameworks[kind]
+    except KeyError:
+        found = _frameworks[kind] = _find_framework(kind)
+        return found
+
+
+def _find_framework(kind: type) -> Framework | None:
     if issubclass(kind, Variable):
         return GENESIS
     if any(base.__name__ == "Tensor" and base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):
@@ -141,7 +156,8 @@ def framework_of(kind: type) -> Framework | None:
     return None
 
 
-def _reader_of(kind: type) -> Read:
+def reader_of(kind: type) -> Read:
+    """What gives (a mark, what is packed for the kernel) of a tensor, a number or None of this type."""
     framework = framework_of(kind)
     if framework is not None:
         reader: Read = framework.read
@@ -149,7 +165,7 @@ def _reader_of(kind: type) -> Read:
         reader = _read_none
     else:
         reader = _read_number
-    _readers[kind] = reader
+    readers[kind] = reader
     return reader
 
 

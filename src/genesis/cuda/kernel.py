@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.native.program import Program, base_name
 from genesis.backends.cuda.native.types import Pointer
 from genesis.cuda import arguments, launch_checks
-from genesis.cuda.arguments import Framework, Operand, framework_of
+from genesis.cuda.arguments import Framework, framework_of
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError
+from genesis.tensor import Tensor
 
 Grid = int | Sequence[int] | Callable[..., Any] | None
 
 _MOST_PREPARED = 4096  # launches that a kernel remembers
 _BLOCK = 256  # threads, where the caller does not say
 _UNKNOWN: Any = object()
+_modules: dict[tuple[Program, tuple[str, ...], int], Any] = {}  # what was loaded, for all kernels of a source
+driver.forget_on_switch(_modules.clear)
 
 
 class Kernel:
@@ -63,15 +67,23 @@ class Kernel:
         stream: Any = None,
         strided: bool = False,
     ) -> None:
-        if callable(grid):
+        if grid is not None and callable(grid):
             grid = grid(*args)
         marks: list[Any] = [grid, block, shared, strided]
         values: list[Any] = []
-        read = arguments.read
-        for arg in args:
-            mark, value = read(arg)
-            marks.append(mark)
-            values.append(value)
+        readers = arguments.readers
+        for arg in args:  # what GenesisTensors.read() does is written out: this is on the way of every launch
+            kind = type(arg)
+            if kind is int:
+                marks.append(int)
+                values.append(arg)
+            elif kind is Tensor and type(handle := arg.array.handle) is DeviceArray:
+                marks.append(handle._layout or handle.layout)
+                values.append(handle.data_pointer)
+            else:
+                mark, value = (readers.get(kind) or arguments.reader_of(kind))(arg)
+                marks.append(mark)
+                values.append(value)
         key: tuple[Any, ...] | None = tuple(marks)
         try:
             launch = self._prepared.get(key, _UNKNOWN)
@@ -85,7 +97,14 @@ class Kernel:
                 self._prepared[key] = launch
         if launch is not None:  # None: an empty grid
             try:
-                launch.run(args, values, stream)
+                run, device, frameworks, stream_of, written = launch
+                if stream is None and stream_of is not None:
+                    run(stream_of(device), values)
+                else:
+                    with ordered(args, frameworks, device, stream) as chosen:
+                        run(chosen, values)
+                for index, note_write in written:
+                    note_write(args[index])
                 return
             except (struct.error, OverflowError):  # a number that its type does not hold
                 pass
@@ -107,7 +126,12 @@ class Kernel:
         device = _device_of(operands)
         native = self._load(device)
         launch_checks.check_block(self.name, sizes, native.max_threads)
-        return _Launch(native.prepare(blocks, sizes, shared), device, operands, args, self._written)
+        frameworks: list[Framework] = list(dict.fromkeys(operand.framework for operand in operands)) or [
+            arguments.GENESIS
+        ]
+        stream_of = frameworks[0].current_stream if len(frameworks) == 1 else None
+        written = [(i, _framework(args[i]).note_write) for i in self._written if args[i] is not None]
+        return _Launch(native.prepare(blocks, sizes, shared), device, frameworks, stream_of, written)
 
     def _load(self, device: int) -> Any:
         """The function on a device; compiled if it is not yet."""
@@ -122,34 +146,23 @@ class Kernel:
 
             arch = f"sm_{active.properties(device).compute_capability}"
             entry = self._program.compiled(arch, self._expressions)
-            module = NativeModule(active, device, self._program.name, entry.cubin)
+            key = (self._program, self._expressions, device)
+            module = _modules.get(key)
+            if module is None:
+                module = _modules[key] = NativeModule(active, device, self._program.name, entry.cubin)
             slots = [kind.slot for kind in self._kinds]
             self._loaded[device] = module.function(entry.names.get(self.name, self.name), self.name, slots)
         return self._loaded[device]
 
 
-class _Launch:
-    """A checked launch: the grid, the stream, and what is to be noted afterwards."""
+class _Launch(NamedTuple):
+    """A checked launch."""
 
-    __slots__ = ("_device", "_frameworks", "_run", "_stream_of", "_written")
-
-    def __init__(
-        self, run: Any, device: int, operands: Sequence[Operand], args: Sequence[Any], written: Sequence[int]
-    ) -> None:
-        self._run, self._device = run, device
-        frameworks: list[Framework] = list(dict.fromkeys(operand.framework for operand in operands))
-        self._frameworks = frameworks or [arguments.GENESIS]
-        self._stream_of = self._frameworks[0].current_stream
-        self._written = [(i, _framework(args[i]).note_write) for i in written if args[i] is not None]
-
-    def run(self, args: Sequence[Any], values: Sequence[Any], stream: Any) -> None:
-        if stream is None and len(self._frameworks) == 1:
-            self._run(self._stream_of(self._device), values)
-        else:
-            with ordered(args, self._frameworks, self._device, stream) as handle:
-                self._run(handle, values)
-        for index, note_write in self._written:
-            note_write(args[index])
+    run: Callable[[int, Sequence[Any]], None]  # on a stream, with these values
+    device: int
+    frameworks: Sequence[Framework]
+    stream_of: Callable[[int], int] | None  # the current stream of a device; None: the tensors' libraries differ
+    written: Sequence[tuple[int, Callable[[Any], None]]]  # what is to be told that an argument has changed
 
 
 def _framework(tensor: Any) -> Framework:
@@ -158,7 +171,7 @@ def _framework(tensor: Any) -> Framework:
     return framework
 
 
-def _device_of(operands: Sequence[Operand]) -> int:
+def _device_of(operands: Sequence[arguments.Operand]) -> int:
     """Where the kernel runs: with its tensors; without any, on the current device."""
     from genesis.cuda.device import current_device
 

@@ -64,7 +64,7 @@ def _check_tensor(op: str, parameter: Parameter, kind: Pointer, value: Any, stri
         raise DTypeError(describe(op, parameter.name, expected, operand.dtype))
     if not (operand.contiguous or strided):
         expected = "a contiguous tensor (.contiguous() makes one; strided=True, if the kernel is told the strides)"
-        raise ShapeError(describe(op, parameter.name, expected, f"strides {tuple(value.stride())}"))
+        raise ShapeError(describe(op, parameter.name, expected, f"strides {operand.strides}"))
     if operand.numel and operand.pointer % kind.alignment:
         expected = f"an address divisible by {kind.alignment} ({parameter})"
         raise ShapeError(describe(op, parameter.name, expected, hex(operand.pointer)))

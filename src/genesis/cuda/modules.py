@@ -50,7 +50,7 @@ class Module:
         return [kernel.name for kernel in self._kernels.values()]
 
     def __getattr__(self, name: str) -> Kernel:
-        if name.startswith("__"):
+        if name.startswith("__") or "_kernels" not in vars(self):  # Python's own questions, as of copy()
             raise AttributeError(name)
         try:
             return self[name]

@@ -8,6 +8,7 @@ from typing import Any
 
 from genesis.backends.cuda import streams
 from genesis.cuda.arguments import Framework, framework_of
+from genesis.errors import DTypeError, describe
 
 
 @contextmanager
@@ -21,6 +22,10 @@ def ordered(args: Sequence[Any], frameworks: Sequence[Framework], device: int, s
         handle, *others = dict.fromkeys(framework.current_stream(device) for framework in frameworks)
     else:
         handle, others = getattr(stream, "cuda_stream", stream), []
+        if not isinstance(handle, int):
+            raise DTypeError(
+                describe("launch", "stream", "a stream of Genesis or PyTorch, or its address", repr(stream))
+            )
     here = streams.Stream(device, handle=handle)
     for other in others:
         here.wait_stream(streams.Stream(device, handle=other))

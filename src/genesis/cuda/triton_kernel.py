@@ -69,7 +69,7 @@ class TritonKernel:
             framework = framework_of(type(value))
             if framework is None:
                 continue
-            device = framework.describe(value).device
+            device = framework.device_of(value)
             if device is None:
                 raise DeviceError(describe(self.name, name, "a tensor on a CUDA device", "one on the CPU"))
             devices.setdefault(device, name)

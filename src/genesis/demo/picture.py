@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,20 @@ import numpy as np
 
 from genesis.demo.photograph import Photograph
 from genesis.demo.training import Epoch
+from genesis.growth import Event
 
 ACCENT = "#e4572e"
 
 
-def save(path: Path, photograph: Photograph, probabilities: np.ndarray, history: list[Epoch]) -> None:
+def save(
+    path: Path, photograph: Photograph, probabilities: np.ndarray, history: list[Epoch], events: Sequence[Event] = ()
+) -> None:
     """Write a PNG with four panels.
 
     Args:
         probabilities: (H, W), of each pixel to belong to an object; objects are where it exceeds one half.
         history: an entry per epoch, for the curves.
+        events: when the network grew, marked in the curves.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -30,7 +35,7 @@ def save(path: Path, photograph: Photograph, probabilities: np.ndarray, history:
     _show(panels[0, 0], photograph, photograph.image, "photograph; right of the line is held out")
     _show(panels[0, 1], photograph, photograph.mask, "mask to learn from and to compare with")
     _show(panels[1, 0], photograph, _overlay(photograph.image, found), "what the network found")
-    _curves(panels[1, 1], history)
+    _curves(panels[1, 1], history, events)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".partial.png")
     canvas.print_figure(temporary, format="png", dpi=75)
@@ -51,13 +56,17 @@ def _overlay(image: np.ndarray, found: np.ndarray) -> np.ndarray:
     return np.where(found[..., None], 0.55 * grey + 0.45 * tint, grey)
 
 
-def _curves(panel: Any, history: list[Epoch]) -> None:
+def _curves(panel: Any, history: list[Epoch], events: Sequence[Event]) -> None:
     epochs = range(1, len(history) + 1)
     panel.plot(epochs, [epoch.loss for epoch in history], "o-", color="black", markersize=3, label="loss")
     panel.plot(
         epochs, [epoch.held_out_iou for epoch in history], "o-", color=ACCENT, markersize=3, label="held-out IoU"
     )
     panel.set_ylim(0, 1)
+    for event in events:
+        panel.axvline(event.epoch + 0.5, color="grey", linestyle="--", linewidth=1)
+        label = f"{event.parameters / 1000:.0f}k parameters"
+        panel.text(event.epoch + 0.6, 0.3, label, rotation=90, color="grey", fontsize=8)
     panel.set_xlabel("epoch")
     panel.grid(alpha=0.3)
     panel.legend(loc="center right")

@@ -27,6 +27,10 @@ class PlainProgress:
     def step(self, loss: float, iou: float) -> None:
         """A step is done; loss and IoU are those on its crops."""
 
+    def event(self, text: str) -> None:
+        """Something happened between two epochs."""
+        print(text, flush=True)
+
     def end_epoch(self, loss: float, held_out_iou: float) -> None:
         self.done += 1
         each = (time.perf_counter() - self._start) / (self.done - self._started_after)
@@ -70,6 +74,9 @@ class BarProgress(PlainProgress):
     def step(self, loss: float, iou: float) -> None:
         self._bars.update(self._epoch, advance=1, numbers=f"loss {loss:.4f}  IoU {iou:.3f}")
         self._bars.advance(self._all)
+
+    def event(self, text: str) -> None:
+        self._bars.console.print(text, highlight=False, markup=False)
 
     def end_epoch(self, loss: float, held_out_iou: float) -> None:
         self.done += 1

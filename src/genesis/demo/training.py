@@ -1,4 +1,4 @@
-"""The training of the demo: a U-Net on random crops of one photograph, and a checkpoint after each epoch."""
+"""The training of the demo: a growing U-Net on random crops of one photograph, and a checkpoint after each epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 import genesis
 import genesis.nn.functional as F
-from genesis import checkpoint, models, optim
+from genesis import checkpoint, growth, models, nn, optim
 from genesis.demo import crops
 from genesis.demo.photograph import Photograph
 from genesis.demo.progress import PlainProgress
@@ -31,6 +31,12 @@ class Plan:
     seed: int = 0
     lr: float = 0.01
     width: int = 16
+    grow: bool = True
+
+    @property
+    def growth_epochs(self) -> tuple[int, int]:
+        """After how many epochs the network becomes wider, and deeper."""
+        return max(1, self.epochs // 4), max(2, self.epochs // 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +58,26 @@ class Training:
         self._seen, self._held_out = photograph.training_part(), photograph.held_out_part()
         self._mean, self._deviation = float(self._seen.image.mean()), float(self._seen.image.std()) + 1e-6
         genesis.manual_seed(plan.seed)
-        self.model = models.create("unet", width=plan.width, depth=DEPTH).to(device)
+        width = (plan.width + 1) // 2 if plan.grow else plan.width
+        self.model = models.create("unet", width=width, depth=DEPTH).to(device)
         self._optimizer = optim.AdamW(self.model.parameters(), lr=plan.lr)
         self._schedule = self._new_schedule()
+        self._growths = growth.Schedule(
+            self.model,
+            self._optimizer,
+            [self._widen, self._deepen] if plan.grow else [],
+            when=lambda curve: len(curve) >= plan.growth_epochs[self._growths.done],
+            example=genesis.zeros(2, 1, CROP_SIZE // 2, CROP_SIZE // 2, device=device),
+            seed=plan.seed,
+        )
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
     def run_epoch(self, progress: PlainProgress) -> Epoch:
-        """Train on plan.steps batches of crops, then look at the held-out part."""
+        """Grow if it is time, train on plan.steps batches of crops, then look at the held-out part."""
+        if self.history:
+            for event in self._growths.step(self.history[-1].held_out_iou, self.history[-1].loss):
+                progress.event(str(event))
         progress.begin_epoch(self.plan.steps)
         # Each epoch draws from a stream of its own, so that one can go on from any checkpoint with the same crops.
         generator = np.random.default_rng([self.plan.seed, len(self.history)])
@@ -93,6 +111,27 @@ class Training:
             return part / WARM_UP if part < WARM_UP else (1 + math.cos(math.pi * (part - WARM_UP) / (1 - WARM_UP))) / 2
 
         return optim.lr_scheduler.LambdaLR(self._optimizer, factor, last_epoch=done - 1)
+
+    # --- growing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> list[growth.Event]:
+        """How the network grew."""
+        return self._growths.events
+
+    def _widen(self, model: nn.Module) -> None:
+        """Every layer gets the channels of a U-Net of plan.width."""
+        for level in range(DEPTH):
+            names = [f"encoder.{level}.0.0", f"encoder.{level}.1.0"]
+            if level < DEPTH - 1:
+                names += [f"upsample.{level}", f"decoder.{level}.0.0", f"decoder.{level}.1.0"]
+            wanted = self.plan.width * 2**level
+            growth.grow_width(model, [n for n in names if model.get_submodule(n).out_channels < wanted], wanted)
+
+    @staticmethod
+    def _deepen(model: nn.Module) -> None:
+        """The coarsest level gets a residual block."""
+        growth.grow_depth(model, f"encoder.{DEPTH - 1}")
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -128,13 +167,15 @@ class Training:
         Raises: CheckpointError: no checkpoint of this training with this plan.
         """
         state = checkpoint.load(path)
-        if not {"model", "optimizer", "plan", "history"} <= set(state):
+        if not {"model", "optimizer", "growth", "schedule", "plan", "history"} <= set(state):
             raise CheckpointError(f"{path}: expected a checkpoint of genesis demo, got one with {', '.join(state)}")
         saved, mine = state["plan"], dataclasses.asdict(self.plan)
         different = [name for name in mine if name != "epochs" and saved[name] != mine[name]]
         if different:
-            options = " ".join(f"--{name} {saved[name]}" for name in different)
+            options = " ".join(_option(name, saved[name]) for name in different)
             raise CheckpointError(f"{path} is of a training with other settings; resume it with {options}")
+        growth.replay(self.model, state["growth"], self._optimizer)
+        self._growths.load_state_dict(state["schedule"])
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.history = [Epoch(**epoch) for epoch in state["history"]]
@@ -143,10 +184,20 @@ class Training:
     def _state(self) -> dict[str, object]:
         return {
             "model": self.model.state_dict(),
+            "normalization": {"mean": [self._mean], "std": [self._deviation]},  # for `genesis segment`
             "optimizer": self._optimizer.state_dict(),
+            "growth": growth.history(self.model).state_dict(),
+            "schedule": self._growths.state_dict(),
             "plan": dataclasses.asdict(self.plan),
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
         }
+
+
+def _option(name: str, value: object) -> str:
+    """An option of the command line that gives a plan this value."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
 
 
 def intersection_over_union(found: np.ndarray, mask: np.ndarray) -> float:

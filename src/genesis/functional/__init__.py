@@ -42,12 +42,6 @@ from genesis.functional.conversion import clone as clone
 from genesis.functional.conversion import contiguous as contiguous
 from genesis.functional.conversion import pin_memory as pin_memory
 from genesis.functional.conversion import to_device as to_device
-from genesis.functional.convolve import conv as conv
-from genesis.functional.convolve import conv_into as conv_into
-from genesis.functional.convolve import conv_output_shape as conv_output_shape
-from genesis.functional.convolve import transposed_conv as transposed_conv
-from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
-from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional.dense import linear as linear
 from genesis.functional.einsum import einsum as einsum
 from genesis.functional.elementwise import add as add

@@ -42,7 +42,8 @@ def conv_bn_relu(
         activation: "relu" or None.
     Returns: (N, K, P, Q), dtype of input.
     Raises: ValueError: as conv2d and batch_norm; the residual's shape differs.
-    Grad: input, weight, bias, gamma, beta, residual. Saves input, weight, the convolution's output and the result.
+    Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and what the
+        backend wants: the convolution's output or less, and one bit per element where it can't tell the ReLU's mask.
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
 
     Example:
@@ -86,7 +87,7 @@ class ConvBNReLU(ArrayFunction):
         input = input.contiguous(channels_last=True)
         if residual is not None:
             residual = residual.to(input.dtype)
-        y, conv_output, mean, inverse_std = input.conv_bn_relu(
+        y, mean, inverse_std, *kept = input.conv_bn_relu(
             weight, bias, gamma, beta, *running, residual, training, momentum, eps, *geometry, activation
         )
         if training:
@@ -96,16 +97,13 @@ class ConvBNReLU(ArrayFunction):
         else:
             mean = running[0]  # the array itself, so that a change of it before backward is noticed
         if any(ctx.needs_input_grad):
-            ctx.save(input, weight, gamma, conv_output, mean, inverse_std, y)
+            ctx.save(input, weight, bias, gamma, beta, mean, inverse_std, *kept)
             ctx.options = (training, *geometry, activation)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        input, weight, gamma, conv_output, mean, inverse_std, y = ctx.saved
-        return grad.conv_bn_relu_backward(
-            input, weight, gamma, conv_output, mean, inverse_std, y, *ctx.options, ctx.needs_input_grad
-        )
+        return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad)
 
 
 def fold_batch_norm(

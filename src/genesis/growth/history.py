@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -36,7 +37,9 @@ class Step:
 
     def text(self) -> str:
         """What was done, in words."""
-        return "; ".join(_sentence(operation) for operation in self.operations) or "nothing"
+        kinds = [(kind, list(some)) for kind, some in itertools.groupby(self.operations, lambda o: o["operation"])]
+        told = [_sentence(some[0]) if len(some) == 1 else f"{kind} of {len(some)} layers" for kind, some in kinds]
+        return "; ".join(told) or "nothing"
 
     def record(self) -> dict[str, Any]:
         """All that replay() needs, as plain values."""

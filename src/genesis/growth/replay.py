@@ -51,7 +51,7 @@ def replay(
     try:
         for step in log["steps"]:
             example = tuple(_zeros(model, given) for given in step["example"] or ())
-            with transaction(model, optimizers, example=example or None, averages=copies, keep=False):
+            with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False):
                 for operation in step["operations"]:
                     arguments = {key: value for key, value in operation.items() if key != "operation"}
                     _operation(operation["operation"])(model, **arguments)

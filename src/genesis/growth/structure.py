@@ -158,7 +158,8 @@ def _twins(opened: Transaction, beside: Module, build: Callable[[dict[str, Any]]
     parameter = _neighbour(beside)
     like = next(opened.model.parameters()) if parameter is None else parameter
     place = {"device": like.device, "dtype": like.dtype}
-    new = [build(place).train(beside.training) for _ in (opened.model, *opened.averages)]
+    with opened.random(like.device):
+        new = [build(place).train(beside.training) for _ in (opened.model, *opened.averages)]
     for twin in new[1:]:
         twin.load_state_dict(new[0].state_dict())
     return new

@@ -16,6 +16,7 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
 from genesis.growth.snapshot import Snapshot
+from genesis.ndarray import Device
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.optim.optimizer import Optimizer
@@ -77,12 +78,26 @@ class Transaction:
         path, _, member = name.rpartition(".")
         found: list[Tensor] = []
         for network in (self.model, *self.averages):
-            part = dict(network.named_modules(remove_duplicate=False)).get(path)
-            tensor = None if part is None else part._parameters.get(member, part._buffers.get(member))
-            if tensor is None:
-                raise GrowthError(describe("growth", "averages", "copies of the network", f"one without '{name}'"))
+            try:
+                part = network.get_submodule(path)
+                tensor = part._parameters[member] if member in part._parameters else part._buffers[member]
+            except (AttributeError, KeyError):
+                message = describe("growth", "averages", "copies of the network", f"one without '{name}'")
+                raise GrowthError(message) from None
+            assert tensor is not None
             found.append(tensor)
         return found
+
+    @contextlib.contextmanager
+    def random(self, device: Device) -> Iterator[None]:
+        """Draw from this transaction's generator what layers draw when they are made; Genesis' own is left alone."""
+        before = [(place, genesis.get_rng_state(place)) for place in (genesis.device("cpu"), device)]
+        genesis.manual_seed(int(self.generator.integers(2**31)))
+        try:
+            yield
+        finally:
+            for place, random_state in before:
+                genesis.set_rng_state(random_state, place)
 
     def adopt(self, parameters: Iterable[Parameter], neighbour: Parameter | None) -> None:
         """Have the optimizer that learns neighbour learn these parameters too, with the same options."""

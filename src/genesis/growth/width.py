@@ -131,8 +131,9 @@ def _layers(
         names = [name_of(op, opened.model, place) for place in listed]
     done: set[tuple[Any, ...]] = set()
     for name in names:
-        part, group = opened.map.made_by(name)
-        sites = opened.map.sites_of(group.index)
+        mapped = opened.map
+        part, group = mapped.made_by(name)
+        sites = mapped.sites_of(group.index)
         if not sites:
             raise GrowthError(describe(op, "where", "a layer whose channels are made by parameters", name))
         first = (sites[0].names, sites[0].dim)  # the numbers of groups may change from step to step

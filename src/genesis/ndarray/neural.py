@@ -37,7 +37,7 @@ class NeuralOps:
     ) -> Any:
         return call("conv_weight_grad", self, input, weight_shape, stride, padding, dilation, groups)
 
-    def conv_bn_relu(self, weight: Any, *args: Any) -> tuple[Any, Any, Any, Any]:
+    def conv_bn_relu(self, weight: Any, *args: Any) -> tuple[Any, ...]:
         return call("conv_bn_relu", self, weight, *args)
 
     def conv_bn_relu_backward(self, input: Any, weight: Any, *args: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -383,6 +384,27 @@ class Module:
         Raises: CheckpointError: the keys or the shapes do not fit; the message shows the closest names.
         """
         return state.load(self, state_dict, strict, assign)
+
+    def load(self, path: str | os.PathLike[str], strict: bool = True) -> state.IncompatibleKeys:
+        """Take over the values in a file; all of them, or none if they do not fit.
+
+        Args:
+            path: what genesis.save() or torch.save() wrote, or any safetensors file: a state_dict, or a training's
+                file with one under "model", "state_dict" or "model_state_dict". torchvision's files fit its models.
+                Pickled code is never run. Keys that all begin with "module." lose it.
+            strict: as of load_state_dict.
+        Returns: the missing and the unexpected keys.
+        Raises: CheckpointError: the file is damaged, or the keys or the shapes do not fit; the message shows the
+            closest names. FileNotFoundError: there is no such file.
+
+        Example:
+            >>> import tempfile
+            >>> path = tempfile.mkdtemp() + "/linear.safetensors"
+            >>> genesis.save(nn.Linear(2, 1), path)
+            >>> nn.Linear(2, 1).load(path)
+            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+        """
+        return self.load_state_dict(state.weights_in(state.read(path), path), strict)
 
     # --- text ---------------------------------------------------------------------------------------------------------
 

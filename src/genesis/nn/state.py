@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from genesis import checkpoint
 from genesis.autograd import no_grad
 from genesis.errors import CheckpointError, DTypeError, describe
-from genesis.interop import from_dlpack
+from genesis.interop import from_dlpack, load_torch
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ _NUM_SHOWN = 10  # faults of a kind in one message
 
 # PyTorch's batch norm counts its batches only since 0.4.1; a checkpoint without the counter is whole.
 _MAY_BE_MISSING = "num_batches_tracked"
+
+# Under which names the files of whole trainings keep the model's state.
+_ENTRIES = ("model", "state_dict", "model_state_dict")
+_DATA_PARALLEL = "module."  # what PyTorch's parallel wrappers put before each key
 
 
 class IncompatibleKeys(NamedTuple):
@@ -65,6 +71,24 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
             else:
                 own[key].copy_(value)
     return IncompatibleKeys(missing, unexpected)
+
+
+def read(path: str | os.PathLike[str]) -> Any:
+    """What is in a file of Genesis', of safetensors or of PyTorch (tensors and plain values only)."""
+    return load_torch(path) if checkpoint.is_torch_file(path) else checkpoint.load(path)
+
+
+def weights_in(content: Any, path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The model's state in what read() gave: all of it, or its entry in the file of a training."""
+    for entry in _ENTRIES:
+        if isinstance(content, Mapping) and isinstance(content.get(entry), Mapping):
+            content = content[entry]
+    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
+        kind = f"entries {', '.join(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
+        raise CheckpointError(f"{path}: expected a model's state, names and tensors, got {kind}")
+    if all(key.startswith(_DATA_PARALLEL) for key in content):
+        return {key.removeprefix(_DATA_PARALLEL): value for key, value in content.items()}
+    return dict(content)
 
 
 def unknown_name(op: str, kind: str, name: str, known: Iterable[str]) -> str:

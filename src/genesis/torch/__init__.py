@@ -1,1 +1,11 @@
-"""Genesis inside PyTorch programs: what works on PyTorch's own tensors and with its autograd."""
+"""Genesis inside PyTorch programs: fused layers for its models, and ops of your own on its tensors.
+
+    model = genesis.torch.fuse(model)
+
+finds convolution → batch norm (→ sum) → ReLU in a torch.nn.Module and runs each as one op, in training and inference.
+Parameters, names, state_dict keys and the class of the model stay; print(model.fusion) says what was found.
+"""
+
+from genesis.torch.fusing import fuse as fuse
+from genesis.torch.modules import ConvBNReLU as ConvBNReLU
+from genesis.torch.modules import conv_bn_relu as conv_bn_relu

@@ -20,8 +20,12 @@ class TorchTensors:
 
     def describe(self, tensor: Any) -> Operand:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        device = tensor.get_device() if tensor.is_cuda else None
-        return Operand(self, dtype, device, tensor.is_contiguous(), tensor.numel(), tensor.data_ptr())
+        device = self.device_of(tensor)
+        strides = tuple(tensor.stride())
+        return Operand(self, dtype, device, tensor.is_contiguous(), strides, tensor.numel(), tensor.data_ptr())
+
+    def device_of(self, tensor: Any) -> int | None:
+        return tensor.get_device() if tensor.is_cuda else None
 
     def current_stream(self, device: int) -> int:
         if _raw_stream is None:

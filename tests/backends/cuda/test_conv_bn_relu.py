@@ -66,7 +66,7 @@ def test_conv_bn_relu(
 
     array = {name: put(given.get(name)) for name in NAMES}
     on_device = [put(value) for value in running]
-    y, x, mean, inverse_std = cuda.conv_bn_relu(
+    y, mean, inverse_std, x, passed = cuda.conv_bn_relu(
         *(array[name] for name in NAMES[:5]), *on_device, array["residual"],
         training, MOMENTUM, EPS, *GEOMETRY, activation,
     )  # fmt: skip
@@ -81,7 +81,8 @@ def test_conv_bn_relu(
     names = [name for name in NAMES if name in given]
     wanted = dict(zip(names, torch.autograd.grad(expected, [wide[n] for n in names], grad.double()), strict=True))
     needs = tuple(name in given for name in NAMES)
-    saved = (array["input"], array["weight"], array["gamma"], x, mean, inverse_std, y, training, *GEOMETRY, activation)
+    operands_of_forward = [array[name] for name in NAMES[:5]]
+    saved = (*operands_of_forward, mean, inverse_std, x, passed, training, *GEOMETRY, activation)
     grads = cuda.conv_bn_relu_backward(put(grad), *saved, needs)
     for name, result in zip(NAMES, grads, strict=True):
         assert (result is None) == (name not in given)
@@ -99,7 +100,7 @@ def test_statistics_of_a_large_mean(cuda: Backend, put: Put, get: Get) -> None:
     torch.manual_seed(0)
     x = 1e4 + torch.randn(4, 3, 40, 40)
     weight = torch.eye(3).reshape(3, 3, 1, 1)
-    _, _, mean, inverse_std = cuda.conv_bn_relu(
+    _, mean, inverse_std, *_ = cuda.conv_bn_relu(
         put(x), put(weight), None, None, None, None, None, None, True, 0.1, 0.0, (1, 1), (0, 0), (1, 1), 1, None
     )
     torch.testing.assert_close(get(mean).double(), x.double().mean((0, 2, 3)), rtol=1e-7, atol=0)

@@ -17,7 +17,7 @@ import genesis
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.cuda_driver import _check
-from genesis.errors import DTypeError
+from genesis.errors import DeviceError, DTypeError, ShapeError
 from genesis.settings import override
 from tests.backends.cuda.test_cuda_driver import arguments
 
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(64) nothing() {}
 class Gpu:
     """Stands in for a CudaDriver: all of a GPU that loading and launching ask for."""
 
-    name = "cuda"
+    name = "stand-in"  # pools of memory are kept by this name
     watch_launches = False
     dlpack_device_type = 1
 
@@ -99,6 +99,10 @@ def test_arguments_grid_and_block(gpu: Gpu, module: genesis.cuda.Module) -> None
     launch = gpu.launches[-1]
     assert (launch.grid, launch.block, launch.shared) == ((4, 5, 1), (8, 4, 2), 100)
     assert launch.values[0] == 0
+    with pytest.raises(
+        DeviceError, match="argument 'x': expected a tensor on a CUDA device"
+    ):  # which is no null pointer
+        module.mixed(genesis.ones(600), out, 1, 1, False, 0, 0, grid=[4, 5], block=(8, 4, 2), shared=100)
     module.mixed(x, out, 10, 1, False, 0, 0, grid=lambda x, out, n, *rest: (n, x.numel()))
     assert gpu.launches[-1].grid == (10, 600, 1)
     module.nothing()
@@ -117,6 +121,10 @@ def test_streams(gpu: Gpu, module: genesis.cuda.Module) -> None:
     assert side.cuda_stream in x.array.handle.storage._others  # freed, it waits for the stream
     module.mixed(x, x, 1, 1, False, 0, 0, stream=77)
     assert gpu.launches[-1].stream == 77
+    with pytest.raises(
+        DTypeError, match=r"launch: argument 'stream': expected a stream of Genesis or PyTorch, .* got 'x'"
+    ):
+        module.mixed(x, x, 1, 1, False, 0, 0, stream="x")
 
 
 def test_a_repeated_call_is_only_looked_up(
@@ -198,6 +206,8 @@ def test_arrays_of_other_libraries(gpu: Gpu, module: genesis.cuda.Module) -> Non
     assert [launch.values[:2] for launch in gpu.launches] == [[x.data_ptr()] * 2] * 2
     with pytest.raises(DTypeError, match=r"argument 'x': expected a float32 tensor .*, got float64"):
         module.mixed(x.double().array.handle, x, 1, 1, False, 0, 0)
+    with pytest.raises(ShapeError, match=r"argument 'x': expected a contiguous tensor .*, got strides \(1, 3\)"):
+        module.mixed(genesis.ones(2, 3, device="cuda").t().array.handle, x, 1, 1, False, 0, 0)
     strange = type("Strange", (), {"__cuda_array_interface__": {"typestr": "<c8", "data": (0, 0), "shape": (1,)}})
     with pytest.raises(DTypeError, match=r"from_array_interface: argument 'source': expected a dtype .*, got <c8"):
         module.mixed(strange(), x, 1, 1, False, 0, 0)

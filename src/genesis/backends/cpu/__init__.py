@@ -16,12 +16,13 @@ from genesis.backends.cpu import (
     pooling,
     random,
     reduction,
+    replay,
     storage,
 )
 
 MODULES = (
     storage, order, elementwise, activation, reduction, linalg, indexing, random,
-    conv, pooling, norm, attention, loss, optimizer,
+    conv, pooling, norm, attention, loss, optimizer, replay,
 )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
+from genesis.backends.cpu import winograd
+from genesis.backends.cpu.winograd import WinogradWeight
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -24,22 +26,28 @@ def conv_input_grad(
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     if bias is not None:
-        # What the stride leaves open of the result's size.
-        open_sizes = [
-            size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
-            for size, n, k, s, p, d in zip(
-                input_shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
-            )
-        ]
+        extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
         wide = _accumulator(grad.dtype, dilation)
         operands = (_channels_last(grad).to(wide), weight.to(wide), bias.to(wide))
-        return torch.conv_transpose2d(*operands, stride, padding, open_sizes, groups, dilation).to(grad.dtype)
+        return torch.conv_transpose2d(*operands, stride, padding, extra, groups, dilation).to(grad.dtype)
     wide = _accumulator(grad.dtype, dilation)
     # Its values don't count, but its order in memory becomes that of the result.
     input = torch.empty(input_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (True, False, False))
     grads = aten.convolution_backward(_channels_last(grad).to(wide), input, weight.to(wide), *options)
     return grads[0].to(grad.dtype)
+
+
+def open_sizes(
+    grad_shape: Shape, weight_shape: Shape, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
+) -> list[int]:
+    """What the stride leaves open of the size of a transposed convolution's result."""
+    return [
+        size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
+        for size, n, k, s, p, d in zip(
+            input_shape[2:], grad_shape[2:], weight_shape[2:], stride, padding, dilation, strict=True
+        )
+    ]
 
 
 def conv_weight_grad(
@@ -67,7 +75,7 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
     eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
     y, mean, inverse_std = torch.native_batch_norm(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
@@ -78,19 +86,25 @@ def conv_bn_relu(
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     if residual is not None:
         y.add_(residual)
-    if activation == "relu":
-        y.relu_()
-    return y, conv_output, mean, inverse_std
+    if activation is None:
+        return y, mean, inverse_std, conv_output, None
+    return (
+        y.relu_(),
+        mean,
+        inverse_std,
+        conv_output,
+        y,
+    )  # which the layer that takes y in keeps too: no memory of its own
 
 
 def conv_bn_relu_backward(
-    grad: Tensor, input: Tensor, weight: Tensor, gamma: Tensor | None, conv_output: Tensor, mean: Tensor,
-    inverse_std: Tensor, y: Tensor, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    activation: str | None, needs: tuple[bool, ...],
+    grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,
+    padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    if activation == "relu":
-        grad = aten.threshold_backward(grad, y, 0)
+    if passed is not None:
+        grad = aten.threshold_backward(grad, passed, 0)
     grad_residual = grad if needs_residual else None
     # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
     running = (None, None) if training else (mean, inverse_std.reciprocal().square())
@@ -110,9 +124,11 @@ def conv_bn_relu_backward(
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight in oneDNN's own blocked layout, and what a convolution with it needs to know."""
+    """A weight in oneDNN's own blocked layout, or in Winograd's where that is faster, and what a convolution with it
+    needs to know."""
 
     weight: Tensor
+    winograd: WinogradWeight | None
     bias: Tensor | None
     stride: Pair
     padding: Pair
@@ -123,16 +139,22 @@ class PackedWeight:
 def conv_prepack(
     weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> PackedWeight:
-    if weight.dtype is torch.float32:
+    tiles = None
+    if winograd.pays(weight, input_shape, stride, padding, dilation, groups):
+        tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # weight stays as it is for other shapes
+    elif weight.dtype is torch.float32:
         weight = mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, input_shape)
-    return PackedWeight(weight, bias, stride, padding, dilation, groups)
+    return PackedWeight(weight, tiles, bias, stride, padding, dilation, groups)
 
 
 def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
     p = packed
     input = _channels_last(input)
     if not p.weight.is_mkldnn:
-        y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
+        if p.winograd is not None and input.shape == p.winograd.input_shape:
+            y = winograd.convolve(input, p.winograd)
+        else:
+            y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
         y = y if residual is None else y.add_(residual)
         return y.relu_() if activation == "relu" else y
     geometry = (p.padding, p.stride, p.dilation, p.groups)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,6 +223,29 @@ def pool(device: int = 0) -> Pool:
     return found
 
 
+class _Lender(threading.local):
+    allocate: Callable[[int, int], tuple[int, object]] | None = None
+
+
+_lender = _Lender()
+
+
+@contextmanager
+def lent_by(allocate: Callable[[int, int], tuple[int, object]]) -> Iterator[None]:
+    """New arrays of this thread take their memory from another library's allocator, inside the with block.
+
+    Args:
+        allocate: (bytes, device) → address, and the object that keeps that memory alive. It must be usable in the
+            order of the current stream at once, and after the object is gone the library must reuse it only in that
+            order.
+    """
+    before, _lender.allocate = _lender.allocate, allocate
+    try:
+        yield
+    finally:
+        _lender.allocate = before
+
+
 class Storage:
     """One block of device memory; it lives as long as any array that shows a part of it."""
 
@@ -231,6 +256,12 @@ class Storage:
         self.nbytes, self.device_index, self.stream = nbytes, device_index, stream
         self._others: tuple[int, ...] = ()
         self._block: Block | None = None
+        self._owner = None
+        if _lender.allocate is not None:
+            self.pointer, self._owner = _lender.allocate(nbytes, device_index)
+            if driver.get().watches_memory:
+                driver.get().note_use(self.pointer, nbytes, fresh=False)
+            return
         self._pool = found = _active.get(device_index) or pool(device_index)
         self._block = block = found.allocate(nbytes, stream)
         self.pointer = block.pointer
@@ -244,6 +275,11 @@ class Storage:
         if driver.get().watches_memory:
             driver.get().note_use(pointer, nbytes, fresh=False)
         return storage
+
+    @property
+    def owner(self) -> object:
+        """What keeps the memory alive where it is someone else's, else None."""
+        return self._owner
 
     def __del__(self) -> None:
         block = self._block

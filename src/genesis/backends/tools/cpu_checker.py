@@ -113,7 +113,34 @@ def _norm_backward(cpu: Backend, op: str, *args: Any) -> Any:
     return getattr(cpu, op)(*map(widened, args))
 
 
+def _conv_bn_relu_backward(cpu: Backend, op: str, grad: Any, input: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+    """From a convolution's output of the CPU's own; where the ReLU let through is taken over."""
+    gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest
+    conv_output = cpu.conv_forward(input, weight, bias, *options[1:])
+    if activation is not None:
+        passed = _passed(cpu, conv_output, mean, inverse_std, gamma, beta, passed)
+    saved = (input, weight, bias, gamma, beta, mean, inverse_std, conv_output, passed)
+    return cpu.conv_bn_relu_backward(grad, *saved, *options, activation, needs)
+
+
+def _passed(cpu: Backend, x: Any, mean: Any, inverse_std: Any, gamma: Any, beta: Any, bits: Any) -> Any:
+    """Positive where the ReLU let through: from one bit per element, channels innermost, or from the norm's output."""
+    if bits is None:
+        identity = [cpu.view(v, (1, v.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(v)) for v in (mean, inverse_std)]
+        y = cpu.mul(cpu.sub(cpu.cast(x, cpu.dtype(mean)), identity[0]), identity[1])
+        for vector, combine in ((gamma, cpu.mul), (beta, cpu.add)):
+            if vector is not None:
+                wide = cpu.cast(vector, cpu.dtype(mean))
+                y = combine(y, cpu.view(wide, (1, wide.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(wide)))
+        return y
+    num_images, num_channels, height, width = x.shape
+    rows = np.unpackbits(np.ascontiguousarray(cpu.to_cpu(bits)), axis=1, bitorder="little")[:, :num_channels]
+    images = rows.reshape(num_images, height, width, num_channels).transpose(0, 3, 1, 2)
+    return cpu.cast(cpu.from_cpu(np.ascontiguousarray(images)), cpu.dtype(x))
+
+
 _REFERENCES: dict[str, Callable[..., Any]] = {
+    "conv_bn_relu_backward": _conv_bn_relu_backward,
     "attention_backward": _attention_backward,
     **dict.fromkeys(
         ("batch_norm_backward", "layer_norm_backward", "group_norm_backward", "rms_norm_backward"), _norm_backward

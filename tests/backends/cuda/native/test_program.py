@@ -118,7 +118,7 @@ def test_a_changed_header_compiles_again(
 def test_another_compiler_compiles_again(cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     make().compiled("sm_90", ("fill",))
     fresh(monkeypatch)
-    monkeypatch.setattr(nvrtc, "identity", lambda: "a newer one")
+    monkeypatch.setattr(nvrtc, "identity", lambda headers: "a newer one")
     make().compiled("sm_90", ("fill",))
     assert len(compilations) == 2
 
@@ -262,6 +262,12 @@ def test_a_missing_header(header: str, hint: str) -> None:
 def test_what_the_compiler_does_not_know(arch: str, options: tuple[str, ...], problem: str) -> None:
     with pytest.raises(CompileError, match=problem):
         nvrtc.compile_cubin(PLAIN, "mine.cu", arch, options, (), ())
+
+
+def test_an_empty_log_leaves_pythons_own_bytes_alone() -> None:
+    """bytes of length 1 are shared by the whole process; the compiler's log of nothing is a single zero."""
+    nvrtc.compile_cubin(PLAIN, "mine.cu", "sm_90", (), (), ())
+    assert [bytes([code])[0] for code in range(256)] == list(range(256))
 
 
 def test_warnings_are_shown(cache: Path) -> None:

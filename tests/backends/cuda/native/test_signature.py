@@ -109,6 +109,21 @@ def test_typedefs() -> None:
     assert (x.dtypes, n.high, y.dtypes, y.writable) == (("float32",), (1 << 64) - 1, ("float32",), False)
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [((), "float32"), (("-Dscalar=double",), "float64"), (("--define-macro=scalar=__half", "-DN=4"), "float16")],
+)
+def test_macros_that_stand_for_a_type(options: tuple[str, ...], dtype: str) -> None:
+    source = "#ifndef scalar\n#define scalar float\n#endif\n#define N 3\n__global__ void f(const scalar* x) {}"
+    kernels, aliases = signature.find([source], options)
+    (x,) = kernels["f"].kinds("f", aliases)
+    assert isinstance(x, Pointer)
+    assert x.dtypes == (dtype,)
+    either = "#if A\n#define scalar float\n#else\n#define scalar double\n#endif\n__global__ void f(scalar x) {}"
+    kernels, aliases = signature.find([either])
+    assert isinstance(kernels["f"].kinds("f", aliases)[0], Unsupported)
+
+
 def test_a_typedef_of_itself_ends() -> None:
     kernels, aliases = signature.find(["using a = b; using b = a; __global__ void f(a x) {}"])
     assert isinstance(kernels["f"].kinds("f", aliases)[0], Unsupported)

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from genesis import dtypes
 from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
+from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
+from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
 _FALLBACK = DirectFamily()
-FAMILIES: tuple[Family, ...] = (CudnnFamily(), WgmmaFamily(), _FALLBACK)
+FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), FewChannelsFamily(), CudnnFamily(), WgmmaFamily(), _FALLBACK)
 
 
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:

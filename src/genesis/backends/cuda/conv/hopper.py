@@ -1,22 +1,17 @@
-"""What the Hopper kernels in CUDA C++ (native/) have in common: compiling, tensor maps' limits, sums of splits."""
+"""What the Hopper kernels in CUDA C++ (native/) have in common: compiling, and the limits of tensor maps."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+import math
 from pathlib import Path
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.conv.binding import Pointer, bind
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import Axis
-from genesis.backends.cuda.kernels import conv_epilogue
-from genesis.shapes import numel
 
 _FOLDER = Path(__file__).parent / "native"
-_BLOCK = 1024  # elements per program of the sum of splits
 
 
 def is_available(device: int) -> bool:
@@ -40,6 +35,11 @@ def cubin(name: str, macros: tuple[tuple[str, str | int], ...]) -> bytes:
     return Program(name, path.read_text(), path.name, _FOLDER, options).compiled("sm_90a", (name,)).cubin
 
 
+def is_flat(problem: ConvProblem) -> bool:
+    """Does each result take one pixel, the next one the next?"""
+    return math.prod(problem.weight_shape[2:]) == 1 and problem.stride == (1, 1) and problem.padding == (0, 0)
+
+
 def bounds(axis: Axis, size: int) -> tuple[int, int]:
     """(low, high) of tensor_maps.Pixels: as many positions as results."""
     low = axis.start + min(0, (axis.taps - 1) * axis.spread) if axis.taps else 0
@@ -55,21 +55,3 @@ def is_within_reach(axis: Axis, size: int) -> bool:
         and (axis.taps - 1) * abs(axis.spread) <= 255
         and axis.step <= 8
     )
-
-
-def finisher(problem: ConvProblem, splits: int) -> Callable[[int, int, int, int, int], None]:
-    """run(stream, out, sums, bias, residual): out = act(sum of the splits' sums + bias + residual)."""
-    p = problem
-    elements = numel(p.result_shape)
-    bias = Pointer(p.dtype) if p.bias else None
-    residual = Pointer(p.dtype) if p.residual else None
-    ready = bind(
-        conv_epilogue._finish_splits_kernel, p.device, (-(-elements // _BLOCK),), Pointer(p.dtype),
-        Pointer(dtypes.float32), bias, residual, splits, elements, p.result_shape[1], RELU=p.activation == "relu",
-        BLOCK=_BLOCK,
-    )  # fmt: skip
-
-    def run(stream: int, out: int, sums: int, bias: int, residual: int) -> None:
-        ready(stream, out, sums, *([bias] if p.bias else []), *([residual] if p.residual else []))
-
-    return run

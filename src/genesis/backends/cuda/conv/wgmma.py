@@ -10,7 +10,7 @@ import dataclasses
 import math
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -18,6 +18,7 @@ from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis, input_grad_axes
 from genesis.backends.cuda.conv.wgmma_weight_grad import weight_grads
 from genesis.backends.cuda.kernels import conv_split
@@ -29,6 +30,8 @@ _TERMS = 64  # of a step: BK
 _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
+_SHIFT = 7  # native/split.cuh's
+_SPLIT_BLOCK = 8192  # elements of a row at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,13 @@ class WgmmaFamily(Family):
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
 
 
+class View(NamedTuple):
+    """How the pixels of the first operand lie in memory, where they are not dense."""
+
+    num_channels: int  # those beyond are zeros
+    strides: tuple[int, int, int]  # (N, H, W) in elements
+
+
 class Wgmma(Candidate):
     """One shape of the kernel, and over how many programs the terms of a tile are shared out."""
 
@@ -99,6 +109,10 @@ class Wgmma(Candidate):
         return _Workspace(problem, self.splits).size
 
     def prepare(self, problem: ConvProblem) -> Launch:
+        return self.prepare_view(problem)
+
+    def prepare_view(self, problem: ConvProblem, view: View | None = None) -> Launch:
+        """The launch on a first operand that is dense, or lies in memory as view says."""
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 
         p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
@@ -109,6 +123,8 @@ class Wgmma(Candidate):
         launches = []
         for row, column in _axes(p):
             pixels, structure, num_pixels = _geometry(p, self, row, column)
+            if view is not None:
+                pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
             tiles = -(-num_pixels // shape.rows) * -(-_num_outputs(p) // shape.columns)
             grid = min(tiles * self.splits, processors)
             if grid:
@@ -116,7 +132,7 @@ class Wgmma(Candidate):
                     kernel.prepare(grid, 32 * (4 + 4 * shape.consumers), (pixels, weight, weight), 4, structure)
                 )
         prepare_weight = _weight_splitter(p, space) if is_split else None
-        finish = hopper.finisher(p, self.splits) if self.splits > 1 else None
+        finish = finisher(p, self.splits) if self.splits > 1 else None
 
         def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
             high, low, inverse = second, second, 0
@@ -138,17 +154,12 @@ class _Workspace:
     def __init__(self, problem: ConvProblem, splits: int) -> None:
         taps, inputs = math.prod(problem.weight_shape[2:]), problem.first_shape[1]
         self.weight = (_num_outputs(problem), taps, inputs)
-        self.high = self.low = self.inverse = self.partial = end = 0
+        self.high = self.low = self.inverse = end = 0
         if problem.dtype is dtypes.float32:
             self.weight = (_num_outputs(problem), taps, -(-inputs // 16) * 16)
             self.low = end = _padded(2 * numel(self.weight))
             self.inverse = end = end + _padded(2 * numel(self.weight))
-            self.partial = end = end + _padded(4 * _num_outputs(problem))
-            self.rows = -(-_num_outputs(problem) // 32)
-            blocks = -(-taps * self.weight[2] // 128)
-            self.blocks_per_program = -(-blocks // 64)
-            self.num_partials = -(-blocks // self.blocks_per_program)
-            end += _padded(4 * self.num_partials * _num_outputs(problem))
+            end += _padded(4 * _num_outputs(problem))
         self.sums = end
         self.size = end + (splits * 4 * numel(problem.result_shape) if splits > 1 else 0)
 
@@ -224,7 +235,7 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
     out_start = row.out_first * out_row + column.out_first * out_column
     sizes = (images, height, width)
     out_sizes = (row.out_size, column.out_size)
-    if math.prod(p.weight_shape[2:]) == 1 and p.stride == (1, 1) and p.padding == (0, 0):  # one row of all pixels
+    if hopper.is_flat(p):  # one row of all pixels
         sizes, out_sizes = (1, 1, num_pixels), (1, num_pixels)
         out_strides = (num_pixels * outputs, num_pixels * outputs, outputs)
     per_axis = []
@@ -251,27 +262,18 @@ def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, 
     """run(stream, weight, workspace): the weight's parts, the results' channels outermost."""
     p = problem
     rows, taps, padded = space.weight
-    inputs = p.first_shape[1]
     per_output = math.prod(p.weight_shape[1:])
-    strides = (per_output, p.weight_shape[1], 1) if p.direction == FORWARD else (1, p.weight_shape[1], per_output)
-    grid = (space.rows, space.num_partials)
-    sizes = (rows, taps, inputs, padded, strides)
-    blocks = {"ROWS": 32, "BLOCK": 128}
-    largest = bind(
-        conv_split._largest_kernel, p.device, grid, Pointer(dtypes.int32), Pointer(dtypes.float32), *sizes,
-        space.blocks_per_program, **blocks,
-    )  # fmt: skip
+    forward = p.direction == FORWARD
+    strides = (per_output, p.weight_shape[1], 1) if forward else (1, p.weight_shape[1], per_output)
+    rows_per_program = 1 if forward else 4  # rows that lie side by side
     split = bind(
-        conv_split._split_weight_kernel, p.device, grid, Pointer(dtypes.float16), Pointer(dtypes.float16),
-        Pointer(dtypes.float32), Pointer(dtypes.int32), Pointer(dtypes.float32), *sizes, space.num_partials,
-        space.blocks_per_program, PARTIALS=power_of_2(space.num_partials), **blocks,
+        conv_split._split_weight_kernel, p.device, (-(-rows // rows_per_program),), Pointer(dtypes.float16),
+        Pointer(dtypes.float16), Pointer(dtypes.float32), Pointer(dtypes.float32), rows, taps, p.first_shape[1],
+        strides, PADDED=padded, SHIFT=_SHIFT, ROWS=rows_per_program, BLOCK=min(power_of_2(taps * padded), _SPLIT_BLOCK),
+        num_warps=8 if forward else 16,
     )  # fmt: skip
 
     def run(stream: int, weight: int, workspace: int) -> None:
-        largest(stream, workspace + space.partial, weight)
-        split(
-            stream, workspace + space.high, workspace + space.low, workspace + space.inverse,
-            workspace + space.partial, weight,
-        )  # fmt: skip
+        split(stream, workspace + space.high, workspace + space.low, workspace + space.inverse, weight)
 
     return run

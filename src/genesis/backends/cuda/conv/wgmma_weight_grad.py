@@ -11,6 +11,7 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Launch
 from genesis.backends.cuda.conv.problem import WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis
 from genesis.shapes import numel
 
@@ -79,7 +80,7 @@ class WgmmaWeightGrad(Candidate):
         images, _, height, width = p.input_shape
         num_pixels = p.num_terms
         sizes, out_sizes = (images, height, width), p.output_shape[2:]
-        if math.prod(taps) == 1 and p.stride == (1, 1) and p.padding == (0, 0):  # one row of all pixels
+        if hopper.is_flat(p):  # one row of all pixels
             sizes, out_sizes = (1, 1, num_pixels), (1, num_pixels)
         axes = [axis._replace(out_size=size) for axis, size in zip(_axes(p), out_sizes, strict=True)]
         (low_y, high_y), (low_x, high_x) = (
@@ -95,7 +96,7 @@ class WgmmaWeightGrad(Candidate):
         launch = kernel.prepare(grid, _THREADS, (grad, pixels), 1, structure)
         if self.splits == 1:
             return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
-        finish = hopper.finisher(p, self.splits)
+        finish = finisher(p, self.splits)
 
         def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
             launch(stream, grad, x, workspace)

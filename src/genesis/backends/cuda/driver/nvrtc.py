@@ -76,29 +76,37 @@ def compile_cubin(
 @functools.cache
 def header_dirs() -> tuple[str, ...]:
     """The folders with cuda_fp16.h, mma.h, and CUB."""
-    try:
-        from cuda import pathfinder
-    except ImportError:
-        return ()
-
-    def find(library: str) -> str | None:
-        try:
-            return pathfinder.find_nvidia_header_directory(library)
-        except RuntimeError:  # a pathfinder that does not know this library
-            return None
-
-    runtime, libraries, compiler = find("cudart"), find("cccl"), find("nvcc")
-    folders = [runtime, libraries]
+    runtime = _find_headers("cudart")
+    folders = [runtime, _find_headers("cccl")]
     if runtime is None or not os.path.exists(os.path.join(runtime, "crt")):  # mma.h reads crt/mma.h
-        folders.append(compiler)
+        folders.append(_find_headers("nvcc"))
     return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
 @functools.cache
-def identity() -> str:
-    """Changes with the compiler and with NVIDIA's headers. Costs no loading of the compiler, where pip installed it."""
+def _find_headers(library: str) -> str | None:
+    """Quick where pip has installed them; else pathfinder looks for a toolkit, in a tenth of a second."""
+    try:
+        from cuda import pathfinder
+
+        return pathfinder.find_nvidia_header_directory(library)
+    except (ImportError, RuntimeError):  # RuntimeError: a pathfinder that does not know this library
+        return None
+
+
+@functools.cache
+def identity(headers: tuple[str, ...]) -> str:
+    """Changes with the compiler, and with NVIDIA's headers if these are included.
+
+    Neither loads the compiler nor looks for more than it must: a process that finds all in its cache starts at once.
+    """
     digest = hashlib.sha256(_compiler_version().encode())
-    for folder in header_dirs():
+    needed = [name for name in headers if name not in HEADERS]
+    runtime = _find_headers("cudart") if needed else None
+    folders: tuple[str, ...] = () if runtime is None else (runtime,)
+    if any(not os.path.exists(os.path.join(runtime or "", name)) for name in needed):
+        folders = header_dirs()
+    for folder in folders:
         for name in _VERSION_FILES:
             try:
                 with open(os.path.join(folder, name), "rb") as file:
@@ -133,9 +141,9 @@ def _names_standard(options: Sequence[str]) -> bool:
 
 
 def _text(ask_size: Any, fetch: Any, program: Any) -> bytes:
-    text = b" " * _check(ask_size(program))
+    text = bytearray(_check(ask_size(program)))  # written into: bytes of length 1 are shared by all of Python
     _check(fetch(program, text))
-    return text
+    return bytes(text)
 
 
 def _explained(file_name: str, arch: str, log: str) -> str:

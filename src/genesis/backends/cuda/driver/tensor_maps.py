@@ -46,12 +46,14 @@ class Pixels(NamedTuple):
     step: tuple[int, int]
     num_pixels: int
     num_channels: int
+    strides: tuple[int, int, int] | None = None  # (N, H, W) in elements, where they are not dense: pixels may overlap
 
     def encode(self, address: int) -> bytes:
         n, h, w, c = self.shape
-        size = self.dtype.itemsize
+        strides = self.strides or (h * w * c, w * c, c)
+        bytes_apart = [stride * self.dtype.itemsize for stride in strides[::-1]]
         result = cu.cuTensorMapEncodeIm2col(
-            _TYPES[self.dtype], 4, address, _wide([c, w, h, n]), _wide([c * size, w * c * size, h * w * c * size]),
+            _TYPES[self.dtype], 4, address, _wide([c, w, h, n]), _wide(bytes_apart),
             [self.low[1], self.low[0]], [self.high[1], self.high[0]], self.num_channels, self.num_pixels,
             _narrow([1, self.step[1], self.step[0], 1]), *_LAYOUT,
         )  # fmt: skip

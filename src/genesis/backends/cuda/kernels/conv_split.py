@@ -50,47 +50,19 @@ def _split(values, scale):
 
 
 @triton.jit
-def _weights(
-    weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE: tl.constexpr
-):
-    """The tile (rows, elements) of the weight, its elements counted as tap · padded_channels + place of the channel.
+def _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED: tl.constexpr):
+    """The tile (rows, elements) of the weight, its elements counted as tap · PADDED + place of the channel.
 
-    PERMUTE: in each 16 channels, 4 i + j (j < 4) has the place 2 i + j % 2 + 8 (j // 2): a thread of the tensor core
-    then finds its four terms side by side in the activations.
+    In each 16 channels, 4 i + j (j < 4) has the place 2 i + j % 2 + 8 (j // 2): a thread of the tensor core then finds
+    its four terms side by side in the activations.
     """
-    channels = elements % padded_channels
-    if PERMUTE:
-        within = channels % 16
-        channels = channels // 16 * 16 + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
-    taps = elements // padded_channels
+    places = elements % PADDED
+    within = places % 16
+    channels = places // 16 * 16 + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
+    taps = elements // PADDED
     mask = (rows < num_rows)[:, None] & ((taps < num_taps) & (channels < num_channels))[None, :]
     offsets = (rows * strides[0])[:, None] + (taps * strides[1] + channels * strides[2])[None, :]
     return tl.load(weight_ptr + offsets, mask=mask, other=0)
-
-
-@triton.jit
-def _largest_kernel(
-    partial_ptr,
-    weight_ptr,
-    num_rows,
-    num_taps,
-    num_channels,
-    padded_channels,
-    strides,
-    blocks_per_program,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """partial (second programs, rows): the bits of the largest magnitude of a row in one program's elements."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    largest = tl.zeros((ROWS, BLOCK), tl.int32)
-    for i in range(blocks_per_program):
-        elements = (tl.program_id(1) * blocks_per_program + i) * BLOCK + tl.arange(0, BLOCK)
-        values = _weights(
-            weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE=False
-        )
-        largest = tl.maximum(largest, _magnitude(values))
-    tl.store(partial_ptr + tl.program_id(1) * num_rows + rows, tl.max(largest, axis=1), mask=rows < num_rows)
 
 
 @triton.jit
@@ -98,51 +70,47 @@ def _split_weight_kernel(
     high_ptr,
     low_ptr,
     inverse_ptr,
-    partial_ptr,
     weight_ptr,
     num_rows,
     num_taps,
     num_channels,
-    padded_channels,
     strides,
-    num_partials,
-    blocks_per_program,
-    PARTIALS: tl.constexpr,
+    PADDED: tl.constexpr,
+    SHIFT: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Both parts of a weight: (rows, taps, padded_channels) without gaps. inverse (rows): 2¹⁵ / scale.
+    """Both parts of a weight: (rows, taps, PADDED) without gaps. inverse (rows): 2 ** SHIFT / scale.
 
-    strides: (row, tap, channel) of the weight; partial: _largest_kernel's.
+    strides: (row, tap, channel) of the weight. One program per ROWS rows.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_mask = rows < num_rows
-    index = tl.arange(0, PARTIALS)
-    offsets = index[:, None] * num_rows + rows[None, :]
-    partial = tl.load(partial_ptr + offsets, mask=(index < num_partials)[:, None] & row_mask[None, :], other=0)
-    exponent = _scale_exponent(tl.max(partial, axis=0))
-    if tl.program_id(1) == 0:
-        tl.store(inverse_ptr + rows, _power_of_2(15 - exponent), mask=row_mask)
-    row_size = num_taps * padded_channels
-    for i in range(blocks_per_program):
-        elements = (tl.program_id(1) * blocks_per_program + i) * BLOCK + tl.arange(0, BLOCK)
-        values = _weights(
-            weight_ptr, rows, elements, num_rows, num_taps, num_channels, padded_channels, strides, PERMUTE=True
-        )
-        high, low = _split(values, _power_of_2(exponent)[:, None])
+    row_size = num_taps * PADDED
+    largest = tl.zeros((ROWS, BLOCK), tl.int32)
+    for first in range(0, row_size, BLOCK):
+        elements = first + tl.arange(0, BLOCK)
+        values = _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED)
+        largest = tl.maximum(largest, _magnitude(values))
+    exponent = _scale_exponent(tl.max(largest, axis=1))
+    tl.store(inverse_ptr + rows, _power_of_2(SHIFT - exponent), mask=row_mask)
+    scale = _power_of_2(exponent)[:, None]
+    for first in range(0, row_size, BLOCK):
+        elements = first + tl.arange(0, BLOCK)
+        values = _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED)
+        high, low = _split(values, scale)
         targets = rows.to(tl.int64)[:, None] * row_size + elements[None, :]
         mask = row_mask[:, None] & (elements < row_size)[None, :]
         tl.store(high_ptr + targets, high, mask=mask)
         tl.store(low_ptr + targets, low, mask=mask)
 
 
-_f32, _f16, _i32 = dtypes.float32, dtypes.float16, dtypes.int32
-_BLOCKS = {"ROWS": 32, "BLOCK": 128}
+_f32, _f16 = dtypes.float32, dtypes.float16
 SPECIMENS = [
-    Specimen(_largest_kernel, (_i32, _f32, 64, 9, 64, 64, (576, 64, 1), 1), _BLOCKS),
     Specimen(
         _split_weight_kernel,
-        (_f16, _f16, _f32, _i32, _f32, 64, 9, 64, 64, (1, 64, 576), 5, 1),
-        {"PARTIALS": 8, **_BLOCKS},
-    ),
+        (_f16, _f16, _f32, _f32, 64, 9, 60, strides),
+        {"PADDED": 64, "SHIFT": 7, "ROWS": rows, "BLOCK": 1024, "num_warps": 8},
+    )
+    for rows, strides in ((1, (540, 60, 1)), (4, (1, 60, 540)))
 ]

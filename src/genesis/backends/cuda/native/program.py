@@ -39,7 +39,7 @@ class Program:
     @functools.cached_property
     def _found(self) -> tuple[dict[str, Declaration], dict[str, tuple[str, ...]]]:
         texts = [text for text in self.headers.values() if text is not None]
-        return signature.find([self.source, *texts])
+        return signature.find([self.source, *texts], self.options)
 
     @property
     def kernels(self) -> Mapping[str, Declaration]:
@@ -99,7 +99,8 @@ class Program:
     def _cached(self, arch: str, expressions: Sequence[str]) -> Entry:
         from genesis.backends.cuda.driver import nvrtc
 
-        key = hashlib.sha256("\n".join([self.key(expressions), arch, nvrtc.identity()]).encode()).hexdigest()
+        theirs = tuple(sorted(name for name, text in self.headers.items() if text is None))
+        key = hashlib.sha256("\n".join([self.key(expressions), arch, nvrtc.identity(theirs)]).encode()).hexdigest()
         path = settings.cache_dir / "kernels" / f"{self.name}-{key[:40]}.cubin"
         entry = store.read(path)
         if entry is None:

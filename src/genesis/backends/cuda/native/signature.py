@@ -1,6 +1,6 @@
 """The kernels in a CUDA C++ source: their names, parameters and launch bounds, read without a compiler.
 
-Comments and macros are not looked at; what a parameter's type means, types.py knows.
+Comments are not looked at, and of macros only those that stand for a type; what a type means, types.py knows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _SKIPPED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_]\w*|\d[\w.]*|::|&&|\S')
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([A-Za-z_][\w \t]*)$", re.MULTILINE)
+_DEFINE_OPTION = re.compile(r"(?:-D|--define-macro=)(\w+)=([A-Za-z_][\w ]*)")
 _OPENING, _CLOSING = "(<[{", ")>]}"
 
 
@@ -58,8 +60,14 @@ class Declaration:
             yield name, given[index] if index < len(given) else default or (name,)
 
 
-def find(sources: Sequence[str]) -> tuple[dict[str, Declaration], dict[str, tuple[str, ...]]]:
-    """(kernels by name, what each typedef stands for) in a source and the headers that it includes."""
+def find(
+    sources: Sequence[str], options: Sequence[str] = ()
+) -> tuple[dict[str, Declaration], dict[str, tuple[str, ...]]]:
+    """(kernels by name, what each typedef stands for) in a source and the headers that it includes.
+
+    Args:
+        options: the compiler's flags, for what they define: "-Dscalar=float".
+    """
     kernels: dict[str, Declaration] = {}
     aliases: dict[str, tuple[str, ...]] = {}
     for source in sources:
@@ -67,7 +75,18 @@ def find(sources: Sequence[str]) -> tuple[dict[str, Declaration], dict[str, tupl
         aliases.update(_aliases(tokens))
         for declaration in _declarations(tokens):
             kernels.setdefault(declaration.name, declaration)
-    return kernels, aliases
+    return kernels, {**_macros(sources, options), **aliases}
+
+
+def _macros(sources: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """`#define scalar float`, and -Dscalar=float, which comes first. Where the source has several, none is known."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for source in sources:
+        for name, value in _DEFINE.findall(source):
+            found.setdefault(name, set()).add(tuple(value.split()))
+    macros = {name: values.pop() for name, values in found.items() if len(values) == 1}
+    matches = (_DEFINE_OPTION.fullmatch(option) for option in options)
+    return macros | {match[1]: tuple(match[2].split()) for match in matches if match is not None}
 
 
 def _aliases(tokens: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -80,7 +80,7 @@ __device__ __forceinline__ void produce(
 }
 
 // The input's tile, 64 pixels of BN float32, becomes its high and its low part: blocks of 64 channels, a line per pixel.
-// factor[stage]: 2^15 / scale.
+// factor[stage]: 2^SHIFT / scale.
 __device__ __forceinline__ void convert(u32 base, u32 full, u32 ready, int units, float* largest, float* factor, const Geometry& g) {
   const int thread = threadIdx.x % 128, pixel = thread % 64, half = thread / 64;
   Turn turn;
@@ -98,8 +98,14 @@ __device__ __forceinline__ void convert(u32 base, u32 full, u32 ready, int units
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
           : "=f"(v[4 * i]), "=f"(v[4 * i + 1]), "=f"(v[4 * i + 2]), "=f"(v[4 * i + 3]) : "r"(place) : "memory");
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (is_finite(v[4 * i + e])) most = fmaxf(most, fabsf(v[4 * i + e]));
+        for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(v[4 * i + e]));
+      }
+      const bool rare = __any_sync(FULL_WARP, !is_finite(most));
+      if (rare) {
+        most = 0.f;
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i)
+          if (is_finite(v[i])) most = fmaxf(most, fabsf(v[i]));
       }
 #pragma unroll
       for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, offset));
@@ -109,13 +115,16 @@ __device__ __forceinline__ void convert(u32 base, u32 full, u32 ready, int units
       most = fmaxf(fmaxf(shared_most[0], shared_most[1]), fmaxf(shared_most[2], shared_most[3]));
       const int exponent = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
       const float scale = power_of_2(exponent);
-      if (thread == 0) factor[turn.stage] = power_of_2(15 - exponent);
+      if (thread == 0) factor[turn.stage] = power_of_2(SHIFT - exponent);
 #pragma unroll
       for (int i = 0; i < BN / 16; ++i) {
         const int channel = half * (BN / 2) + 8 * i;
         u32 high[4], low[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) split_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
+        if (rare)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) split_rare_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
         const u32 place = input + channel / 64 * LINE_BLOCK + pixel * 128 + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(high[0]), "r"(high[1]), "r"(high[2]), "r"(high[3]) : "memory");
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place + INPUT_BYTES / 2), "r"(low[0]), "r"(low[1]), "r"(low[2]), "r"(low[3]) : "memory");
@@ -155,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
     convert(base, full, ready, units, largest, factor, g);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+    if (group == 3) asm volatile("bar.arrive 2, 256;" ::: "memory");  // they take turns; group 2 begins
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, quad = lane % 4;
     const int local = 64 * (group - 2) + 16 * warp + lane / 4;  // this thread's first row; the second is 8 below
     Turn turn;
@@ -185,6 +195,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
         const float input_factor = factor[turn.stage];
         const u64 high = transposed_descriptor(input, LINE_BLOCK), low = transposed_descriptor(input + INPUT_BYTES / 2, LINE_BLOCK);
         float chain[BN / 2];
+        asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
         wgmma_fence();
         wgmma<false, true>(chain, a.low[0], high);
 #pragma unroll
@@ -194,6 +205,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
 #pragma unroll
         for (int j = 0; j < 4; ++j) wgmma<true, true>(chain, a.high[j], high + 128 * j);
         wgmma_commit();
+        asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
         wgmma_wait<0>();
         keep(chain);
         if (lane == 0) barrier_arrive(empty + 8 * turn.stage);

@@ -4,6 +4,9 @@
 typedef unsigned int u32;
 
 #define FULL_WARP 0xFFFFFFFFu
+// Weights come scaled to about 2^15 (kernels/conv_split.py); sums are kept 2^8 times as large as those of weights of about
+// 1, so that sums of denormal numbers keep their digits with weights up to 2^8, and large numbers do not overflow.
+#define SHIFT 7
 
 __device__ __forceinline__ u32 pack(float low, float high) {
   u32 r;
@@ -20,7 +23,7 @@ __device__ __forceinline__ float power_of_2(int e) {
 }
 __device__ __forceinline__ bool is_finite(float v) { return fabsf(v) < __int_as_float(0x7F800000); }
 
-// 64 terms of two rows: v[2 * j + row], j-th group of 16; to the parts that the products take, and 2^-15 / scale per row.
+// 64 terms of two rows: v[2 * j + row], j-th group of 16; to the parts that the products take, and 2^-SHIFT / scale per row.
 struct Fragments {
   u32 high[4][4], low[4][4];
   float inverse[2];
@@ -52,7 +55,7 @@ struct Fragments {
     for (int r = 0; r < 2; ++r) {
       const int exponent = most[r] > 0.f ? 14 + 127 - (int)(__float_as_uint(most[r]) >> 23) : 0;
       const float scale = power_of_2(exponent);
-      inverse[r] = power_of_2(-15 - exponent);
+      inverse[r] = power_of_2(-SHIFT - exponent);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float4 x = v[2 * j + r];
@@ -78,7 +81,7 @@ struct Fragments {
       most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 2));
       const int exponent = most > 0.f ? min(14 + 127 - (int)(__float_as_uint(most) >> 23), 134) : 0;
       const float half = power_of_2(exponent / 2), rest = power_of_2(exponent - exponent / 2);
-      inverse[r] = power_of_2(-15 - exponent);
+      inverse[r] = power_of_2(-SHIFT - exponent);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         float x[4] = {v[2 * j + r].x, v[2 * j + r].y, v[2 * j + r].z, v[2 * j + r].w};
@@ -103,17 +106,22 @@ struct Fragments {
   }
 };
 
-// Two numbers; infinities, which the scale leaves out, stand in low, with +-1 in high.
+// Two numbers of a tile whose scale is known.
 __device__ __forceinline__ void split_pair(float x, float y, float scale, u32& high, u32& low) {
   float h0, h1;
-  const float x0 = x * scale, y0 = y * scale;
-  high = pack(x0, y0);
+  x *= scale;
+  y *= scale;
+  high = pack(x, y);
   unpack(high, h0, h1);
-  low = pack(x0 - h0, y0 - h1);
-  if (!is_finite(x) || !is_finite(y)) {
-    h0 = is_finite(x) ? h0 : x > 0.f ? 1.f : x < 0.f ? -1.f : 0.f;
-    h1 = is_finite(y) ? h1 : y > 0.f ? 1.f : y < 0.f ? -1.f : 0.f;
-    high = pack(h0, h1);
-    low = pack(is_finite(x) ? x0 - h0 : x, is_finite(y) ? y0 - h1 : y);
-  }
+  low = pack(x - h0, y - h1);
+}
+
+// The same where there may be infinities, which the scale leaves out: they stand in low, with +-1 in high.
+__device__ __forceinline__ void split_rare_pair(float x, float y, float scale, u32& high, u32& low) {
+  float h0, h1;
+  split_pair(is_finite(x) ? x : 0.f, is_finite(y) ? y : 0.f, scale, high, low);
+  unpack(high, h0, h1);
+  high = pack(is_finite(x) ? h0 : x > 0.f ? 1.f : x < 0.f ? -1.f : 0.f, is_finite(y) ? h1 : y > 0.f ? 1.f : y < 0.f ? -1.f : 0.f);
+  unpack(low, h0, h1);
+  low = pack(is_finite(x) ? h0 : x, is_finite(y) ? h1 : y);
 }

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import genesis
+from genesis.backends.cuda.driver.packing import Arguments
 from genesis.cuda import KernelError
 from genesis.settings import override
 
@@ -41,7 +42,7 @@ extern "C" __global__ void out_of_bounds(float* x, size_t offset) { x[offset] = 
 
 @pytest.fixture(scope="module")
 def module() -> genesis.cuda.Module:
-    return genesis.cuda.load_inline("test_kernels_gpu", SOURCE)
+    return genesis.cuda.load_inline("test_kernel", SOURCE)
 
 
 class Dlpack:
@@ -61,7 +62,11 @@ class Interface:
     """Nothing but __cuda_array_interface__."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+        self._tensor = tensor
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self._tensor.__cuda_array_interface__
 
 
 @pytest.mark.parametrize("wrap", [torch.clone, genesis.from_torch, Dlpack, Interface])
@@ -193,12 +198,21 @@ def microseconds(call: Any, synchronize: Any) -> float:
 
 
 def test_a_launch_costs_at_most_6_microseconds(module: genesis.cuda.Module) -> None:
+    """On a host where CUDA's own call takes 3.5, as that of an H200 mostly does; on slower ones in proportion."""
+    from cuda.bindings import driver as cu
+
+    from genesis.backends.cuda.driver.cuda_driver import STREAMS
+
     x, y = genesis.ones(64, device="cuda"), torch.ones(64, device="cuda")
     kernel = module.vector_add
     ours = microseconds(lambda: kernel(x, x, x, 64), genesis.cuda.synchronize)
     theirs = microseconds(lambda: kernel(y, y, y, 64), genesis.cuda.synchronize)
-    print(f"launch: {ours:.2f} µs with tensors of Genesis, {theirs:.2f} µs with PyTorch's")
-    assert ours <= 6
+    function, packed = kernel._load(0), Arguments(4)
+    function._packer.pack_into(packed.memory, 0, x.data_ptr(), x.data_ptr(), x.data_ptr(), 64)
+    where = (1, 1, 1, 256, 1, 1, 0, STREAMS[0], packed.address, 0)
+    bare = microseconds(lambda: cu.cuLaunchKernel(function._function, *where), genesis.cuda.synchronize)
+    print(f"launch: {ours:.2f} µs with tensors of Genesis, {theirs:.2f} with PyTorch's, {bare:.2f} CUDA's own call")
+    assert ours <= 6 * max(1, bare / 3.5)
 
 
 def test_a_write_into_what_torch_has_saved_is_noticed(module: genesis.cuda.Module) -> None:

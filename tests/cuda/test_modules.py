@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ __global__ void take(Pair pair) {}
 
 @pytest.fixture(scope="module")
 def module() -> genesis.cuda.Module:
-    return genesis.cuda.load_inline("test_load", SOURCE)
+    return genesis.cuda.load_inline("test_modules", SOURCE)
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
@@ -37,14 +38,15 @@ def module() -> genesis.cuda.Module:
 def test_kernels_by_name(module: genesis.cuda.Module) -> None:
     assert module.functions == ["vector_add", "bounded", "take"]  # a template is compiled when it is asked for
     assert "vector_add" in dir(module)
+    assert copy.copy(module).vector_add is module.vector_add
     assert repr(module.vector_add) == "<kernel vector_add(const float* a, const float* b, float* out, int n)>"
     assert module["vector_add"] is module.vector_add
     assert module["scale< float >"] is module["scale<float>"]
-    assert repr(module).startswith("<genesis.cuda module test_load: vector_add, bounded, take")
+    assert repr(module).startswith("<genesis.cuda module test_modules: vector_add, bounded, take")
 
 
 def test_templates_named_at_once() -> None:
-    module = genesis.cuda.load_inline("test_load", SOURCE, functions=["scale<float>", "scale<double>", "vector_add"])
+    module = genesis.cuda.load_inline("test_modules", SOURCE, functions=["scale<float>", "scale<double>", "vector_add"])
     assert module.functions == ["scale<float>", "scale<double>", "vector_add"]
     assert [cubin[:4] for arch in ("sm_80", "sm_90") for cubin in module.cubins(arch)] == [b"\x7fELF"] * 2
 
@@ -54,7 +56,7 @@ def test_templates_named_at_once() -> None:
     [
         (
             "vector_sub",
-            "test_load: argument 'name': expected one of the kernels .*, got vector_sub; did you mean vector",
+            "test_modules: argument 'name': expected one of the kernels .*, got vector_sub; did you mean vector",
         ),
         ("scale", "expected scale<T>, with its template's arguments, got scale"),
         ("vector_add<int>", "expected vector_add, no template, got vector_add<int>"),
@@ -66,7 +68,7 @@ def test_an_unknown_kernel(module: genesis.cuda.Module, name: str, message: str)
     with pytest.raises(KeyError, match=message):
         module[name]
     with pytest.raises(ValueError, match=message.replace("'name'", "'functions'")):
-        genesis.cuda.load_inline("test_load", SOURCE, functions=[name])
+        genesis.cuda.load_inline("test_modules", SOURCE, functions=[name])
 
 
 def test_a_syntax_error_shows_file_line_and_caret(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_without_gpu_and_compiler_a_module_still_loads(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("genesis.backends.cuda.native.program.Program.compiled", missing)
     with override(cuda="off"):
-        assert genesis.cuda.load_inline("test_load", SOURCE).functions[0] == "vector_add"
+        assert genesis.cuda.load_inline("test_modules", SOURCE).functions[0] == "vector_add"
 
 
 # --- calls: what is refused, before anything is launched --------------------------------------------------------------

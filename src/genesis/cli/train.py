@@ -1,0 +1,70 @@
+"""`genesis train`: a segmentation network learns from a folder of pictures and masks."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from genesis.cli.arguments import positive, read_names
+from genesis.cli.exit_codes import INTERRUPTED
+from genesis.segmentation import sets, start
+from genesis.segmentation.recipe import KINDS
+from genesis.segmentation.run_folder import RunFolder
+from genesis.segmentation.segmenter import PRECISIONS
+from genesis.segmentation.training import Plan, Training
+
+HELP = "train a segmentation network on a folder of pictures and masks"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    plan = Plan()
+    parser.add_argument(
+        "data",
+        help="folder with images/ and masks/ of the same names (a class's number per pixel, 255 doesn't count; or 0 "
+        "and 255), or a photograph of scikit-image's: coins, immunohistochemistry",
+    )
+    parser.add_argument("--model", choices=sorted(KINDS), default="unet", help="which network")
+    parser.add_argument("--width", type=positive(int), default=16, help="of a U-Net: channels at full resolution")
+    parser.add_argument("--depth", type=positive(int), default=3, help="of a U-Net: levels of resolution")
+    parser.add_argument("--weights", type=Path, help="start from what fits in this file")
+    parser.add_argument("--classes", type=Path, help="text file with a name per line")
+    parser.add_argument("--held-out", type=float, default=0.2, help="share of a folder's pictures that judges")
+    parser.add_argument("--epochs", type=positive(int), default=plan.epochs, help="how often to go round")
+    parser.add_argument("--steps", type=int, default=plan.steps, help="batches per epoch; 0: each picture once")
+    parser.add_argument("--batch-size", type=positive(int), default=plan.batch_size, help="crops per batch")
+    parser.add_argument("--crop", type=positive(int), default=plan.crop, help="side of the crops, in pixels")
+    parser.add_argument("--turns", action="store_true", help="turn crops by quarters: pictures without up and down")
+    parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
+    parser.add_argument("--weight-decay", type=float, default=plan.weight_decay, help="of AdamW")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), default=plan.precision, help="of convolutions")
+    parser.add_argument("--seed", type=int, default=plan.seed, help="the same seed gives the same network")
+    parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
+    parser.add_argument("--workers", type=int, default=0, help="processes that prepare batches")
+    parser.add_argument("--out", type=Path, default=Path("runs/train"), help="folder for all that is written")
+    parser.add_argument("--save-every", type=int, default=0, metavar="STEPS", help="checkpoints within an epoch too")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    classes = None if arguments.classes is None else read_names("train", arguments.classes)
+    data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed)
+    recipe = start.recipe_for(data, arguments.model, arguments.width, arguments.depth)
+    plan = Plan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Plan)})
+    training = Training(data, recipe, plan, arguments.device, arguments.workers)
+    if arguments.weights is not None and not arguments.resume:
+        left = start.load_what_fits(training.model, arguments.weights)
+        print(f"started from {arguments.weights}" + (f", but for {', '.join(left)}" if left else ""))
+    folder = RunFolder(arguments.out)
+    folder.begin(training, arguments.resume)
+    try:
+        folder.run(training, arguments.save_every)
+    except KeyboardInterrupt:
+        print(f"interrupted; --resume goes on from {folder.checkpoint}")
+        return INTERRUPTED
+    finally:
+        folder.close()
+    last = training.history[-1]
+    print(f"held out: mIoU {last.miou:.3f}  Dice {last.dice:.3f}  accuracy {last.accuracy:.3f}")
+    print(f"network: {folder.best}; curves: {folder.curves}")
+    return 0

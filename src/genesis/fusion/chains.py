@@ -1,0 +1,95 @@
+"""Chains in a list of steps. What a step is made of, and where it came from, is nobody's business here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CONV, NORM, ADD, RELU, OTHER = "convolution", "batch norm", "sum", "ReLU", "other"
+
+
+class Step(NamedTuple):
+    """One call in the order of execution. Values have numbers: its result's, and those of its operands."""
+
+    kind: str  # CONV, NORM, ADD, RELU, or OTHER
+    result: int
+    operands: tuple[int, ...]
+    name: str = ""
+    obstacle: str = ""  # why this step must stay as it is
+    changed: tuple[int, ...] = ()  # operands that it changes in place
+
+
+class Chain(NamedTuple):
+    """Steps that become one op, by their positions; residual is the value that the sum adds."""
+
+    conv: int
+    norm: int
+    add: int | None
+    relu: int | None
+    residual: int | None
+
+    @property
+    def last(self) -> int:
+        return next(step for step in (self.relu, self.add, self.norm) if step is not None)
+
+
+def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Chain], list[tuple[str, str]]]:
+    """The chains, and for each convolution that is in none, its name and why.
+
+    A value that somebody else needs too (another step, or the caller) ends a chain before it.
+
+    Example:
+        >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(RELU, 4, (3,))]
+        >>> find_chains(steps, [4])
+        ([Chain(conv=0, norm=1, add=2, relu=3, residual=0)], [])
+    """
+    users: dict[int, list[int]] = {}
+    for position, step in enumerate(steps):
+        for operand in step.operands:
+            users.setdefault(operand, []).append(position)
+
+    def next_after(position: int) -> int | None:
+        """The only user of a step's result."""
+        value = steps[position].result
+        found = users.get(value, [])
+        return found[0] if len(found) == 1 and value not in outputs else None
+
+    chains: list[Chain] = []
+    left: list[tuple[str, str]] = []
+    taken: set[int] = set()
+    for position, step in enumerate(steps):
+        if step.kind != CONV:
+            continue
+        norm = next_after(position)
+        reason = _why_not(steps, position, norm, step.result in users)
+        if reason:
+            left.append((step.name, reason))
+            continue
+        assert norm is not None
+        add, residual = None, None
+        relu = next_after(norm)
+        if relu is not None and steps[relu].kind == ADD and relu not in taken and not steps[relu].obstacle:
+            first, second = steps[relu].operands
+            other = second if first == steps[norm].result else first
+            add, residual, relu = (relu, other, next_after(relu)) if first != second else (None, None, None)
+        if relu is not None and (steps[relu].kind != RELU or steps[relu].obstacle):
+            relu = None
+        chain = Chain(position, norm, add, relu, residual)
+        between = steps[position + 1 : chain.last]  # the convolution moves past these
+        if any(step.operands[0] in other.changed for other in between):
+            left.append((step.name, "its input is changed in place before the chain ends"))
+            continue
+        if add is not None:
+            taken.add(add)
+        chains.append(chain)
+    return chains, left
+
+
+def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool) -> str:
+    if steps[conv].obstacle:
+        return steps[conv].obstacle
+    if norm is None and is_used:
+        return "its result is used in several places"
+    if norm is None or steps[norm].kind != NORM:
+        return "no batch norm follows"
+    return steps[norm].obstacle

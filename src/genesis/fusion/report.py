@@ -1,0 +1,35 @@
+"""What fuse() found: to read, and to print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from genesis.fusion.chains import Chain, Step
+
+
+class Fusion:
+    """fused: the names of the parts of each op. left: the names of convolutions (or modules) that stay, and why."""
+
+    def __init__(self) -> None:
+        self.fused: list[tuple[str, ...]] = []
+        self.left: list[tuple[str, str]] = []
+
+    def add(self, prefix: str, steps: Sequence[Step], chains: Sequence[Chain]) -> None:
+        """Note the chains found in the module of this name."""
+        for chain in chains:
+            positions = (chain.conv, chain.norm, chain.add, chain.relu)
+            names = [steps[position].name for position in positions if position is not None]
+            self.fused.append(tuple(_join(prefix, name) for name in names))
+
+    def leave(self, prefix: str, name: str, reason: str) -> None:
+        self.left.append((_join(prefix, name), reason))
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.fused)} fused, {len(self.left)} left"]
+        lines += ["  " + " → ".join(names) for names in self.fused]
+        lines += [f"  {name or 'the model'}: left, as {reason}" for name, reason in self.left]
+        return "\n".join(lines)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name

@@ -1,0 +1,77 @@
+"""VGG-16 with batch norm: 3×3 convolutions and nothing else, until the classifier. Names, keys and initialisation are
+torchvision's.
+
+Source: Simonyan & Zisserman 2015, arXiv:1409.1556, table 1, column D; batch norm as in torchvision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import genesis
+import genesis.nn.functional as F
+from genesis import nn
+from genesis.models.fused_sequential import FusedSequential
+from genesis.models.registry import register
+
+# Channels of the convolutions, stage by stage; after each stage the resolution halves.
+STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+
+class VGG(nn.Module):
+    """Features, average, classifier.
+
+    (N, 3, H, W) → (N, num_classes), H and W at least 32.
+
+    Args:
+        features: gives 512 channels.
+        num_classes: outputs of the classifier.
+        init_weights: draw the weights as the paper's successors do, instead of each layer's default.
+        dropout: the share that the classifier drops in training.
+    """
+
+    def __init__(
+        self, features: nn.Module, num_classes: int = 1000, init_weights: bool = True, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
+        self.classifier = nn.Sequential(
+            nn.Linear(512 * 7 * 7, 4096), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(4096, num_classes),
+        )  # fmt: skip
+        if init_weights:
+            self._initialize()
+
+    def forward(self, input: genesis.Tensor) -> genesis.Tensor:
+        x = self.features(input)
+        x = self.avgpool(x)
+        return self.classifier(F.flatten(x, 1))
+
+    def _initialize(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 0, 0.01)
+                nn.init.zeros_(module.bias)
+
+
+def _stages() -> Iterator[nn.Module]:
+    in_channels = 3
+    for stage in STAGES:
+        for out_channels in stage:
+            yield nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1)
+            yield nn.BatchNorm2d(out_channels)
+            yield nn.ReLU()
+            in_channels = out_channels
+        yield nn.MaxPool2d(kernel_size=2, stride=2)
+
+
+@register
+def vgg16_bn(**kwargs: Any) -> VGG:
+    """VGG-16 with batch norm; arguments as of VGG."""
+    return VGG(FusedSequential(*_stages()), **kwargs)

@@ -1,0 +1,1 @@
+"""What `genesis segment` and `genesis train` are made of: pictures, networks and their recipes, tiles, training."""

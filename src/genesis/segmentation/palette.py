@@ -1,0 +1,58 @@
+"""Colours of classes, label masks as pictures, and photographs with the classes in colour over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def colours(num_classes: int) -> np.ndarray:
+    """(num_classes, 3) uint8: a colour per class, black for the first; neighbours differ much.
+
+    The bits of the class's number are dealt out to red, green and blue, the lowest to their highest bits: the colour
+    map of Pascal VOC (Everingham et al. 2010).
+
+    Example:
+        >>> from genesis.segmentation.palette import colours
+        >>> colours(3).tolist()
+        [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
+    """
+    numbers = np.arange(num_classes)
+    table = np.zeros((num_classes, 3), dtype=np.uint8)
+    for level in range(8):
+        for channel in range(3):
+            table[:, channel] |= ((numbers >> (3 * level + channel)) & 1).astype(np.uint8) << (7 - level)
+    return table
+
+
+def mask_image(labels: np.ndarray, num_classes: int) -> Any:
+    """An image of Pillow's whose pixels are the numbers of the classes, shown in their colours; beyond 256, 16-bit.
+
+    Args:
+        labels: (H, W), numbers below num_classes.
+    """
+    from PIL import Image
+
+    if num_classes > 256:
+        return Image.fromarray(labels.astype(np.uint16))
+    image = Image.fromarray(labels.astype(np.uint8))
+    image.putpalette(colours(num_classes).tobytes())
+    return image
+
+
+def overlay(image: Any, labels: np.ndarray, num_classes: int, opacity: float = 0.5) -> Any:
+    """The photograph with each class but the first tinted in its colour.
+
+    Args:
+        image: of Pillow's, mode "RGB" or "F" (0 to 1).
+        labels: (H, W) of the image.
+    """
+    from PIL import Image
+
+    shown = Image.fromarray(np.uint8(np.asarray(image) * 255)) if image.mode == "F" else image
+    pixels = np.array(shown.convert("RGB"))
+    tinted = labels > 0
+    tint = colours(num_classes)[labels[tinted]]
+    pixels[tinted] = (pixels[tinted] * (1 - opacity) + tint * opacity).astype(np.uint8)
+    return Image.fromarray(pixels)

@@ -1,0 +1,151 @@
+"""A network at work: a picture in, the number of a class for each of its pixels out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import genesis
+from genesis import nn
+from genesis.dtypes import DType
+from genesis.errors import describe
+from genesis.segmentation import pictures, tiles
+from genesis.segmentation.recipe import Recipe
+from genesis.segmentation.tiles import Window
+
+PRECISIONS = {"float32": genesis.float32, "bfloat16": genesis.bfloat16, "float16": genesis.float16}
+OVERLAP = 128
+LARGEST = 2048  # an image with a longer side is cut into tiles of it
+_MOST_ELONGATED = 8  # a resized picture is at most so many times longer than wide
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
+_ROWS_AT_ONCE = 64
+
+
+def for_inference(
+    model: nn.Module, recipe: Recipe, device: str = "cpu", precision: str = "float32", **options: Any
+) -> Segmenter:
+    """A Segmenter with the model brought into eval mode, to a device and a precision, without its auxiliary head.
+
+    Args:
+        precision: "float32", "bfloat16" or "float16", of weights and activations; norms stay float32.
+        options: tile, overlap, resize of Segmenter.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(describe("segment", "precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
+    segmenter = Segmenter(model, recipe, device, PRECISIONS[precision], **options)
+    if isinstance(getattr(model, "aux_classifier", None), nn.Module):
+        model.aux_classifier = None
+    _in_precision(model, PRECISIONS[precision]).to(device).eval()
+    return segmenter
+
+
+class Segmenter:
+    """A network, its recipe, and how it runs.
+
+    Args:
+        model: on device, of dtype; it runs in the mode that it is in.
+        tile: cut images longer than this into tiles of this size; 0: never.
+        overlap: what neighbouring tiles both see.
+        resize: the shorter side of what goes in, instead of the recipe's.
+    """
+
+    def __init__(
+        self, model: nn.Module, recipe: Recipe, device: str = "cpu", dtype: DType = genesis.float32,
+        tile: int = LARGEST, overlap: int = OVERLAP, resize: int | None = None,
+    ) -> None:  # fmt: skip
+        if tile:
+            tiles.windows(1, tile, overlap)  # checks them
+        self.model, self.recipe, self.tile, self.overlap = model, recipe, tile, overlap
+        self.resize = recipe.resize if resize is None else resize
+        self._device, self._dtype = device, dtype
+
+    def labels(self, image: Any) -> np.ndarray:
+        """The class of each pixel of an image of Pillow's: (H, W) uint16."""
+        smaller = pictures.resized(image, self.resize, _MOST_ELONGATED * self.resize)
+        values = pictures.values(smaller, self.recipe.channels)
+        width, height = image.size
+        if smaller.size == image.size:
+            found = np.empty((height, width), np.uint16)
+            for rows, columns, logits in self._tile_logits(values):
+                found[rows.core, columns.core] = decide(logits)
+            return found
+        return enlarged_labels(self.logits(values), height, width)
+
+    def logits(self, values: np.ndarray) -> np.ndarray:
+        """What the network says of an image: (channels, H, W) from 0 to 1 → (num_classes, H, W) float32."""
+        whole: np.ndarray | None = None
+        for rows, columns, logits in self._tile_logits(values):
+            if whole is None:
+                whole = np.empty((logits.shape[0], *values.shape[1:]), np.float32)
+            whole[:, rows.core, columns.core] = logits
+        assert whole is not None  # there is at least one tile
+        return whole
+
+    def _tile_logits(self, values: np.ndarray) -> Iterator[tuple[Window, Window, np.ndarray]]:
+        """Tile by tile, its windows and the logits of its core."""
+        values = self._normalized(values)
+        height, width = values.shape[1:]
+        tile = self.tile if max(height, width) > self.tile else 0
+        for rows, columns in tiles.grid(height, width, tile, self.overlap):
+            logits = self._run(values[:, rows.seen, columns.seen])
+            yield rows, columns, logits[:, rows.core_in_seen, columns.core_in_seen]
+
+    def _run(self, values: np.ndarray) -> np.ndarray:
+        """The network on one tile, its sizes padded to the multiples that it needs."""
+        height, width = values.shape[1:]
+        multiple = self.recipe.multiple
+        padded = np.pad(values, ((0, 0), (0, -height % multiple), (0, -width % multiple)), mode="reflect")
+        with genesis.no_grad():
+            output = self.model(genesis.from_numpy(padded[None]).to(self._device).to(self._dtype))
+        logits = output["out"] if isinstance(output, dict) else output
+        return logits.to(genesis.float32).cpu().numpy()[0, :, :height, :width]
+
+    def _normalized(self, values: np.ndarray) -> np.ndarray:
+        mean, std = self.recipe.mean, self.recipe.std
+        if mean is None or std is None:
+            return (values - values.mean()) / (values.std() + 1e-6)
+        return (values - _per_channel(mean)) / _per_channel(std)
+
+
+def decide(logits: np.ndarray) -> np.ndarray:
+    """(num_classes, H, W) → (H, W) uint16: the class with the largest logit; of one logit, whether it is above 0."""
+    found = logits[0] > 0 if len(logits) == 1 else logits.argmax(axis=0)
+    return found.astype(np.uint16)
+
+
+def enlarged_labels(logits: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The class of each pixel of a larger (or smaller) image: decided after the logits were interpolated.
+
+    As interpolate(mode="bilinear") and decide(), but a few rows at a time: the logits of a whole photograph with many
+    classes would take gigabytes.
+    """
+    top, bottom, down = _neighbours(logits.shape[1], height)
+    left, right, across = _neighbours(logits.shape[2], width)
+    wide = logits[:, :, left] * (1 - across) + logits[:, :, right] * across
+    found = np.empty((height, width), np.uint16)
+    for start in range(0, height, _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        part = down[rows, None]
+        found[rows] = decide(wide[:, top[rows]] * (1 - part) + wide[:, bottom[rows]] * part)
+    return found
+
+
+def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each of new places among old ones: the places before and after it, and how far it is between them."""
+    position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
+    before = position.astype(np.int64)
+    return before, np.minimum(before + 1, old - 1), (position - before).astype(np.float32)
+
+
+def _per_channel(numbers: tuple[float, ...]) -> np.ndarray:
+    return np.array(numbers, np.float32).reshape(-1, 1, 1)
+
+
+def _in_precision(model: nn.Module, dtype: DType) -> nn.Module:
+    """The model with the parameters of all but its norms in dtype."""
+    for module in model.modules():
+        if not list(module.children()) and not isinstance(module, _NORMS):
+            module.to(dtype)
+    return model

@@ -1,0 +1,171 @@
+"""What a training learns from and is judged by: a folder of pictures and masks, or a photograph of scikit-image's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from genesis.demo import photograph
+from genesis.errors import describe
+from genesis.segmentation import pictures
+from genesis.segmentation.metrics import IGNORED
+
+_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class Example(NamedTuple):
+    """A picture and the class of each of its pixels."""
+
+    values: np.ndarray  # (3, H, W) float32 from 0 to 1
+    labels: np.ndarray  # (H, W) uint8, numbers of classes, or 255: doesn't count
+
+
+class Source(Protocol):
+    """Examples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Examples to learn from, others to be judged by, and the names of the classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    training: Source
+    held_out: Source
+
+
+class FolderSource:
+    """Pairs of a picture's file and its mask's, read when they are asked for.
+
+    Args:
+        white_is_one: masks hold 0 and 255, and 255 is the class 1.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Path, Path]], white_is_one: bool) -> None:
+        self.pairs, self.white_is_one = pairs, white_is_one
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Example:
+        picture, mask = self.pairs[index]
+        values = pictures.values(pictures.read(picture).image, 3)
+        labels = pictures.read_indices(mask).astype(np.uint8)
+        return Example(values, np.uint8(1) * (labels > 0) if self.white_is_one else labels)
+
+
+def open_set(
+    data: str, classes: tuple[str, ...] | None = None, held_out_share: float = 0.2, seed: int = 0
+) -> LabelledSet:
+    """The set that a word or a path means.
+
+    Args:
+        data: "coins", "immunohistochemistry", or a folder, see folder().
+        classes: names of the classes, the first for number 0.
+        held_out_share: of the pictures of a folder.
+        seed: decides which are held out.
+    """
+    if data in _PHOTOGRAPHS and not Path(data).exists():
+        found = _PHOTOGRAPHS[data]()
+        return found if classes is None else LabelledSet(data, _checked(classes, found.classes), *_parts(found))
+    return folder(Path(data), classes, held_out_share, seed)
+
+
+def folder(path: Path, classes: tuple[str, ...] | None, held_out_share: float, seed: int) -> LabelledSet:
+    """Pictures in path/images, their masks under the same names in path/masks.
+
+    A mask has one channel with a class's number per pixel, 255 where a pixel doesn't count; or 0 and 255 for background
+    and object. Every mask is looked at once, so that what is wrong is said before the training begins.
+
+    Raises: ValueError: a folder is not there or empty, a picture has no mask, a mask another size, or numbers without a
+        class.
+    """
+    pairs = _pairs(path)
+    numbers: set[int] = set()
+    for picture, mask in pairs:
+        labels, size = pictures.read_indices(mask), pictures.read(picture).size
+        if labels.shape[::-1] != size:
+            expected, got = f"the size of {picture.name}, {size[0]}×{size[1]}", f"{labels.shape[1]}×{labels.shape[0]}"
+            raise ValueError(describe("train", "mask", expected, f"{mask}: {got}"))
+        numbers.update(np.unique(labels).tolist())
+    white_is_one = numbers <= {0, IGNORED} and (classes is None or len(classes) == 2)
+    largest = 1 if white_is_one else max(numbers - {IGNORED}, default=0)
+    if min(numbers) < 0 or largest > IGNORED:
+        raise ValueError(describe("train", "masks", "numbers of classes from 0 to 254", f"{min(numbers)} to {largest}"))
+    names = classes or ("background", *(["object"] if largest == 1 else [f"class {n}" for n in range(1, largest + 1)]))
+    if largest >= len(names):
+        raise ValueError(describe("train", "masks", f"numbers below {len(names)}, the number of classes", largest))
+    held_out = min(len(pairs) - 1, max(1, round(held_out_share * len(pairs))))
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    seen, unseen = ([pairs[i] for i in sorted(part)] for part in (order[held_out:], order[:held_out]))
+    return LabelledSet(path.name, names, FolderSource(seen, white_is_one), FolderSource(unseen, white_is_one))
+
+
+def coins() -> LabelledSet:
+    """The photograph of `genesis demo`; its right third is held out."""
+    whole = photograph.coins()
+    values = np.repeat(whole.image[None], 3, axis=0)
+    return _split("coins", ("background", "coin"), Example(values, whole.mask.astype(np.uint8)))
+
+
+def immunohistochemistry() -> LabelledSet:
+    """Tissue under the microscope, 512×512, a photograph of scikit-image's; its right third is held out.
+
+    Blue: nuclei, stained by haematoxylin; brown: where an antibody bound, stained by DAB. The masks are those of a
+    classical recipe: separate the stains' colours (Ruifrok & Johnston 2001), and cut each at Otsu's threshold.
+    """
+    from skimage import color, data, filters
+
+    photo = data.immunohistochemistry()
+    stains = color.rgb2hed(photo)
+    nuclei, brown = stains[..., 0], stains[..., 2]
+    labels = np.zeros(photo.shape[:2], np.uint8)
+    labels[nuclei > filters.threshold_otsu(nuclei)] = 1
+    labels[brown > filters.threshold_otsu(brown)] = 2
+    values = np.ascontiguousarray(photo.transpose(2, 0, 1), np.float32) / np.float32(255)
+    return _split("immunohistochemistry", ("background", "nucleus", "stain"), Example(values, labels))
+
+
+_PHOTOGRAPHS = {"coins": coins, "immunohistochemistry": immunohistochemistry}
+
+
+def _split(name: str, classes: tuple[str, ...], whole: Example) -> LabelledSet:
+    """The left two thirds to learn from, the right third to be judged by."""
+    boundary = whole.labels.shape[1] * 2 // 3
+    left = Example(whole.values[..., :boundary], whole.labels[:, :boundary])
+    right = Example(whole.values[..., boundary:], whole.labels[:, boundary:])
+    return LabelledSet(name, classes, [left], [right])
+
+
+def _parts(found: LabelledSet) -> tuple[Source, Source]:
+    return found.training, found.held_out
+
+
+def _checked(classes: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, ...]:
+    if len(classes) != len(expected):
+        raise ValueError(describe("train", "classes", f"{len(expected)} names", len(classes)))
+    return classes
+
+
+def _pairs(path: Path) -> list[tuple[Path, Path]]:
+    """Each picture with the mask of the same stem."""
+    for part in (path / "images", path / "masks"):
+        if not part.is_dir():
+            expected = f"a folder with images/ and masks/, or one of {', '.join(_PHOTOGRAPHS)}"
+            raise ValueError(describe("train", "data", expected, f"{path}, without {part.name}/"))
+    masks = {file.stem: file for file in sorted((path / "masks").iterdir()) if file.suffix.lower() in _ENDINGS}
+    images = [file for file in sorted((path / "images").iterdir()) if file.suffix.lower() in _ENDINGS]
+    missing = [file.name for file in images if file.stem not in masks]
+    if missing:
+        raise ValueError(describe("train", "data", f"a mask for each picture in {path}", f"none for {missing[0]}"))
+    if len(images) < 2:
+        raise ValueError(describe("train", "data", f"at least 2 pictures in {path / 'images'}", len(images)))
+    return [(file, masks[file.stem]) for file in images]

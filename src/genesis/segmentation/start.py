@@ -1,0 +1,53 @@
+"""How a new training begins: the recipe for a set, and weights to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genesis import nn
+from genesis.nn import state as module_state
+from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
+from genesis.segmentation.sets import LabelledSet, Source
+
+_MOST_PICTURES = 32  # whose mean and deviation are taken
+_LEAST_DEVIATION = 0.01  # of a channel that is the same everywhere, which brightening the crops would make huge
+
+
+def recipe_for(data: LabelledSet, model: str, width: int = 16, depth: int = 3, aux_loss: bool = True) -> Recipe:
+    """The recipe of a network for a set.
+
+    Args:
+        model: "unet", or one of torchvision's segmentation models, whose pictures are normalized as ImageNet's.
+        width, depth: of a U-Net.
+        aux_loss: whether the others have an auxiliary head.
+    """
+    num_classes = len(data.classes)
+    if model != "unet":
+        arguments: dict[str, Any] = {"num_classes": num_classes, "aux_loss": aux_loss}
+        return Recipe(model, arguments, data.classes, IMAGENET_MEAN, IMAGENET_STD)
+    arguments = {"in_channels": 3, "num_classes": num_classes, "width": width, "depth": depth}
+    return Recipe(model, arguments, data.classes, *mean_and_deviation(data.training))
+
+
+def mean_and_deviation(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of each channel, over the first pictures."""
+    picked = [source[index].values.reshape(3, -1) for index in range(min(len(source), _MOST_PICTURES))]
+    pixels = np.concatenate(picked, axis=1)
+    mean, deviation = pixels.mean(axis=1, dtype=np.float64), pixels.std(axis=1, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.maximum(deviation, _LEAST_DEVIATION).tolist())
+
+
+def load_what_fits(model: nn.Module, path: Path) -> list[str]:
+    """Take over those weights of a file that have a name and a shape of the model's: a head may have other classes.
+
+    Returns: the model's keys that were left as they were.
+    Raises: CheckpointError: nothing fits.
+    """
+    own = model.state_dict()
+    given = module_state.weights_in(module_state.read(path), path)
+    fitting = {key: value for key, value in given.items() if key in own and own[key].shape == value.shape}
+    model.load_state_dict(fitting, strict=not fitting)  # which says what is wrong, if nothing fits
+    return [key for key in own if key not in fitting]

@@ -1,0 +1,231 @@
+"""The training of a segmentation network: crops, mixed precision, a schedule, scores on what is held out, a state.
+
+All that is random is a function of the plan's seed and the number of the step. So the state is the weights, the
+optimizer's and the scaler's state, and the step: a training that goes on from there is the one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import genesis
+import genesis.nn.functional as F
+from genesis import amp, optim
+from genesis.demo.progress import PlainProgress
+from genesis.errors import CheckpointError, describe
+from genesis.segmentation import crops
+from genesis.segmentation.metrics import IGNORED, confusion, scores
+from genesis.segmentation.recipe import Recipe
+from genesis.segmentation.segmenter import PRECISIONS, Segmenter, decide
+from genesis.segmentation.sets import LabelledSet
+from genesis.tensor import Tensor
+
+AUX_WEIGHT = 0.5  # of the auxiliary head's loss, as in torchvision's training
+WARM_UP = 0.1  # the part of the training in which the learning rate rises
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What decides the result, beside the pictures and the network.
+
+    Args:
+        steps: batches per epoch; 0: as many as use each picture once.
+        crop: the side of the crops.
+        turns: turn crops by quarters, where pictures have no up and down.
+        precision: "float32", "bfloat16" or "float16", of what autocast lowers.
+    """
+
+    epochs: int = 20
+    steps: int = 0
+    batch_size: int = 8
+    crop: int = 256
+    lr: float = 0.001
+    weight_decay: float = 0.01
+    turns: bool = False
+    precision: str = "float32"
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """The mean loss on an epoch's crops, the learning rate at its end, and the scores on what is held out."""
+
+    loss: float
+    lr: float
+    miou: float
+    dice: float
+    accuracy: float
+
+
+class Training:
+    """A network on its way.
+
+    Args:
+        workers: processes that prepare batches; their number does not change the result.
+    Raises: ValueError: the crops don't fit the network, or an unknown precision.
+    """
+
+    def __init__(
+        self, data: LabelledSet, recipe: Recipe, plan: Plan, device: str = "cpu", workers: int = 0
+    ) -> None:  # fmt: skip
+        if plan.crop % recipe.multiple:
+            raise ValueError(describe("train", "crop", f"a multiple of {recipe.multiple}", plan.crop))
+        if plan.precision not in PRECISIONS:
+            raise ValueError(describe("train", "precision", f"one of {', '.join(PRECISIONS)}", repr(plan.precision)))
+        self.data, self.recipe, self.plan, self.device, self.workers = data, recipe, plan, device, workers
+        self.num_steps = plan.steps or math.ceil(len(data.training) / plan.batch_size)  # of an epoch
+        self.step = 0
+        self.history: list[Epoch] = []
+        self._losses: list[float] = []  # of the present epoch
+        genesis.manual_seed(plan.seed)
+        self.model = recipe.build().to(device)
+        self._optimizer = optim.AdamW(self.model.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
+        self._scaler = amp.GradScaler(enabled=plan.precision == "float16")
+        self._schedule = self._new_schedule()
+        self._crops = crops.Crops(data.training, plan.crop, plan.seed, plan.turns)
+        self._normalization = [_per_channel(numbers, device) for numbers in (recipe.mean, recipe.std)]
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.history) >= self.plan.epochs
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def run_epoch(self, progress: PlainProgress, after_step: Callable[[float], None] = lambda loss: None) -> Epoch:
+        """The steps that are left of the present epoch, then the scores on what is held out.
+
+        Args:
+            after_step: is called with each step's loss.
+        """
+        progress.begin_epoch(self.num_steps)
+        self.model.train()
+        epoch, done = len(self.history), self.step % self.num_steps
+        if len(self._losses) < self.num_steps:
+            loader = crops.batches(self._crops, epoch, self.num_steps, self.plan.batch_size, done, self.workers)
+            for images, labels in loader:
+                loss, miou = self._step(images, labels)
+                progress.step(loss, miou)
+                after_step(loss)
+        found = self.evaluate()
+        self.history.append(Epoch(sum(self._losses) / len(self._losses), self.lr, *found))
+        self._losses = []
+        progress.end_epoch(self.history[-1].loss, found.miou)
+        return self.history[-1]
+
+    @property
+    def lr(self) -> float:
+        return self._optimizer.param_groups[0]["lr"]
+
+    def _step(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
+        """One update; its loss, and the mIoU on its crops."""
+        genesis.manual_seed(_seed(self.plan.seed, self.step))  # of dropout: a stream for each step
+        mean, std = self._normalization
+        inputs, targets = (images.to(self.device) - mean) / std, labels.to(self.device)
+        with self._autocast():
+            outputs = self.model(inputs)
+        outputs = outputs if isinstance(outputs, dict) else {"out": outputs}
+        num_counted = max(1, int((labels != IGNORED).sum().item()))
+        loss = _loss(outputs["out"], targets, num_counted)
+        if "aux" in outputs:
+            loss = loss + AUX_WEIGHT * _loss(outputs["aux"], targets, num_counted)
+        if not math.isfinite(loss.item()):
+            raise FloatingPointError(f"train: the loss of step {self.step} is {loss.item()}; a lower --lr may help")
+        self._optimizer.zero_grad()
+        self._scaler.scale(loss).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._schedule.step()
+        self.step += 1
+        self._losses.append(loss.item())
+        found = outputs["out"].detach().argmax(1).cpu().numpy()
+        return loss.item(), scores(confusion(found, labels.numpy(), len(self.recipe.classes))).miou
+
+    def _autocast(self) -> Any:
+        if self.plan.precision == "float32":
+            return contextlib.nullcontext()
+        return amp.autocast(genesis.Device(self.device).type, PRECISIONS[self.plan.precision])
+
+    def _new_schedule(self) -> optim.lr_scheduler.LRScheduler:
+        """The learning rate rises in a line and falls in a half cosine; it depends only on how many steps were made."""
+        total = self.plan.epochs * self.num_steps
+
+        def factor(step: int) -> float:
+            part = min(1.0, (step + 1) / total)
+            return part / WARM_UP if part < WARM_UP else (1 + math.cos(math.pi * (part - WARM_UP) / (1 - WARM_UP))) / 2
+
+        return optim.lr_scheduler.LambdaLR(self._optimizer, factor, last_epoch=self.step - 1)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Any:
+        """The Scores on the whole of what is held out, by the network as it is now."""
+        num_classes = len(self.recipe.classes)
+        matrix = np.zeros((num_classes, num_classes), np.int64)
+        was_training = self.model.training
+        self.model.eval()
+        segmenter = Segmenter(self.model, self.recipe, self.device)
+        for index in range(len(self.data.held_out)):
+            values, labels = self.data.held_out[index]
+            matrix += confusion(decide(segmenter.logits(values)), labels, num_classes)
+        self.model.train(was_training)
+        return scores(matrix)
+
+    # --- the state ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that load_state() needs to go on; the entries "model" and "recipe" are what `genesis segment` reads."""
+        return {
+            "model": self.model.state_dict(),
+            "recipe": self.recipe.as_dict(),
+            "plan": dataclasses.asdict(self.plan),
+            "data": {"name": self.data.name, "num_pictures": len(self.data.training)},
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "step": self.step,
+            "losses": self._losses,
+            "history": [dataclasses.asdict(epoch) for epoch in self.history],
+        }
+
+    def load_state(self, state: Any, where: str) -> None:
+        """Go on where state() was called; the plan may have more epochs than it had then.
+
+        Args:
+            where: the file that it is from, for messages.
+        Raises: CheckpointError: it is no state of this training.
+        """
+        needed = self.state().keys()
+        if not isinstance(state, dict) or not needed <= state.keys():
+            raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(needed)}")
+        mine = self.state()
+        for part in ("plan", "recipe", "data"):
+            different = [key for key in mine[part] if key != "epochs" and state[part].get(key) != mine[part][key]]
+            if different:
+                saved = ", ".join(f"{key} = {state[part].get(key)}" for key in different)
+                raise CheckpointError(f"{where} is of a training with another {part}: {saved}")
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        self.step, self._losses = state["step"], list(state["losses"])
+        self.history = [Epoch(**epoch) for epoch in state["history"]]
+        self._schedule = self._new_schedule()
+
+
+def _loss(logits: Tensor, labels: Tensor, num_counted: int) -> Any:
+    """Cross entropy, the mean over the pixels that count, of which there may be none."""
+    total = F.cross_entropy(logits.to(genesis.float32), labels, ignore_index=IGNORED, reduction="sum")
+    return total / num_counted
+
+
+def _per_channel(numbers: tuple[float, ...] | None, device: str) -> Tensor:
+    assert numbers is not None  # a training's recipe has them
+    return genesis.tensor(list(numbers)).reshape(-1, 1, 1).to(device)
+
+
+def _seed(seed: int, step: int) -> int:
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])

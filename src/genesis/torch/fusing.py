@@ -1,0 +1,196 @@
+"""fuse(model) for PyTorch: each module that calls convolutions of its own gets a forward with chains as single ops."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from genesis.errors import DTypeError, describe
+from genesis.fusion import Chain, Fusion, Step, find_chains
+from genesis.fusion.chains import ADD, CONV, NORM, OTHER, RELU
+from genesis.torch.modules import conv_bn_relu, forget
+
+_ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+_RELUS = {torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def fuse(model: nn.Module) -> nn.Module:
+    """Run convolution → batch norm (→ sum) → ReLU as one op wherever a model has that, in training and inference.
+
+    Changed are the forwards of the modules that call the layers: their code is traced with torch.fx, the rest of the
+    model is not looked into. Parameters, buffers, their names and the state_dict stay the same objects; classes become
+    subclasses of what they were. Nothing is folded for good: eval mode folds on the way and forgets on the first
+    change, so that a model can go back to training. model.fusion says what was fused, and what was left and why.
+
+    Args:
+        model: any torch.nn.Module; it is changed in place. On CUDA its memory stays with PyTorch.
+    Returns: model.
+
+    Example:
+        >>> import genesis.torch, torch
+        >>> layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 1, 1)
+        >>> model = genesis.torch.fuse(torch.nn.Sequential(*layers))
+        >>> print(model.fusion)
+        1 fused, 1 left
+          0 → 1 → 2
+          3: left, as no batch norm follows
+        >>> model(torch.ones(2, 3, 8, 8)).shape
+        torch.Size([2, 1, 6, 6])
+    """
+    if not isinstance(model, nn.Module):
+        raise DTypeError(describe("fuse", "model", "a torch.nn.Module", type(model).__name__))
+    fusion = Fusion()
+    for prefix, module in model.named_modules():
+        if not isinstance(module, Fused) and any(isinstance(child, nn.Conv2d) for child in module.children()):
+            _fuse_module(prefix, module, fusion)
+    model.fusion = fusion  # type: ignore[assignment]
+    return model
+
+
+class Fused(nn.Module):
+    """Marks the classes of fused modules, whose forwards were made from traces."""
+
+    def train(self, mode: bool = True) -> Any:
+        for child in self.children():
+            if isinstance(child, nn.Conv2d):
+                forget(child)
+        return super().train(mode)
+
+    def __reduce__(self) -> Any:
+        """Pickled as what it was before, and fused again when it is loaded."""
+        state = {name: value for name, value in self.__dict__.items() if name != "fusion"}
+        return _restore, (type(self).__mro__[2], state, self.__dict__.get("fusion"))
+
+
+def _restore(unfused: type[nn.Module], state: dict[str, Any], fusion: Fusion | None) -> nn.Module:
+    module = unfused.__new__(unfused)
+    module.__dict__.update(state)
+    _fuse_module("", module, Fusion())
+    if fusion is not None:
+        module.fusion = fusion  # type: ignore[assignment]
+    return module
+
+
+def _fuse_module(prefix: str, module: nn.Module, fusion: Fusion) -> None:
+    """Give a module a forward with fused chains, if there are any."""
+    if "forward" in module.__dict__:
+        fusion.leave(prefix, "", "its forward was replaced")
+        return
+    training = module.training
+    forwards, codes = {}, {}
+    try:
+        for mode in (training, not training):
+            _set_mode(module, mode)
+            graph = _Tracer().trace(module)
+            codes[mode] = str(graph)
+            steps, nodes = _steps(module, graph)
+            chains, left = find_chains(steps, [nodes.index(x) for x in _outputs(graph)])
+            if mode is training:
+                fusion.add(prefix, steps, chains)
+                for name, reason in left:
+                    fusion.leave(prefix, name, reason)
+            forwards[mode] = _rewritten(module, graph, steps, nodes, chains) if chains else None
+    except Exception as error:  # whatever a forward does while it is traced
+        first_line = (str(error).splitlines() or [""])[0]
+        fusion.leave(prefix, "", f"torch.fx cannot trace its forward ({type(error).__name__}: {first_line})")
+        return
+    finally:
+        _set_mode(module, training)
+    if all(forward is None for forward in forwards.values()):
+        return
+    unfused = type(module)
+    forwards = {mode: forward or unfused.forward for mode, forward in forwards.items()}
+    forward = forwards[True] if codes[True] == codes[False] else _by_mode(forwards[True], forwards[False])
+    module.__class__ = type(f"Fused{unfused.__name__}", (Fused, unfused), {"forward": forward})
+
+
+def _by_mode(training: Any, inference: Any) -> Any:
+    """The forward of a module that does something else in training."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return (training if self.training else inference)(self, *args, **kwargs)
+
+    return forward
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    """For tracing: only the flag that its code may ask for."""
+    module.__dict__["training"] = training
+
+
+class _Tracer(fx.Tracer):
+    """Looks into one module only."""
+
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return True
+
+
+def _outputs(graph: fx.Graph) -> list[fx.Node]:
+    return [node for output in graph.nodes if output.op == "output" for node in output.all_input_nodes]
+
+
+def _steps(module: nn.Module, graph: fx.Graph) -> tuple[list[Step], list[fx.Node]]:
+    """The graph as steps; values are numbered as the nodes are."""
+    nodes = list(graph.nodes)
+    numbers = {node: number for number, node in enumerate(nodes)}
+    return [_step(module, node, numbers) for node in nodes], nodes
+
+
+def _step(module: nn.Module, node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
+    kind, name, obstacle = OTHER, node.name, ""
+    positional = tuple(numbers[arg] for arg in node.args if isinstance(arg, fx.Node))
+    operands = tuple(numbers[arg] for arg in node.all_input_nodes)
+    changes = (node.op == "call_method" and str(node.target).endswith("_")) or node.target is operator.iadd
+    changes = changes or node.kwargs.get("inplace") is True
+    if node.op == "call_module":
+        called = module.get_submodule(str(node.target))
+        name = str(node.target)
+        changes = getattr(called, "inplace", False) is True
+        if len(node.args) == 1 and not node.kwargs:
+            kind, obstacle = _kind_of(called)
+    elif node.op in ("call_function", "call_method"):
+        if node.target in _RELUS and len(positional) == 1:
+            kind = RELU
+        elif node.target in _ADDS and len(positional) == 2 and len(node.args) == 2 and not node.kwargs:
+            kind, operands = ADD, positional
+    return Step(kind, numbers[node], operands, name, obstacle, operands[:1] if changes else ())
+
+
+def _kind_of(module: nn.Module) -> tuple[str, str]:
+    """What a layer is, and why it must stay."""
+    obstacle = "it has hooks" if any(getattr(module, hooks) for hooks in _HOOKS) else ""
+    if isinstance(module, nn.Conv2d):
+        if type(module) is not nn.Conv2d:
+            return CONV, f"a {type(module).__name__} may do something else"
+        if module.padding_mode != "zeros":
+            return CONV, f"it pads by {module.padding_mode}"
+        return CONV, obstacle
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        exact = type(module) is nn.BatchNorm2d
+        return NORM, obstacle if exact else f"a {type(module).__name__} may do something else"
+    return (RELU, obstacle) if type(module) is nn.ReLU else (OTHER, "")
+
+
+def _rewritten(
+    module: nn.Module, graph: fx.Graph, steps: list[Step], nodes: list[fx.Node], chains: list[Chain]
+) -> Any:  # fmt: skip
+    """The module's forward with these chains as calls of conv_bn_relu."""
+    for chain in chains:
+        conv, norm, last = nodes[chain.conv], nodes[chain.norm], nodes[chain.last]
+        residual = None
+        if chain.add is not None:  # looked up now, as it may be the end of another chain
+            residual = next(arg for arg in nodes[chain.add].args if arg is not norm)
+        activation = None if chain.relu is None else "relu"
+        with graph.inserting_before(last.next):
+            layers = [graph.get_attr(str(node.target)) for node in (conv, norm)]
+            call = graph.call_function(conv_bn_relu, (*layers, conv.args[0], residual, activation))
+        last.replace_all_uses_with(call)
+        for position in (chain.relu, chain.add, chain.norm, chain.conv):
+            if position is not None:
+                graph.erase_node(nodes[position])
+    graph.lint()
+    return type(fx.GraphModule(module, graph)).forward

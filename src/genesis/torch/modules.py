@@ -1,0 +1,237 @@
+"""ConvBNReLU for PyTorch, and how a torch Conv2d and BatchNorm2d run as one op."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from genesis.errors import ShapeError, describe
+from genesis.torch import ops
+from genesis.torch.bridge import call
+
+_MOST_SHAPES = 8
+_Pair = int | tuple[int, int]
+
+
+class ConvBNReLU(nn.Module):
+    """relu(batch_norm(conv(x)) + residual) as one op, a torch.nn.Module.
+
+    Parts and state_dict are those of torch.nn.Sequential(Conv2d, BatchNorm2d, ReLU). In training and wherever
+    gradients are needed it is one op with one backward; in eval mode without gradients the norm is folded into a
+    weight that is packed once per input shape, and anew when a parameter has changed. A change past PyTorch's
+    version counters (`parameter.data`) goes unseen until train() or eval() is called.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, dilation, groups, bias: as of torch.nn.Conv2d.
+        padding: by default dilation · (kernel_size − 1) // 2.
+        eps, momentum, affine, track_running_stats: as of torch.nn.BatchNorm2d.
+        activation: "relu", or None for the norm's output as it is.
+
+    Example:
+        >>> import genesis.torch, torch
+        >>> layer = genesis.torch.ConvBNReLU(3, 8, 3)
+        >>> layer(torch.ones(2, 3, 16, 16)).shape, list(layer.state_dict())[:2]
+        (torch.Size([2, 8, 16, 16]), ['0.weight', '1.weight'])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: _Pair, stride: _Pair = 1,
+        padding: _Pair | str | None = None, dilation: _Pair = 1, groups: int = 1, bias: bool = False,
+        eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
+        activation: str | None = "relu", device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if activation not in ("relu", None):
+            raise ValueError(describe("ConvBNReLU", "activation", '"relu" or None', repr(activation)))
+        if padding is None:
+            kernel, spread = (x if isinstance(x, tuple) else (x, x) for x in (kernel_size, dilation))
+            padding = (spread[0] * (kernel[0] - 1) // 2, spread[1] * (kernel[1] - 1) // 2)
+        where = {"device": device, "dtype": dtype}
+        conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **where)
+        self.add_module("0", conv)
+        self.add_module("1", nn.BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats, **where))
+        if activation is not None:
+            self.add_module("2", nn.ReLU())
+        self.activation = activation
+
+    @property
+    def conv(self) -> nn.Conv2d:
+        return self._modules["0"]  # type: ignore[return-value]
+
+    @property
+    def norm(self) -> nn.BatchNorm2d:
+        return self._modules["1"]  # type: ignore[return-value]
+
+    def train(self, mode: bool = True) -> ConvBNReLU:
+        forget(self)
+        return super().train(mode)
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """input: (N, C, H, W); residual: added before the activation, in the shape of the result."""
+        return conv_bn_relu(self.conv, self.norm, input, residual, self.activation)
+
+
+def conv_bn_relu(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None = None,
+    activation: str | None = "relu",
+) -> Tensor:  # fmt: skip
+    """activation(norm(conv(input)) + residual), as one op, of two layers that stay what they are.
+
+    Under autocast the convolution's operands take its dtype. What the op cannot take (other devices, an input without
+    batch, a residual that must be broadcast, complex numbers) the layers do one after the other.
+    """
+    dtype = _compute_dtype(conv, input)
+    geometry = _geometry(conv)
+    if dtype is None or geometry is None or not _fits(conv, norm, geometry, input, residual):
+        return _one_by_one(conv, norm, input, residual, activation)
+    input, residual = input.to(dtype), residual if residual is None else residual.to(dtype)
+    operands = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    if (
+        not norm.training
+        and norm.running_mean is not None
+        and not torch.compiler.is_compiling()
+        and not _needs_gradients(input, residual, *operands[:4])
+    ):
+        packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
+        return call("conv_prepacked", input, packed, residual, activation)
+    mean, var, training, momentum = _begin_batch(norm)
+    if training and input.shape[0] * _numel(_output_size(conv, geometry, input)) == 1:
+        shape = (1, conv.out_channels, 1, 1)
+        raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
+    weight = conv.weight.to(dtype)
+    bias = conv.bias if conv.bias is None else conv.bias.to(dtype)
+    return ops.conv_bn_relu(
+        input, weight, bias, norm.weight, norm.bias, mean, var, residual, training, momentum, norm.eps, *geometry,
+        activation,
+    )  # fmt: skip
+
+
+def forget(module: nn.Module) -> None:
+    """Drop what was folded for the convolutions in a module."""
+    for part in module.modules():
+        _folded.pop(part, None)
+
+
+# --- what the op can take ---
+_Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+
+
+def _compute_dtype(conv: nn.Conv2d, input: Tensor) -> torch.dtype | None:
+    """The dtype of the convolution; None if PyTorch would refuse its operands."""
+    kind = input.device.type
+    if torch.is_autocast_enabled(kind):
+        floating = all(x.dtype is not torch.float64 for x in (input, conv.weight))
+        return torch.get_autocast_dtype(kind) if floating else None
+    return input.dtype if input.dtype is conv.weight.dtype else None
+
+
+def _geometry(conv: nn.Conv2d) -> _Geometry | None:
+    """Stride, padding, dilation, groups; None where "same" needs one pixel more on one side."""
+    padding = conv.padding
+    if padding == "valid":
+        padding = (0, 0)
+    elif padding == "same":
+        reach = [conv.dilation[i] * (conv.kernel_size[i] - 1) for i in (0, 1)]
+        if any(r % 2 for r in reach):
+            return None
+        padding = (reach[0] // 2, reach[1] // 2)
+    return conv.stride, padding, conv.dilation, conv.groups  # type: ignore[return-value]
+
+
+def _fits(conv: nn.Conv2d, norm: nn.BatchNorm2d, geometry: _Geometry, input: Tensor, residual: Tensor | None) -> bool:
+    if input.dim() != 4 or input.device.type not in ("cpu", "cuda") or not input.dtype.is_floating_point:
+        return False
+    if input.device != conv.weight.device or input.shape[1] != conv.in_channels:
+        return False
+    if conv.padding_mode != "zeros" or norm.num_features != conv.out_channels:
+        return False
+    size = _output_size(conv, geometry, input)
+    if min(size) < 1 or input.shape[0] == 0:
+        return False
+    shape = (input.shape[0], conv.out_channels, *size)
+    return residual is None or (tuple(residual.shape) == shape and residual.device == input.device)
+
+
+def _output_size(conv: nn.Conv2d, geometry: _Geometry, input: Tensor) -> tuple[int, int]:
+    stride, padding, dilation, _ = geometry
+    height, width = (
+        (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (conv.kernel_size[i] - 1) - 1) // stride[i] + 1
+        for i in (0, 1)
+    )
+    return height, width
+
+
+def _numel(size: tuple[int, int]) -> int:
+    return size[0] * size[1]
+
+
+def _one_by_one(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None, activation: str | None
+) -> Tensor:
+    y = norm(conv(input))
+    y = y if residual is None else y + residual
+    return y if activation is None else y.relu()
+
+
+def _begin_batch(norm: nn.BatchNorm2d) -> tuple[Tensor | None, Tensor | None, bool, float]:
+    """Count this batch; running mean and variance, training, momentum, as BatchNorm2d.forward has them."""
+    update = norm.training and norm.track_running_stats
+    if update and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:  # the average over all batches
+        momentum = 1.0 / float(norm.num_batches_tracked) if update and norm.num_batches_tracked is not None else 0.0
+    if norm.training and not update:
+        return None, None, True, momentum
+    return norm.running_mean, norm.running_var, norm.training or norm.running_mean is None, momentum
+
+
+def _needs_gradients(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+# --- folded for inference ---
+class _Fold(NamedTuple):
+    """A packed weight, and the very tensors that it was made of, as often changed as then."""
+
+    operands: tuple[Tensor | None, ...]
+    versions: tuple[int, ...]
+    packed: Any
+
+
+_folded: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Fold]] = weakref.WeakKeyDictionary()
+
+
+def _packed(
+    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: _Geometry, dtype: torch.dtype, shape: Any
+) -> Any:
+    folds = _folded.setdefault(conv, {})
+    versions = tuple([-1 if x is None or x.is_inference() else x._version for x in operands])
+    fold = folds.get((shape, dtype, eps))
+    if fold is not None and fold.versions == versions and all(map(operator.is_, fold.operands, operands)):
+        return fold.packed
+    with torch.no_grad():
+        weight, bias = _folded_operands(*operands, eps)
+        # A vector of float32 would do the backends no good beside a 16-bit weight.
+        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, *geometry)
+    if len(folds) >= _MOST_SHAPES:
+        folds.clear()
+    folds[shape, dtype, eps] = _Fold(operands, versions, packed)
+    return packed
+
+
+def _folded_operands(
+    weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor, var: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Weight and bias that do convolution and batch norm at once, in float32 at least."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    scale = torch.rsqrt(var.to(wide) + eps)
+    scale = scale if gamma is None else scale * gamma
+    shift = -mean * scale if bias is None else (bias - mean) * scale
+    shift = shift if beta is None else shift + beta
+    return weight.to(wide) * scale[:, None, None, None], shift.to(wide)

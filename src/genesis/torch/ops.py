@@ -1,0 +1,176 @@
+"""conv_bn_relu as an op of PyTorch: with gradients, on its streams and memory, and opaque to torch.compile.
+
+Eager calls go to the backend directly. A compiler sees torch.ops.genesis.conv_bn_relu and its backward, of which it
+knows the shapes only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genesis.torch.bridge import call, dtype_of
+
+Pair = tuple[int, int]
+_NUM_TENSORS = 8  # the arguments that are tensors or None: input, weight, bias, gamma, beta, mean, var, residual
+
+
+def conv_bn_relu(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
+    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+) -> Tensor:  # fmt: skip
+    """activation(batch_norm(conv2d(input, weight, bias)) + residual) with gradients; arguments have been checked."""
+    args = (
+        input, weight, bias, gamma, beta, running_mean, running_var, residual, training, momentum, eps,
+        stride, padding, dilation, groups, activation,
+    )  # fmt: skip
+    if torch.compiler.is_compiling():
+        return torch.ops.genesis.conv_bn_relu(*args)[0]
+    return _ConvBNReLU.apply(False, *args)[0]
+
+
+class _ConvBNReLU(torch.autograd.Function):
+    """The first argument: whether a compiler traces the call."""
+
+    @staticmethod
+    def forward(ctx: Any, traced: bool, *args: Any) -> tuple[Tensor, ...]:
+        run = _traced_forward if traced else _forward
+        outputs = run(*args)
+        y, mean, inverse_std, kept, passed = outputs
+        input, weight, bias, gamma, beta, running_mean, running_var, _ = args[:_NUM_TENSORS]
+        training = args[_NUM_TENSORS]
+        if training and running_mean is not None and not traced:
+            torch.autograd.graph.increment_version([running_mean, running_var])
+        if passed.numel() == 0 and passed.dtype is y.dtype:
+            passed = y  # which the layer that takes it in keeps too
+        ctx.save_for_backward(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
+        ctx.options, ctx.traced = (training, *args[11:]), traced
+        ctx.mark_non_differentiable(*outputs[1:])
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        if grad is None:
+            return (None,) * (2 + _NUM_TENSORS + 8)
+        wanted = ctx.needs_input_grad[1:]
+        needs = [*wanted[:5], wanted[7]]
+        run = torch.ops.genesis.conv_bn_relu_backward if ctx.traced else _backward
+        grads = run(grad, *ctx.saved_tensors, *ctx.options, needs)
+        *first, grad_residual = [g if needed else None for g, needed in zip(grads, needs, strict=True)]
+        return (None, *first, None, None, grad_residual, *(None,) * 8)
+
+
+def _forward(*args: Any) -> tuple[Tensor, ...]:
+    """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
+    y, mean, inverse_std, kept, passed = call("conv_bn_relu", *args)
+    if passed is None or passed is y:
+        passed = y.new_empty(0, dtype=y.dtype if passed is y else torch.uint8)
+    if mean is args[5]:  # an op's result is no argument
+        mean = mean.clone()
+    return y, mean, inverse_std, kept, passed
+
+
+def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
+    """Gradients of input, weight, bias, gamma, beta, residual; an empty tensor where none is wanted."""
+    *saved, passed, training, stride, padding, dilation, groups, activation, needs = args
+    passed = passed if passed.numel() else None
+    geometry = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    grads = call("conv_bn_relu_backward", grad, *saved, passed, training, *geometry, activation, tuple(needs))
+    nothing = grad.new_empty(0)
+    return [nothing if x is None else x for x in grads]
+
+
+# --- for compilers ---
+_library = torch.library.Library("genesis", "DEF")
+_GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
+_library.define(
+    "conv_bn_relu(Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, Tensor(a!)? running_mean, "
+    f"Tensor(b!)? running_var, Tensor? residual, bool training, float momentum, float eps, {_GEOMETRY}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "conv_bn_relu_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, "
+    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {_GEOMETRY}, bool[] needs) "
+    "-> Tensor[]"
+)
+
+
+def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
+    *rest, stride, padding, dilation, groups, activation = args
+    y, mean, inverse_std, kept, passed = _forward(
+        *rest, tuple(stride), tuple(padding), tuple(dilation), groups, activation
+    )
+    kept = kept if kept.dim() != 4 else _laid_out(kept, _empty_images(kept.shape, kept))
+    return _laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
+
+
+def _opaque_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+    originals = (*args[:5], grad)
+    grads = [
+        x if x.numel() == 0 else _laid_out(x, like) for x, like in zip(_backward(grad, *args), originals, strict=True)
+    ]
+    return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
+
+
+def _laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """x with the strides that the compiler was told: those that an empty_like has."""
+    promised = torch.empty_like(like)
+    return x if x.stride() == promised.stride() else promised.copy_(x)
+
+
+def _empty_images(shape: Any, like: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+
+def _traced_forward(*args: Any) -> tuple[Tensor, ...]:
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.genesis.conv_bn_relu(*args)
+
+
+def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
+    """What _forward gives, without values."""
+    input, weight, residual, activation = args[0], args[1], args[7], args[-1]
+    training, (stride, padding, dilation, groups) = args[8], args[11:15]
+    sizes = [
+        (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
+        for i in (0, 1)
+    ]
+    num_outputs = weight.shape[0]
+    y = _empty_images((input.shape[0], num_outputs, *sizes), input)
+    wide = torch.float64 if input.dtype is torch.float64 else torch.float32
+    statistics = [input.new_empty(num_outputs, dtype=wide) for _ in range(2)]
+    kept = torch.empty_like(y)
+    passed = y.new_empty(0, dtype=torch.uint8 if input.is_cuda or activation is None else y.dtype)
+    if input.is_cuda:
+        from genesis.backends.cuda import wide_conv_bn_relu
+
+        shape = tuple(weight.shape)
+        how = (tuple(stride), tuple(padding), groups)
+        has_state = training and wide_conv_bn_relu.supports(dtype_of(input), shape, *how)
+        if has_state:
+            kept = input.new_empty((1 + num_outputs, weight.shape[1]), dtype=torch.float32)
+        if activation is not None and (has_state or residual is not None):
+            rows = input.shape[0] * sizes[0] * sizes[1]
+            passed = input.new_empty((rows, -(-num_outputs // 8)), dtype=torch.uint8)
+    return y, *statistics, kept, passed
+
+
+def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+    input, weight, bias, gamma, beta = args[:5]
+    originals = (input, weight, bias, gamma, beta, grad)
+    return [
+        grad.new_empty(0) if x is None or not needed else torch.empty_like(x)
+        for x, needed in zip(originals, args[-1], strict=True)
+    ]
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("conv_bn_relu", _opaque_forward, _device)
+    _library.impl("conv_bn_relu_backward", _opaque_backward, _device)
+_library.impl("conv_bn_relu", lambda *args: _ConvBNReLU.apply(True, *args), "Autograd")
+torch.library.register_fake("genesis::conv_bn_relu", _shapes_forward, lib=_library)
+torch.library.register_fake("genesis::conv_bn_relu_backward", _shapes_backward, lib=_library)

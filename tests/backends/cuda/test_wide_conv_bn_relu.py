@@ -1,0 +1,92 @@
+"""conv_bn_relu of 1×1 convolutions to more channels, whose output is never written: against float64 and PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genesis.backends.backend import Backend
+
+Put = Callable[[Any], Any]
+Get = Callable[[Any], Tensor]
+
+GEOMETRY = ((1, 1), (0, 0), (1, 1), 1)
+NAMES = ("input", "weight", "bias", "gamma", "beta", "residual")
+MOMENTUM, EPS = 0.1, 1e-5
+
+CASES = [  # inputs, outputs, mean of the input in its deviations, operands left out, activation
+    (16, 32, 1.0, ("residual",), "relu"),
+    (24, 40, 0.5, ("bias",), "relu"),
+    (56, 160, 30.0, ("gamma", "beta"), None),
+    (16, 16, 1e4, ("bias", "residual"), "relu"),
+]
+
+
+def operands(num_inputs: int, num_outputs: int, mean: float, without: tuple[str, ...]) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    given = {
+        "input": (torch.randn(2, num_inputs, 17, 19) + mean).bfloat16().contiguous(memory_format=torch.channels_last),
+        "weight": (torch.randn(num_outputs, num_inputs, 1, 1) / num_inputs**0.5).bfloat16(),
+        "bias": torch.randn(num_outputs).bfloat16(),
+        "gamma": torch.rand(num_outputs) + 0.5,
+        "beta": torch.randn(num_outputs),
+        "residual": torch.randn(2, num_outputs, 17, 19).bfloat16(),
+    }
+    return {name: value for name, value in given.items() if name not in without}
+
+
+def unfused(given: dict[str, Tensor], activation: str | None, grad: Tensor, dtype: torch.dtype | None) -> list[Tensor]:
+    """Result, running statistics and gradients by PyTorch's own layers, in dtype or as the operands are."""
+    leaves = {name: value.to(dtype, copy=True).requires_grad_() for name, value in given.items()}
+    num_outputs = given["weight"].shape[0]
+    running = [torch.zeros(num_outputs, dtype=dtype), torch.ones(num_outputs, dtype=dtype)]
+    y = F.conv2d(leaves["input"], leaves["weight"], leaves.get("bias"))
+    y = F.batch_norm(y, *running, leaves.get("gamma"), leaves.get("beta"), True, MOMENTUM, EPS)
+    y = y + leaves["residual"] if "residual" in leaves else y
+    y = y.relu() if activation else y
+    return [y.detach(), *running, *torch.autograd.grad(y, list(leaves.values()), grad.to(y.dtype))]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_farther_from_the_truth_than_unfused_layers(cuda: Backend, put: Put, get: Get, case: Any) -> None:
+    num_inputs, num_outputs, mean, without, activation = case
+    given = operands(num_inputs, num_outputs, mean, without)
+    grad = torch.randn(2, num_outputs, 17, 19).bfloat16()
+    exact, theirs = (unfused(given, activation, grad, dtype) for dtype in (torch.float64, None))
+
+    arrays = [put(given.get(name)) for name in NAMES]
+    running = [put(torch.zeros(num_outputs)), put(torch.ones(num_outputs))]
+    y, *saved = cuda.conv_bn_relu(*arrays[:5], *running, arrays[5], True, MOMENTUM, EPS, *GEOMETRY, activation)
+    assert tuple(saved[2].shape) == (1 + num_outputs, num_inputs)  # in the place of the convolution's output
+    needs = tuple(name in given for name in NAMES)
+    grads = cuda.conv_bn_relu_backward(put(grad), *arrays[:5], *saved, True, *GEOMETRY, activation, needs)
+    for name, result in zip(NAMES, grads, strict=True):
+        assert (result is None) == (name not in given)
+
+    ours = [get(x) for x in (y, *running, *[g for g in grads if g is not None])]
+    for name, mine, truth, other in zip(("y", "mean", "var", *given), ours, exact, theirs, strict=True):
+        if name == "bias":  # it has no effect: exactly 0 here, rounding there
+            assert not mine.any()
+        elif truth.norm() > 1e-6:
+            error, allowed = ((x.double() - truth).norm() / truth.norm() for x in (mine, other))
+            statistic = name in ("mean", "var")  # from an input rounded once; bfloat16 resolves 4e-3
+            assert error <= (2e-4 if statistic else 1.1 * allowed), f"{name}: {error:.1e}, unfused {allowed:.1e}"
+
+
+def test_gradients_one_at_a_time(cuda: Backend, put: Put, get: Get) -> None:
+    given = operands(16, 32, 1.0, ())
+    grad = torch.randn(2, 32, 17, 19).bfloat16()
+    arrays = [put(given[name]) for name in NAMES]
+    forward = (None, None, arrays[5], True, MOMENTUM, EPS, *GEOMETRY, "relu")
+    _, *saved = cuda.conv_bn_relu(*arrays[:5], *forward)
+    rest = (*arrays[:5], *saved, True, *GEOMETRY, "relu")
+    every = cuda.conv_bn_relu_backward(put(grad), *rest, (True,) * 6)
+    for i, name in enumerate(NAMES):
+        alone = cuda.conv_bn_relu_backward(put(grad), *rest, tuple(name == other for other in NAMES))
+        assert [x is not None for x in alone] == [name == other for other in NAMES]
+        assert torch.equal(get(alone[i]), get(every[i]))

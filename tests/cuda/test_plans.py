@@ -1,0 +1,103 @@
+"""Tuning as users ask for it: models, blocks, files, the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import genesis
+from genesis import cli, nn
+from genesis.backends.cuda.conv import plans as engine
+from genesis.cuda import plans
+from genesis.errors import CheckpointError
+from genesis.settings import override
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Iterator[Path]:
+    with override(cuda="simulated", cache_dir=tmp_path):
+        engine.forget()
+        yield tmp_path
+        engine.forget()
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).to("cuda")
+
+
+def test_a_model_is_tuned_with_its_gradients_and_left_as_it_was(simulated: Path) -> None:
+    model, x = network(), genesis.randn(2, 3, 6, 6, device="cuda")
+    before = {name: value.tolist() for name, value in model.state_dict().items()}
+    told: list[tuple[str, int, int]] = []
+    report = genesis.tune(model, x, progress=lambda *args: told.append(args))
+    directions = sorted(outcome.problem.direction for outcome in report.outcomes)
+    assert directions == ["forward", "forward", "input_grad", "weight_grad", "weight_grad"]
+    assert len(report) == 5
+    assert str(report).count("TFLOP/s") == 5
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert told[-1][1] == told[-1][2]
+    assert len(genesis.tune(model, x)) == 0, "all of it is known now"
+    assert sum("(tuned)" in line for line in plans.describe_plans()) == 5
+
+
+def test_without_gradients_only_the_forward(simulated: Path) -> None:
+    x = genesis.randn(1, 3, 5, 5, device="cuda")
+    with genesis.no_grad():
+        report = genesis.tune(network().eval(), x)
+    assert {outcome.problem.direction for outcome in report.outcomes} == {"forward"}
+
+
+def test_a_function_is_tuned(simulated: Path) -> None:
+    x, w = genesis.randn(1, 2, 5, 5, device="cuda"), genesis.randn(3, 2, 3, 3, device="cuda")
+    assert len(genesis.tune(lambda a: {"y": [genesis.conv(a, w)]}, x)) == 1
+
+
+def test_there_is_nothing_to_tune_on_the_cpu() -> None:
+    report = genesis.tune(nn.Conv2d(1, 1, 3), genesis.ones(1, 1, 4, 4))
+    assert (len(report), str(report)) == (0, "nothing was tuned")
+
+
+def test_a_budget_must_be_a_time() -> None:
+    with pytest.raises(ValueError, match="tuning: argument 'budget': expected a number of seconds above 0, got 0"):
+        genesis.tune(nn.Conv2d(1, 1, 3), genesis.ones(1, 1, 4, 4), budget=0)
+
+
+def test_plans_go_with_a_model(simulated: Path) -> None:
+    model, x = network().eval(), genesis.randn(1, 3, 5, 5, device="cuda")
+    with genesis.no_grad():
+        genesis.tune(model, x)
+        assert genesis.cuda.export_plans(simulated / "model.plans") == 2
+        with override(cache_dir=simulated / "elsewhere"):
+            assert genesis.cuda.import_plans(simulated / "model.plans") == 2
+            model(x)
+            assert sum("(stored)" in line for line in plans.describe_plans()) == 2
+
+
+def test_the_command(simulated: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(genesis.models, "create", lambda name: nn.Conv2d(3, 2, 3))
+    file = simulated / "model.plans"
+    arguments = ["tune", "small", "--size", "6", "--train", "--precision", "high", "--export", str(file)]
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "conv forward 1x3x6x6 * 2x3x3" in printed.out
+    assert ", high" in printed.out
+    assert f"2 plans to {file}" in printed.out
+    assert "1 of " in printed.err
+    assert cli.main(["tune", "--import", str(file)]) == 0
+    assert capsys.readouterr().out == f"0 plans from {file}\n"
+    assert cli.main(["tune"]) == 2
+    assert "expected a model's name, --import or --export" in capsys.readouterr().err
+
+
+def test_the_command_without_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    with override(cuda="off"):
+        assert cli.main(["tune", "resnet18"]) == 2
+    assert "there is no CUDA device" in capsys.readouterr().err
+
+
+def test_a_file_that_is_none(simulated: Path) -> None:
+    with pytest.raises(CheckpointError):
+        genesis.cuda.import_plans(simulated / "absent")

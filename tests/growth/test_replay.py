@@ -1,0 +1,122 @@
+"""Checkpoints: the log grows a fresh network to the same shape, values and optimizer follow; files that don't fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import genesis
+from genesis import growth, nn, optim
+from genesis.errors import CheckpointError, GrowthError
+from genesis.tensor import Tensor
+from tests.growth.measure import digest, outputs, train
+from tests.growth.networks import CASES
+
+Trained = tuple[nn.Module, optim.Optimizer, Tensor]
+
+
+def fresh() -> Trained:
+    case = CASES["original"]
+    model = case.build()
+    optimizer = optim.Adam(
+        [{"params": model[:3].parameters(), "lr": 0.01}, {"params": model[3:].parameters()}], lr=0.02
+    )
+    return model, optimizer, genesis.randn(case.shape)
+
+
+@pytest.fixture
+def grown() -> Trained:
+    genesis.manual_seed(0)
+    model, optimizer, x = fresh()
+    with growth.transaction(model, optimizer, example=x):
+        growth.grow_width(model, ["0", "6"], factor=1.5)
+        growth.grow_depth(model, "3", channels=6)
+    train(model, optimizer, x)
+    growth.prune_branches(model, "1", optimizer=optimizer, example=x)
+    growth.grow_branches(model, "6", channels=7, optimizer=optimizer, example=x)
+    growth.prune_width(model, "3", factor=0.8, optimizer=optimizer, example=x)
+    train(model, optimizer, x)
+    return model, optimizer, x
+
+
+def test_a_fresh_network_grows_to_the_same_and_trains_on_the_same(grown: Trained, tmp_path: Path) -> None:
+    model, optimizer, x = grown
+    growth.save(tmp_path / "grown.safetensors", model, optimizer, epoch=7, note="half way")
+    other, its_optimizer, _ = fresh()
+    assert growth.load(tmp_path / "grown.safetensors", other, its_optimizer) == {"epoch": 7, "note": "half way"}
+    assert repr(other) == repr(model)
+    assert repr(growth.history(other)) == repr(growth.history(model))
+    for _ in range(2):
+        assert train(model, optimizer, x) == train(other, its_optimizer, x)
+    assert [a.tolist() for a in outputs(model, x)] == [b.tolist() for b in outputs(other, x)]
+
+
+def test_the_log_is_plain_and_loads_with_the_state_of_ones_own(grown: Trained, tmp_path: Path) -> None:
+    model, optimizer, x = grown
+    average = fresh()[0]
+    growth.replay(average, growth.history(model).state_dict())
+    state = {"model": model.state_dict(), "growth": growth.history(model).state_dict(), "ema": average.state_dict()}
+    genesis.save(state, tmp_path / "state.safetensors")
+    loaded = genesis.load(tmp_path / "state.safetensors")
+    other, its_optimizer, _ = fresh()
+    its_average = fresh()[0]
+    random_state = genesis.get_rng_state().tolist()
+    growth.replay(other, loaded["growth"], its_optimizer, averages=its_average)
+    assert genesis.get_rng_state().tolist() == random_state
+    other.load_state_dict(loaded["model"])
+    its_average.load_state_dict(loaded["ema"])
+    its_optimizer.load_state_dict(optimizer.state_dict())
+    assert train(model, optimizer, x) == train(other, its_optimizer, x)
+
+
+def test_growing_goes_on_after_loading(grown: Trained, tmp_path: Path) -> None:
+    model, optimizer, x = grown
+    growth.save(tmp_path / "a", model, optimizer)
+    other, its_optimizer, _ = fresh()
+    growth.load(tmp_path / "a", other, its_optimizer)
+    with pytest.raises(GrowthError, match="a step whose earlier state is kept"):
+        growth.rollback(growth.history(other)[0])
+    step = growth.grow_width(other, "0", factor=1.2, optimizer=its_optimizer, example=x)
+    assert step.number == 4
+    growth.save(tmp_path / "b", other, its_optimizer)
+    third, third_optimizer, _ = fresh()
+    growth.load(tmp_path / "b", third, third_optimizer)
+    assert repr(third) == repr(other)
+
+
+def test_what_does_not_fit_changes_nothing(grown: Trained, tmp_path: Path) -> None:
+    model, optimizer, _ = grown
+    growth.save(tmp_path / "grown", model, optimizer)
+    growth.save(tmp_path / "bare", model)
+    genesis.save(model, tmp_path / "plain")
+    other = nn.Sequential(nn.ConvBNReLU(1, 20, 3, padding=1), nn.Flatten(), nn.Linear(20 * 64, 10))
+    its_optimizer = optim.Adam(other.parameters())
+    before = digest(other, its_optimizer)
+    with pytest.raises(GrowthError, match="'where': get_submodule: Sequential has no '6'"):
+        growth.load(tmp_path / "grown", other, its_optimizer)
+    assert digest(other, its_optimizer) == before
+    fine, fine_optimizer, _ = fresh()
+    for name in ("bare", "plain"):
+        with pytest.raises(
+            CheckpointError, match=r"expected a checkpoint of growth\.save with growth, model, optimizer"
+        ):
+            growth.load(tmp_path / name, fine, fine_optimizer)
+    growth.load(tmp_path / "bare", fine)
+    again = digest(fine)
+    with pytest.raises(GrowthError, match=r"replay: argument 'log': expected operations among grow_width, .* got fly"):
+        growth.replay(fine, {"steps": [{"operations": [{"operation": "fly", "where": "0"}], "example": None}]})
+    assert digest(fine) == again
+    assert len(growth.history(fine)) == 4
+
+
+def test_the_values_must_fit_too(grown: Trained, tmp_path: Path) -> None:
+    model, _, _ = grown
+    state = {"model": {}, "growth": growth.history(model).state_dict(), "more": {}}
+    genesis.save(state, tmp_path / "empty")
+    other = fresh()[0]
+    before = digest(other)
+    with pytest.raises(CheckpointError, match="missing key"):
+        growth.load(tmp_path / "empty", other)
+    assert digest(other) == before
+    assert len(growth.history(other)) == 0

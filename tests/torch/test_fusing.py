@@ -1,0 +1,158 @@
+"""genesis.torch.fuse on PyTorch models."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import genesis.torch
+from genesis.errors import DTypeError
+from genesis.torch.fusing import Fused
+from tests.models.torch_resnet import BasicBlock, Bottleneck, ResNet
+
+
+def vgg() -> nn.Module:
+    """The first layers of VGG with batch norm."""
+    layers: list[nn.Module] = []
+    for channels, filters in ((3, 8), (8, 12)):
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU(inplace=True)]
+    return nn.Sequential(OrderedDict(features=nn.Sequential(*layers, nn.MaxPool2d(2)), flat=nn.Flatten()))
+
+
+class Pooled(nn.Sequential):
+    """As DeepLab's pooling branch: a Sequential with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape[-2:]
+        for module in self:
+            x = module(x)
+        return nn.functional.interpolate(x, size=size, mode="bilinear", align_corners=False)
+
+
+class Branches(nn.Module):
+    """As DeepLab's: parallel branches side by side, one of them dilated, then a projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        one = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        two = nn.Sequential(nn.Conv2d(3, 4, 3, padding=2, dilation=2, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        pooled = Pooled(nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.convs = nn.ModuleList([one, two, pooled])
+        self.project = nn.Sequential(nn.Conv2d(12, 5, 1, bias=False), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(torch.cat([conv(x) for conv in self.convs], dim=1))
+
+
+MODELS = {
+    "basic": (lambda: ResNet(BasicBlock, (1, 1, 1, 1), 5), 12),
+    "bottleneck": (lambda: ResNet(Bottleneck, (1, 1, 1, 1), 5), 17),
+    "vgg": (vgg, 2),
+    "branches": (Branches, 4),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_and_inference_are_those_of_the_model(name: str) -> None:
+    torch.manual_seed(0)
+    make, num_chains = MODELS[name]
+    model = make().double()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    assert len(fused.fusion.fused) == num_chains
+    assert fused.fusion.left == []
+    assert list(fused.state_dict()) == list(model.state_dict())
+    for _ in range(2):
+        x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+        results = [net(x) for net in (model, fused)]
+        torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-9)
+        for result in results:
+            result.square().mean().backward()
+    for (key, theirs), ours in zip(model.named_parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-9, msg=key)
+    for theirs, ours in zip(model.buffers(), fused.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    model.load_state_dict(fused.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(fused.eval()(x), model.eval()(x), rtol=1e-9, atol=1e-9)
+
+
+def test_classes_copies_and_pickles() -> None:
+    model = genesis.torch.fuse(vgg().eval())
+    assert isinstance(model.features, nn.Sequential)
+    assert isinstance(model.features, Fused)
+    x = torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert isinstance(other.features, Fused)
+            torch.testing.assert_close(other(x), model(x))
+    assert genesis.torch.fuse(model).fusion.fused == []  # nothing is left to do
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class DependsOnData(Custom):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)) if x.sum() > 0 else x
+
+
+class DependsOnMode(Custom):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x))
+        return y if self.training else torch.relu(y + x)
+
+
+class ChangesItsInput(Custom):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x))
+        return torch.relu(y + x.mul_(2.0))
+
+
+def test_a_forward_that_cannot_be_traced_stays() -> None:
+    model = genesis.torch.fuse(nn.Sequential(DependsOnData()))
+    ((name, reason),) = model.fusion.left
+    assert name == "0"
+    assert reason.startswith("torch.fx cannot trace its forward (TraceError")
+    assert type(model[0]) is DependsOnData
+
+
+@pytest.mark.parametrize("kind", [DependsOnMode, ChangesItsInput])
+def test_forwards_with_a_catch(kind: type[Custom]) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    for mode in (True, False):
+        model.train(mode)
+        fused.train(mode)
+        x = torch.randn(2, 3, 4, 4)
+        torch.testing.assert_close(fused(x.clone()), model(x.clone()))
+
+
+def test_layers_that_are_left() -> None:
+    hooked = nn.Conv2d(4, 4, 1)
+    hooked.register_forward_hook(lambda module, args, output: None)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.SyncBatchNorm(4), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+        nn.BatchNorm2d(4), hooked, nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.ReLU(),
+    )  # fmt: skip
+    assert genesis.torch.fuse(model).fusion.left == [
+        ("0", "a SyncBatchNorm may do something else"), ("2", "it pads by circular"), ("4", "it has hooks"),
+        ("6", "no batch norm follows"),
+    ]  # fmt: skip
+    replaced: Any = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    replaced.forward = lambda x: x
+    assert genesis.torch.fuse(replaced).fusion.left == [("", "its forward was replaced")]
+    with pytest.raises(DTypeError, match=r"fuse: argument 'model': expected a torch.nn.Module, got int"):
+        genesis.torch.fuse(3)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def qkv(put: Put, *shape: int, dtype: torch.dtype = torch.bfloat16) -> list[Devi
 
 
 def described(*arrays: DeviceArray) -> Problem | None:
-    return attention_cudnn.describe(*arrays, True, 0.25, attention._round_up(arrays[0].shape[-2], 4))
+    return attention_cudnn.describe(*arrays, True, 0.25)
 
 
 # --- what cuDNN is asked ----------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class TestDescription:
         problem = described(x, x, x)
         assert problem is not None
         assert problem.query == problem.key == problem.value == ((2, 3, 5, 8), (120, 8, 24, 1))
-        assert (problem.row_size, problem.is_causal, problem.scale) == (8, True, 0.25)
+        assert (problem.is_causal, problem.scale) == (True, 0.25)
         assert problem.num_operations == 2 * 2 * 3 * 5 * 5 * 16 // 2
 
     @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ class TestChoice:
     def choose(self, put: Put, monkeypatch: pytest.MonkeyPatch, ways: list[Run]) -> tuple[Run | None, int]:
         """What is decided if the last is the fastest, and how many were timed."""
         arrays = qkv(put, 2, 5, 8)
-        problem = Problem(0, arrays[0].dtype, *[((1, 2, 5, 8), (80, 40, 8, 1))] * 3, 8, True, 0.25)
+        problem = Problem(0, arrays[0].dtype, *[((1, 2, 5, 8), (80, 40, 8, 1))] * 3, True, 0.25)
         counts = []
 
         def last(timed: list[Callable[[], None]], device: int) -> int:
@@ -198,7 +198,7 @@ class TestChoice:
             raise OutOfMemoryError("no room")
 
         arrays = qkv(put, 2, 5, 8)
-        problem = Problem(0, arrays[0].dtype, *[((1, 2, 5, 8), (80, 40, 8, 1))] * 3, 8, True, 0.25)
+        problem = Problem(0, arrays[0].dtype, *[((1, 2, 5, 8), (80, 40, 8, 1))] * 3, True, 0.25)
         monkeypatch.setattr(array, "empty", nothing)
         assert attention_cudnn.decide(ours, problem, *arrays) is None
 
@@ -215,12 +215,12 @@ class TestChoice:
         monkeypatch.setattr(attention_cudnn, "_MOST_PROBLEMS", 3)
         for _ in range(2):
             for length in (4, 6):
-                assert attention_cudnn.faster(ours, *qkv(put, 2, length, 8), True, 0.25, 8) is refuses
+                assert attention_cudnn.faster(ours, *qkv(put, 2, length, 8), True, 0.25) is refuses
         x = qkv(put, 1, 2, 4, 8)  # (2, 4, 8) in other words
-        assert attention_cudnn.faster(ours, *x, True, 0.25, 8) is refuses
-        assert attention_cudnn.faster(ours, *x, False, 0.25, 8) is refuses
+        assert attention_cudnn.faster(ours, *x, True, 0.25) is refuses
+        assert attention_cudnn.faster(ours, *x, False, 0.25) is refuses
         assert len(asked) == len(set(asked)) == 3
-        assert attention_cudnn.faster(ours, *qkv(put, 2, 8, 8), True, 0.25, 8) is None  # one too many
+        assert attention_cudnn.faster(ours, *qkv(put, 2, 8, 8), True, 0.25) is None  # one too many
         assert len(asked) == 3
 
     def test_only_in_16_bits_and_without_a_mask(
@@ -270,7 +270,7 @@ def test_cudnn_gives_the_same(
         x = x if side_by_side else x.contiguous()
         host.append(x.expand(*query_shape[:2], length, size))
     arrays = [put(x) for x in host]
-    problem = attention_cudnn.describe(*arrays, is_causal, 0.2, attention._round_up(query_shape[2], 4))
+    problem = attention_cudnn.describe(*arrays, is_causal, 0.2)
     assert problem is not None
     attention_cudnn._graph(problem).plan_names(True, True)  # says why if there are none
     ways = attention_cudnn.ways(problem)

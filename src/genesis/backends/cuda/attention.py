@@ -45,11 +45,10 @@ def attention(
     _require(query, value)
     lead, num_queries = query.shape[:-2], query.shape[-2]
     y = array.empty((*lead, num_queries, value.shape[-1]), query.dtype, query.device_index)
-    row_size = _round_up(num_queries, 4)  # so that each row is aligned to 16 bytes
-    logsumexp = array.empty((*lead, row_size), _wide(query), query.device_index)
+    logsumexp = array.empty((*lead, num_queries), _wide(query), query.device_index)
     faster = None
     if mask is None:
-        faster = attention_cudnn.faster(_attention, query, key, value, is_causal, scale, row_size)
+        faster = attention_cudnn.faster(_attention, query, key, value, is_causal, scale)
     if faster is None:
         _attention(y, logsumexp, query, key, value, mask, is_causal, scale)
     else:
@@ -62,12 +61,12 @@ def _attention(
     mask: DeviceArray | None, is_causal: bool, scale: float,
 ) -> None:  # fmt: skip
     """By our kernel, into y and logsumexp."""
-    lead, (num_queries, num_keys), row_size = query.shape[:-2], (query.shape[-2], key.shape[-2]), logsumexp.shape[-1]
+    lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     batch = _batch(lead, query, key, value, mask)
     constants = _constants(_FORWARD, (query, value), num_queries, num_keys, _fetchable(key, value))
     grid = (math.prod(lead) * -(-num_queries // constants["BLOCK_M"]),)
     launch(
-        kernels._attention_kernel, grid, y, logsumexp, query, key, value, mask, num_queries, num_keys, row_size,
+        kernels._attention_kernel, grid, y, logsumexp, query, key, value, mask, num_queries, num_keys,
         float(scale) * kernels.LOG2_E, *batch, *_matrix_strides(query, key, value, mask), BATCH_RANK=len(batch[0]),
         VALUE_SIZE=value.shape[-1], CAUSAL=is_causal, SCALE_LATE=scale >= 0 and mask is None, **constants,
     )  # fmt: skip
@@ -77,9 +76,10 @@ def attention_backward(
     grad: DeviceArray, query: DeviceArray, key: DeviceArray, value: DeviceArray, mask: DeviceArray | None,
     y: DeviceArray, saved: DeviceArray, is_causal: bool, scale: float,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
-    lead, (num_queries, num_keys), row_size = query.shape[:-2], (query.shape[-2], key.shape[-2]), saved.shape[-1]
+    lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     num_heads, device = math.prod(lead), query.device_index
-    delta, log2sumexp = (array.empty(saved.shape, saved.dtype, device) for _ in range(2))
+    row_size = _round_up(num_queries, 4)  # each row is aligned to 16 bytes
+    delta, log2sumexp = (array.empty((*lead, row_size), saved.dtype, device) for _ in range(2))
     batch = _batch(lead, grad, y)
     block_v = max(16, tiles.power_of_2(value.shape[-1]))
     block_m = min(tiles.power_of_2(num_queries), max(16, 8192 // block_v))

@@ -49,7 +49,10 @@ def _delta_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """delta (batch, row_size) = Σ grad · y, which is what softmax's backward subtracts; logsumexp in units of log 2."""
+    """delta = Σ grad · y, which is what softmax's backward subtracts, and logsumexp in units of log 2.
+
+    delta, log2sumexp: (batch, row_size), so that the copy engine can fetch their rows; logsumexp: (batch, num_queries).
+    """
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
     batch = tl.program_id(0) // num_blocks
     first = tl.program_id(0) % num_blocks * BLOCK_M
@@ -58,9 +61,11 @@ def _delta_kernel(
     grad = _read(grad_ptr, first, grad_strides, num_queries, VALUE_SIZE, True, False, BLOCK_M, BLOCK_V).to(COMPUTE)
     y = _read(y_ptr, first, y_strides, num_queries, VALUE_SIZE, True, False, BLOCK_M, BLOCK_V).to(COMPUTE)
     queries = first + tl.arange(0, BLOCK_M)
-    offsets, present = batch.to(tl.int64) * row_size + queries, queries < num_queries
+    present, batch = queries < num_queries, batch.to(tl.int64)
+    logsumexp = tl.load(logsumexp_ptr + batch * num_queries + queries, mask=present, other=0)
+    offsets = batch * row_size + queries
     tl.store(delta_ptr + offsets, tl.sum(grad * y, axis=1), mask=present)
-    tl.store(log2sumexp_ptr + offsets, tl.load(logsumexp_ptr + offsets, mask=present, other=0) * _LOG2_E, mask=present)
+    tl.store(log2sumexp_ptr + offsets, logsumexp * _LOG2_E, mask=present)
 
 
 @triton.jit(

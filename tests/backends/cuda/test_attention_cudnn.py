@@ -240,6 +240,30 @@ class TestChoice:
         assert 7 not in get(cuda.attention(*qkv(put, 2, 5, 8, dtype=torch.float32), None, False, 1.0)[0])
 
 
+class Graph:
+    """A graph with three plans, of which one cannot be built."""
+
+    def __init__(self) -> None:
+        self.built: list[int] = []
+
+    def build(self, index: int) -> None:
+        if index == 1:
+            raise KernelError("deselected")
+        self.built.append(index)
+
+
+def test_each_plan_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_cudnn, "_planned", lambda asked: (Graph(), ["a", "b", "a", "c"]))
+    monkeypatch.setattr(attention_cudnn, "_way", lambda asked, graph, index: (graph.built, index))
+    monkeypatch.setattr(attention_cudnn, "_NUM_TRIED", 3)
+    assert attention_cudnn.ways(None) == [([0], 0), ([3], 3)]
+
+
+def test_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_cudnn, "_planned", refuses)
+    assert attention_cudnn.ways(None) == []
+
+
 # --- what it gives ----------------------------------------------------------------------------------------------------
 LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {  # of query, of key and value
     "whole blocks": ((2, 2, 256, 128), (2, 2, 256, 128)),
@@ -272,7 +296,7 @@ def test_cudnn_gives_the_same(
     arrays = [put(x) for x in host]
     problem = attention_cudnn.describe(*arrays, is_causal, 0.2)
     assert problem is not None
-    attention_cudnn._graph(problem).plan_names(True, True)  # says why if there are none
+    attention_cudnn._planned(problem)  # says why if there are none
     ways = attention_cudnn.ways(problem)
     assert ways
     wide = [x.double().contiguous() for x in host]
@@ -286,12 +310,10 @@ def test_cudnn_gives_the_same(
         limit = tolerance * max(wanted.abs().max().item(), 1.0)
         torch.testing.assert_close(get(result).double(), wanted, rtol=0, atol=limit)
 
-    trial, wanted = (attention_cudnn._trial(problem, *arrays) for _ in range(2))
-    attention._attention(*wanted, None, is_causal, 0.2)
+    (y, saved), by_ours = (attention_cudnn._results(arrays[0], arrays[2]) for _ in range(2))
+    attention._attention(*by_ours, *arrays, None, is_causal, 0.2)
     for way in ways:
-        assert attention_cudnn._gives(way, trial, wanted[:2])
-        y, saved = trial[:2]
-        way(y, saved, *arrays)
+        assert attention_cudnn._gives(way, (y, saved, *arrays), by_ours)
         assert driver.get()._devices[0].recent[-1] == "cudnn"
         close(y, expected)
         for result, gradient in zip(

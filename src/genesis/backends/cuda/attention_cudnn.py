@@ -105,9 +105,9 @@ def _is_aligned(x: DeviceArray) -> bool:
 def decide(ours: Run, problem: Problem, query: DeviceArray, key: DeviceArray, value: DeviceArray) -> Run | None:
     """The fastest of cuDNN's ways whose result is right; None: ours is faster, or there was no memory to find out."""
     try:
-        trial = _trial(problem, query, key, value)
-        expected = _trial(problem, query, key, value)[:2]
-        ours(*expected, *trial[2:])
+        drawn = [_drawn(x, seed) for seed, x in enumerate((query, key, value))]
+        trial, expected = (*_results(query, value), *drawn), _results(query, value)
+        ours(*expected, *drawn)
         right = [run for run in ways(problem) if _gives(run, trial, expected)]
         choice: list[Run | None] = [None, *right]
         timed = [lambda run=run or ours: run(*trial) for run in choice]
@@ -116,20 +116,20 @@ def decide(ours: Run, problem: Problem, query: DeviceArray, key: DeviceArray, va
         return None
 
 
-def _trial(problem: Problem, *operands: DeviceArray) -> tuple[DeviceArray, ...]:
-    """y and logsumexp, not yet written, and random operands of the same layouts."""
-    device, lead = problem.device, operands[0].shape[:-1]
-    y = array.empty((*lead, operands[2].shape[-1]), problem.dtype, device)
-    logsumexp = array.empty(lead, dtypes.float32, device)
-    drawn = []
-    for seed, x in enumerate(operands):
-        numbers = random.randn((reach(x.shape, x.strides) + 1,), seed, x.dtype, device)
-        drawn.append(numbers.view(x.shape, x.strides, 0))
-    return y, logsumexp, *drawn
+def _results(query: DeviceArray, value: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+    """y and logsumexp, not yet written."""
+    lead, device = query.shape[:-1], query.device_index
+    return array.empty((*lead, value.shape[-1]), query.dtype, device), array.empty(lead, dtypes.float32, device)
+
+
+def _drawn(x: DeviceArray, seed: int) -> DeviceArray:
+    """Normal numbers in the same layout."""
+    numbers = random.randn((reach(x.shape, x.strides) + 1,), seed, x.dtype, x.device_index)
+    return numbers.view(x.shape, x.strides, 0)
 
 
 def _gives(run: Run, trial: tuple[DeviceArray, ...], expected: tuple[DeviceArray, ...]) -> bool:
-    """Is this what comes out?"""
+    """Does run(*trial), on results and operands, give these results?"""
     here, device = driver.get(), trial[0].device_index
     for out in trial[:2]:  # what is not written is NaN
         here.fill_bytes(device, out.data_pointer, 0xFF, out.storage.nbytes, streams.current_handle(device))
@@ -154,17 +154,17 @@ def _largest(x: DeviceArray) -> float:
 
 def ways(problem: Problem) -> list[Run]:
     """What cuDNN suggests, the best first; none where it has nothing for the problem."""
+    found: list[Run] = []
     try:
-        count = len(_graph(problem).plan_names(tensor_cores=True, deterministic=True))
+        _, names = _planned(problem)
     except KernelError:
-        return []
-    found = []
-    for index in range(min(count, _NUM_TRIED)):
-        graph = _graph(problem)  # each runs the plan that was built last
+        return found
+    for name in list(dict.fromkeys(names))[:_NUM_TRIED]:  # the lists that they are from overlap
         try:
-            graph.plan_names(tensor_cores=True, deterministic=True)
+            graph, again = _planned(problem)  # a graph of its own: each runs the plan that was built last
+            index = again.index(name)
             graph.build(index)
-        except KernelError:  # it was deselected, or does not support these sizes
+        except KernelError:  # it was deselected, or is not for these sizes
             continue
         found.append(_way(problem, graph, index))
     return found
@@ -183,7 +183,8 @@ def _way(problem: Problem, graph: cudnn.Graph, index: int) -> Run:
     return run
 
 
-def _graph(problem: Problem) -> cudnn.Graph:
+def _planned(problem: Problem) -> tuple[cudnn.Graph, list[str]]:
+    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none."""
     p = problem
     graph = cudnn.Graph(p.device, p.dtype)
     query, key, value = (graph.operand(*x) for x in (p.query, p.key, p.value))
@@ -194,4 +195,4 @@ def _graph(problem: Problem) -> cudnn.Graph:
     graph.result(y, shape, contiguous_strides(shape))
     shape = (batch, heads, num_queries, 1)
     graph.result(logsumexp, shape, contiguous_strides(shape), dtypes.float32)
-    return graph
+    return graph, graph.plan_names(tensor_cores=True, deterministic=True)

@@ -14,6 +14,7 @@ the same run: of float32 in `highest`, a third of float16's, since three product
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
 import statistics
@@ -30,6 +31,7 @@ from harness import RESULTS, Comparison, Work
 import genesis
 from genesis import backends
 from genesis.backends.cuda.conv import plans
+from genesis.cli.info import versions
 from genesis.settings import override
 
 NAME = "bench_conv"
@@ -289,8 +291,9 @@ def dry_run() -> int:
 
 def write(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"benchmark": NAME, "machine": machine, "rows": rows}, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(machine, rows))
+    report = {"benchmark": NAME, "machine": {**machine, **versions(), "date": datetime.date.today().isoformat()}}
+    path.write_text(json.dumps({**report, "rows": rows}, indent=1) + "\n")
+    path.with_suffix(".md").write_text(markdown(report["machine"], rows))
     print(f"  written to {path}")
 
 

@@ -31,7 +31,11 @@ def main() -> None:
     if dtype is torch.float64:
         layers.double()
     exact = copy.deepcopy(layers).double()
-    fused = genesis.torch.fuse(copy.deepcopy(layers))
+    fused = genesis.torch.ConvBNReLU(16, 32, 3, bias=True, device=arguments.device)
+    fused.load_state_dict(layers.state_dict())
+    fused.conv.to(dtype)
+    if dtype is torch.float64:
+        fused.double()
     x = torch.randn(8, 16, 24, 24, device=arguments.device).to(dtype)
     residual = torch.randn(8, 32, 24, 24, device=arguments.device).to(dtype)
     grad = torch.randn(8, 32, 24, 24, device=arguments.device).to(dtype)
@@ -44,13 +48,17 @@ def main() -> None:
         print(f"{name:<18} {right.norm().item():12.4f} {errors[0]:16.2e} {errors[1]:12.2e}")
 
 
-def step(model: nn.Sequential, x: Tensor, residual: Tensor, grad: Tensor) -> dict[str, Tensor]:
+def step(model: nn.Module, x: Tensor, residual: Tensor, grad: Tensor) -> dict[str, Tensor]:
     """The output, the running statistics and all gradients of one training step."""
     x, residual = x.clone().requires_grad_(), residual.clone().requires_grad_()
-    y = model(x) + residual
+    if isinstance(model, genesis.torch.ConvBNReLU):
+        y = model(x, residual)
+    else:
+        conv, norm, relu = model.children()
+        y = relu(norm(conv(x)) + residual)
     names = ["grad input", "grad residual", "grad weight", "grad bias", "grad gamma", "grad beta"]
     grads = torch.autograd.grad(y, [x, residual, *model.parameters()], grad)
-    norm = model[1]
+    norm = list(model.children())[1]
     results = {"output": y.detach(), "running mean": norm.running_mean, "running variance": norm.running_var}
     return results | dict(zip(names, grads, strict=True))
 

@@ -18,9 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+
 import genesis
 import genesis.nn.functional as F
-from genesis import amp, nn, optim
+from genesis import amp, dtypes, nn, optim
+from genesis.backends.cuda import array, random, storage, streams
+from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.conv import families
+from genesis.backends.cuda.conv.candidate import Candidate
+from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
+from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
 from tests.cuda.test_custom_op import square
@@ -77,6 +87,24 @@ def infer_with_packed_weights() -> None:
     assert difference.abs().max().item() < 1e-4
 
 
+def train_fused_convolutions() -> None:
+    """In bfloat16: a 1×1 convolution to more channels, whose output is never written, and one that writes it."""
+    for num_inputs, num_outputs in ((20, 40), (40, 20)):
+        x, residual = genesis.randn(2, num_inputs, 9, 9), genesis.randn(2, num_outputs, 9, 9)
+        genesis.manual_seed(0)
+        layer = nn.ConvBNReLU(num_inputs, num_outputs, 1)
+        results = []
+        for device in ("cpu", "cuda"):
+            layer.zero_grad()
+            layer.to(device)
+            layer.conv.to(genesis.bfloat16)
+            y = layer(x.to(device).bfloat16(), residual.to(device).bfloat16())
+            y.float().square().sum().backward()
+            results.append([y.float().cpu(), layer.conv.weight.grad.float().cpu(), layer.norm.weight.grad.cpu()])
+        for expected, actual in zip(*results, strict=True):
+            assert (actual - expected).norm().item() < 0.03 * expected.norm().item()
+
+
 def launch_kernels_of_users() -> None:
     """Those of examples/kernels; the simulated device has no CUDA C++, so there it is one in Triton."""
     if genesis.cuda.get_device_name() == "simulated":
@@ -88,9 +116,46 @@ def launch_kernels_of_users() -> None:
             importlib.import_module(f"examples.kernels.{path.stem}").check()
 
 
+def convolve_with_own_kernels() -> None:
+    """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
+    own = (WgmmaFamily(), FewChannelsFamily(), FewOutputsFamily())
+    for weight in ((20, 16, 3, 3), (3, 16, 3, 3), (8, 3, 3, 3)):
+        for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
+            problem = ConvProblem(direction, (2, weight[1], 9, 8), weight, (2, 1), (1, 1), dtype=dtypes.float32)
+            first, second = (
+                random.randn(shape, seed) for seed, shape in enumerate((problem.first_shape, problem.second_shape))
+            )
+            found = {
+                candidate.name: convolve(problem, candidate, first, second)
+                for family in own
+                for candidate in family.variants(problem)
+            }
+            expected = convolve(problem, families.reference(problem), first, second)
+            for name, result in found.items():
+                distance = abs(result - expected).max()
+                assert distance <= 1e-5 * abs(expected).max(), f"{name}: {problem}: {distance}"
+
+
+def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray) -> np.ndarray:
+    """The candidate's result; operands and result are row-major where the kernels see channels inside."""
+    out = array.empty(problem.result_shape, problem.dtype)
+    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
+    addresses = [x.data_pointer for x in (out, *operands)]
+    candidate.prepare(problem)(streams.current_handle(0), *addresses, 0, 0, workspace.data_pointer)
+    return storage.to_cpu(out)
+
+
 STEPS: dict[str, Callable[[], None]] = {
     step.__name__: step
-    for step in (draw_numbers, step_optimizers, attend_in_16_bits, infer_with_packed_weights, launch_kernels_of_users)
+    for step in (
+        draw_numbers,
+        step_optimizers,
+        attend_in_16_bits,
+        infer_with_packed_weights,
+        launch_kernels_of_users,
+        convolve_with_own_kernels,
+        train_fused_convolutions,
+    )
 }
 
 

@@ -111,6 +111,7 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert rows["cpu"].startswith(info.processor())
     assert rows["cuda"].startswith("none: ")
     assert rows["precision"].startswith("highest")
+    assert rows["convolution"].startswith("none tuned: ")
     assert rows["cache"] == f"{tmp_path} (1 files, 1.5 MB)"
     assert rows["GENESIS_CUDA"] == "off"
     assert set(info.PACKAGES) < set(rows)

@@ -104,6 +104,15 @@ def test_more_epochs_and_nothing_left_to_do(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.usefixtures("pictures")
+def test_a_network_that_grew_is_found_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--epochs", "4", "--grow", "--width", "4") == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if ": grown: " in line]
+    assert [line.split(":")[0] for line in printed] == ["after epoch 1", "after epoch 2"]
+    assert cli.main(["segment", "data/images", "--weights", "runs/train/checkpoint.safetensors"]) == 0
+    assert cli.main(["segment", "data/images", "--weights", "runs/train/best.safetensors"]) == 0
+
+
+@pytest.mark.usefixtures("pictures")
 def test_ctrl_c(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from genesis.segmentation.training import Training
 
@@ -197,6 +206,16 @@ def test_what_is_wrong_is_said_in_a_line(arguments: list[str], said: str, capsys
     assert said in captured.err
     assert captured.err.count("\n") == 1
     assert not Path("b").exists()
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("--steps", "-1", "a number from 0 on"), ("--held-out", "1", "a number between 0 and 1"),
+    ("--epochs", "0", "a number above 0"), ("--seed", "-1", "a number from 0 on"),
+])  # fmt: skip
+def test_numbers_out_of_range(name: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        train(name, value)
+    assert f"argument {name}: expected {expected}, got {value}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("pictures")

@@ -13,7 +13,7 @@ import genesis
 import genesis.nn.functional as F
 from genesis import nn
 from genesis.errors import DTypeError
-from genesis.fusion.modules import Fused
+from genesis.fusion.modules import Fused, fuse
 
 
 class Block(nn.Module):
@@ -49,11 +49,15 @@ def pair() -> tuple[Any, Any, Any]:
     genesis.manual_seed(0)
     net = Net().double()
     x = genesis.randn(2, 3, 8, 8, dtype=genesis.float64)
-    return net, genesis.fuse(copy.deepcopy(net), x), x
+    return net, fuse(copy.deepcopy(net), x), x
 
 
 def close(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual.detach().to_torch(), expected.detach().to_torch(), rtol=1e-9, atol=1e-9)
+
+
+def test_public_name() -> None:
+    assert genesis.fuse is fuse
 
 
 def test_report() -> None:
@@ -71,7 +75,7 @@ def test_report() -> None:
 
 
 def test_without_an_example_only_sequentials() -> None:
-    net = genesis.fuse(Net())
+    net = fuse(Net())
     assert [names[0] for names in net.fusion.fused] == ["stem.0", "blocks.1.down.0"]
     reason = "what it does with its layers is only seen with an example"
     assert net.fusion.left == [("blocks.0", reason), ("blocks.1", reason)]
@@ -139,7 +143,7 @@ class Custom(nn.Module):
     ],
 )
 def test_forwards_that_are_left(compute: Callable[[Any, Any], Any], reason: str) -> None:
-    net = genesis.fuse(Custom(compute), genesis.ones(2, 3, 4, 4))
+    net = fuse(Custom(compute), genesis.ones(2, 3, 4, 4))
     assert net.fusion.left == [("", reason)]
     assert type(net) is Custom
 
@@ -151,9 +155,9 @@ def test_layers_that_are_left() -> None:
     hooked = nn.Conv2d(4, 4, 1)
     hooked.register_forward_hook(lambda module, args, output: None)
     layers = nn.Conv2d(3, 4, 1), Own(4), hooked, nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
-    net = genesis.fuse(nn.Sequential(*layers))
+    net = fuse(nn.Sequential(*layers))
     assert net.fusion.left == [
         ("0", "a Own may do something else"), ("2", "it has hooks"), ("4", "no batch norm follows")
     ]  # fmt: skip
     with pytest.raises(DTypeError, match="fuse: argument 'model': expected a Module, got int"):
-        genesis.fuse(3)
+        fuse(3)

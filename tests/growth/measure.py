@@ -13,6 +13,8 @@ from genesis import nn, optim
 from genesis.growth.transaction import relative_deviation
 from genesis.tensor import Tensor
 
+_APART = ("_fused", "_growth_history")  # a cache, and the log, which keeps failures too
+
 
 def outputs(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """In eval mode and in training mode, with the running statistics left as they were."""
@@ -64,7 +66,7 @@ def digest(model: nn.Module, *optimizers: optim.Optimizer) -> str:
                 found.update(str(id(item)).encode())
 
     for name, module in model.named_modules(remove_duplicate=False):
-        add(name, id(module), {key: value for key, value in vars(module).items() if key != "_fused"})
+        add(name, id(module), {key: value for key, value in vars(module).items() if key not in _APART})
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None:
                 add(tensor.requires_grad, tensor.grad, list(tensor._hooks))

@@ -76,6 +76,14 @@ def test_flattened_channels_are_blocks_of_columns() -> None:
     assert "2.weight   1    0:256 (64 each)" in str(growth.channel_map(net, X))
 
 
+def test_a_single_channel_is_a_block_too() -> None:
+    net = nn.Sequential(conv(3, 1), nn.Flatten(), nn.Linear(64, 2))
+    before = net(X)
+    growth.grow_width(net, "0", channels=3, example=X)
+    assert net[2].in_features == 192
+    assert (net(X) - before).abs().max().item() <= 1e-5
+
+
 def test_unflattened_channels_come_in_blocks() -> None:
     net = nn.Sequential(nn.Linear(3, 24), nn.Unflatten(1, (2, 3, 4)), conv(2, 2))
     mapped = growth.channel_map(net, genesis.ones(2, 3))
@@ -173,6 +181,29 @@ def test_slices_along_the_batch_and_whole_layers_are_followed() -> None:
     assert reasons(net, X, "first") == ""
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x: x - x.mean((2, 3), keepdim=True),
+        lambda x: x * F.softmax(x.flatten(2), dim=-1).reshape(x.shape),
+        lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect")[:, :, 1:-1, 1:-1],
+        lambda x: genesis.where(x > 0, x, 0.1 * x).clamp(-1, 2),
+        lambda x: F.interpolate(F.max_pool2d(x, 2), scale_factor=2, mode="bilinear"),
+        lambda x: x + x.amax((0, 2, 3)).unsqueeze(0).unsqueeze(-1).unsqueeze(-1).expand(2, -1, 8, 8),
+        lambda x: x.permute(0, 2, 3, 1).reshape(128, -1).reshape(2, 8, 8, -1).permute(0, 3, 1, 2),
+        lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2),
+        lambda x: x[0:1] + x[1:],
+    ],
+)
+def test_what_leaves_channels_alone_is_followed(between: Callable[[Tensor], Tensor]) -> None:
+    net = Of(lambda net, x: net.last(between(net.first(x))), first=conv(3, 4), last=conv(4, 2))
+    x = genesis.randn(2, 3, 8, 8)
+    before = net.eval()(x)
+    growth.grow_width(net, "first", factor=2, example=x)
+    assert (net(x) - before).abs().max().item() <= 1e-5
+    assert net.last.in_channels == 8
+
+
 # --- what cannot grow, and why ------------------------------------------------------------------------------------
 
 
@@ -181,6 +212,10 @@ def test_slices_along_the_batch_and_whole_layers_are_followed() -> None:
     [
         (lambda x: F.softmax(x, dim=1), "an op mixes the channels with each other"),
         (lambda x: x.mean(1, keepdim=True) + x, "it is reduced over the channels"),
+        (lambda x: x.argmax(1, keepdim=True) + x, "it is reduced over the channels"),
+        (lambda x: x.argmax() + x, "it is reduced over the channels"),
+        (lambda x: F.log_softmax(x, dim=-3), "an op mixes the channels with each other"),
+        (lambda x: x + x.max(1, keepdim=True).values, "it is reduced over the channels"),
         (lambda x: x.flip(1), "the channel map has no rule for the op Flip"),
         (lambda x: x[:, :2].repeat(1, 2, 1, 1), "channels are chosen by an index"),
         (lambda x: x[:, [0, 1, 2, 3]], "channels are chosen by an index"),

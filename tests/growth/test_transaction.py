@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +111,8 @@ def test_a_failure_at_every_call_changes_nothing(
             try:
                 with growth.transaction(model, optimizer, example=x[:1], averages=average, seed=1):
                     grow(model)
-            except BrokenError:
+            except (BrokenError, GrowthError) as error:
+                assert "BrokenError" in f"{type(error).__name__}: {error}"  # noqa: PT017
                 assert digest(model, optimizer) + digest(average) == before
             else:
                 break
@@ -220,3 +223,12 @@ def test_a_network_whose_outputs_are_not_finite_can_grow(made: Made) -> None:
     with genesis.no_grad():
         model[8].weight[0] = float("nan")
     assert growth.grow_width(model, "6", channels=152, example=x).deviation < 1e-5
+
+
+def test_a_model_that_has_grown_goes_when_nobody_holds_it() -> None:
+    model = CASES["vgg"].build()
+    growth.grow_width(model, "0", channels=7, example=genesis.randn(2, 3, 8, 8))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None

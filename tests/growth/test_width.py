@@ -152,6 +152,20 @@ def test_norms_without_parameters_and_group_norms(x: Tensor) -> None:
     assert max(deviations(before, outputs(model, x))) <= 1e-5
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [("float16", 2e-3), ("bfloat16", 2e-2), ("float64", 1e-14)])
+def test_other_dtypes(dtype: str, limit: float, x: Tensor) -> None:
+    """The sum of two halves of a weight is rounded in its dtype: a few units in the last place."""
+    kind = getattr(genesis, dtype)
+    model, x = small().to(kind), x.to(kind)
+    optimizer = OPTIMIZERS["Adam"](model.parameters())
+    train(model, optimizer, x)
+    for new in ("copy", "zero"):
+        step = growth.grow_width(model, "0", factor=1.5, new=new, optimizer=optimizer, example=x)
+        assert step.deviation <= limit
+    assert {parameter.dtype for parameter in model.parameters()} == {kind}
+    train(model, optimizer, x)
+
+
 def test_all_layers_at_once(x: Tensor) -> None:
     unet = models.create("unet", width=4, depth=2)
     x = genesis.randn(2, 1, 8, 8)
@@ -368,3 +382,22 @@ def test_outputs_that_moved_undo_the_step() -> None:
         growth.grow_width(model, "first", channels=5, example=x)
     assert digest(model) == before
     assert len(growth.history(model)) == 0
+
+
+class Counting(Fixed):
+    """Its forward cannot do with other than 4 channels."""
+
+    def forward(self, x: Tensor) -> Any:
+        if self.first.out_features != 4:
+            raise ValueError("four, please")
+        return self.last(self.first(x))
+
+
+def test_a_network_that_does_not_run_any_more_undoes_the_step() -> None:
+    model, x = Counting(), genesis.ones(2, 2)
+    before = digest(model)
+    with pytest.raises(
+        GrowthError, match="grow_width of first: the network does not run any more: ValueError: four, please"
+    ):
+        growth.grow_width(model, "first", channels=5, example=x)
+    assert digest(model) == before

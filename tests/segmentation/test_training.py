@@ -145,6 +145,28 @@ def test_going_on_is_bit_for_bit_never_having_stopped(
     assert bits(resumed) == bits(whole)
 
 
+def test_growing_goes_on_bit_for_bit_too(tmp_path: Path) -> None:
+    plan = Plan(**{**vars(PLAN), "grow": True})
+    whole = unet(plan)
+    sizes = []
+    while not whole.is_done:
+        whole.run_epoch(QUIET)
+        sizes.append(sum(parameter.numel() for parameter in whole.model.parameters()))
+        genesis.save(whole.state(), tmp_path / f"{len(sizes)}.safetensors")
+    assert sizes[0] < sizes[1] < sizes[2] == sizes[3]
+    for stopped_after in (1, 2, 3):
+        resumed = unet(plan)
+        resumed.load_state(genesis.load(tmp_path / f"{stopped_after}.safetensors"), "state")
+        while not resumed.is_done:
+            resumed.run_epoch(QUIET)
+        assert bits(resumed) == bits(whole)
+
+
+def test_only_a_unet_grows(tiny: Recipe) -> None:
+    with pytest.raises(ValueError, match="'grow': expected False but for a unet, got True for tiny"):
+        Training(DISCS, tiny, Plan(**{**vars(PLAN), "grow": True}))
+
+
 def test_a_state_of_another_training_is_refused(tiny: Recipe) -> None:
     state = unet().state()
     unet().load_state(state, "here")

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from genesis.errors import describe
 
 
-def positive(kind: type[int] | type[float]) -> type[int] | type[float]:
+def positive(kind: type[int] | type[float]) -> Any:
     """A type for argparse: a number of this kind above 0."""
+    return _number(kind, "a number above 0", lambda value: value > 0)
 
+
+def from_zero(kind: type[int] | type[float]) -> Any:
+    """A type for argparse: a number of this kind from 0 on."""
+    return _number(kind, "a number from 0 on", lambda value: value >= 0)
+
+
+def share() -> Any:
+    """A type for argparse: a part of a whole."""
+    return _number(float, "a number between 0 and 1", lambda value: 0 < value < 1)
+
+
+def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[float], bool]) -> Any:
     def parse(text: str) -> int | float:
         value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+        if not is_right(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
         return value
 
     parse.__name__ = kind.__name__  # what argparse calls it in its own messages
-    return parse  # type: ignore[return-value]
+    return parse
 
 
 def read_names(command: str, path: Path) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from genesis.cli.arguments import read_names
+from genesis.cli.arguments import from_zero, read_names
 from genesis.cli.exit_codes import PARTLY_FAILED
-from genesis.errors import describe
+from genesis.errors import GenesisError, describe
 from genesis.segmentation import pictures, recipe, report
 from genesis.segmentation.progress import counter
 from genesis.segmentation.segmenter import LARGEST, OVERLAP, PRECISIONS, Segmenter, for_inference
@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default="float32", help="of weights and activations")
     parser.add_argument(
-        "--resize", type=int, help="shorter side of what the network sees, 0: as it is; default: model's"
+        "--resize", type=from_zero(int), help="shorter side of what the network sees, 0: as it is; default: model's"
     )
     parser.add_argument(
-        "--tile", type=int, default=LARGEST, help="cut larger pictures into tiles of this size, 0: never"
+        "--tile", type=from_zero(int), default=LARGEST, help="cut larger pictures into tiles of this size, 0: never"
     )
-    parser.add_argument("--overlap", type=int, default=OVERLAP, help="of neighbouring tiles")
+    parser.add_argument("--overlap", type=from_zero(int), default=OVERLAP, help="of neighbouring tiles")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         for path, name in zip(paths, report.names(paths), strict=True):
             try:
                 num_pixels += _segment(segmenter, path, name, arguments.out)
-            except (OSError, ValueError) as error:
+            except (GenesisError, OSError, ValueError) as error:
                 failures += 1
                 print(f"genesis segment: {' '.join(str(error).split())}", file=sys.stderr)
             progress.advance(path.name)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import genesis
-from genesis import cuda, models
+from genesis import cuda
 from genesis.cuda import plans
 from genesis.errors import DeviceError, describe
 
@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> plans.TuningReport:
+    from genesis import models  # takes its time
+
     height, width = (arguments.size * 2)[:2]
     dtype = _DTYPES[arguments.dtype]
     model = models.create(arguments.model).to(arguments.device, dtype)

@@ -10,11 +10,12 @@ import numpy as np
 
 import genesis
 import genesis.nn.functional as F
-from genesis import checkpoint, growth, models, nn, optim
+from genesis import checkpoint, growth, nn, optim
 from genesis.demo import crops
 from genesis.demo.photograph import Photograph
 from genesis.demo.progress import PlainProgress
 from genesis.errors import CheckpointError
+from genesis.segmentation.recipe import Recipe
 
 DEPTH = 3
 CROP_SIZE = 96
@@ -59,7 +60,9 @@ class Training:
         self._mean, self._deviation = float(self._seen.image.mean()), float(self._seen.image.std()) + 1e-6
         genesis.manual_seed(plan.seed)
         width = (plan.width + 1) // 2 if plan.grow else plan.width
-        self.model = models.create("unet", width=width, depth=DEPTH).to(device)
+        arguments = {"in_channels": 1, "num_classes": 1, "width": width, "depth": DEPTH}
+        self._recipe = Recipe("unet", arguments, ("background", "object"), (self._mean,), (self._deviation,))
+        self.model = self._recipe.build().to(device)
         self._optimizer = optim.AdamW(self.model.parameters(), lr=plan.lr)
         self._schedule = self._new_schedule()
         self._growths = growth.Schedule(
@@ -184,7 +187,7 @@ class Training:
     def _state(self) -> dict[str, object]:
         return {
             "model": self.model.state_dict(),
-            "normalization": {"mean": [self._mean], "std": [self._deviation]},  # for `genesis segment`
+            "recipe": self._recipe.as_dict(),  # for `genesis segment`
             "optimizer": self._optimizer.state_dict(),
             "growth": growth.history(self.model).state_dict(),
             "schedule": self._growths.state_dict(),

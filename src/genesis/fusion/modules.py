@@ -96,7 +96,8 @@ class Fused(nn.Module):
 
     def _run(self, fused: nn.FusedConv, chain: Any, values: dict[int, Any], input: Tensor) -> Any:
         conv, norm, residual, activation = chain
-        return fused(self._modules[conv], self._modules[norm], input, values.get(residual), activation)
+        layers: Any = self._modules
+        return fused(layers[conv], layers[norm], input, values.get(residual), activation)
 
     def train(self, mode: bool = True) -> Any:
         for fused in self.__dict__.get("_fused", ()):

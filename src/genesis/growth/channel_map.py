@@ -63,6 +63,7 @@ class ChannelMap:
         self.outputs, self.macs = outputs, recorder.macs
         self.passages: dict[str, Passage] = recorder.passages
         self._numbers: dict[Group, int] = {}
+        self._parts: dict[Axis, tuple[Part, ...]] = {}
         self.groups: list[ChannelGroup] = []
         self.sites: list[Site] = []
         names = _names_by_array(model)
@@ -75,10 +76,12 @@ class ChannelMap:
 
     def parts(self, axis: Axis) -> tuple[Part, ...]:
         """An axis by the numbers of its groups."""
-        return tuple(
-            Part(None if segment.group is None else self._number(segment.group), segment.width, segment.size)
-            for segment in axes.resolve(axis)
-        )
+        if axis not in self._parts:  # a convolution's axis is its norm's too, and their statistics'
+            self._parts[axis] = tuple(
+                Part(None if segment.group is None else self._number(segment.group), segment.width, segment.size)
+                for segment in axes.resolve(axis)
+            )
+        return self._parts[axis]
 
     @staticmethod
     def size_of(parts: Sequence[Part], group: int, units: int) -> int:

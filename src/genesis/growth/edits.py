@@ -7,13 +7,14 @@ goes on holding them. No array is changed in place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from genesis import dtypes, shapes
+from genesis.dtypes import DType
 from genesis.growth.channel_map import Site
-from genesis.ndarray import NDArray
+from genesis.ndarray import Device, NDArray
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
 
@@ -67,18 +68,30 @@ def edit_of(site: Site, group: int, choice: Choice) -> Edit:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def edited(array: NDArray, edit: Edit, factors: np.ndarray | None, fresh: NDArray | None = None) -> NDArray:
+class Sent:
+    """Indices and factors on the device, sent once for all the tensors of a group: they are mostly the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, NDArray] = {}
+
+    def __call__(self, values: np.ndarray, dtype: DType, device: Device) -> NDArray:
+        key = (values.tobytes(), values.dtype, values.shape, dtype, device)
+        if key not in self._known:
+            self._known[key] = _on_device(values, dtype, device)
+        return self._known[key]
+
+
+def edited(array: NDArray, edit: Edit, factors: np.ndarray | None, fresh: NDArray | None, send: Sent) -> NDArray:
     """A new array: the chosen elements of dimension edit.dim times factors; fresh (or 0) where there is no original."""
     dim, device = edit.dim, array.device
     is_new = edit.sources == NEW
-    index = NDArray.from_numpy(np.where(is_new, 0, edit.sources), dtypes.int64).to_device(device)
-    result = array.index_select(dim, index)
+    result = array.index_select(dim, send(np.where(is_new, 0, edit.sources), dtypes.int64, device))
     along = [1] * array.ndim
     along[dim] = len(edit.sources)
     if factors is not None and not np.all(factors == 1):
-        result = result.mul(_values(factors.reshape(along), result))
+        result = result.mul(send(factors, array.dtype, device).reshape(along))
     if is_new.any():
-        mask = NDArray.from_numpy(is_new.reshape(along), dtypes.bool_).to_device(device)
+        mask = send(is_new, dtypes.bool_, device).reshape(along)
         result = mask.where(result.full_like(0) if fresh is None else fresh, result)
     return in_memory_order_of(array, result)
 
@@ -91,10 +104,11 @@ def in_memory_order_of(old: NDArray, new: NDArray) -> NDArray:
     return ordered
 
 
-def _values(values: np.ndarray, like: NDArray) -> NDArray:
-    """numpy's values in the dtype and on the device of like."""
-    kind = dtypes.float64 if like.dtype is dtypes.float64 else dtypes.float32
-    return NDArray.from_numpy(np.ascontiguousarray(values, kind.name), kind).to_device(like.device).to(like.dtype)
+def _on_device(values: np.ndarray, dtype: DType, device: Device) -> NDArray:
+    """numpy's values in a dtype on a device; 16-bit floats by way of float32."""
+    kind = dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
+    sent = NDArray.from_numpy(np.ascontiguousarray(values, kind.name), kind)
+    return sent.to_device(device).to(dtype)
 
 
 def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> NDArray | None:
@@ -105,8 +119,8 @@ def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> 
     size = list(array.shape)
     size[edit.dim] = len(edit.sources)
     if edit.fresh == "mean":
-        return _values(np.full(size, old.mean()), array)
-    return _values(generator.normal(0.0, max(float(old.std()), 1e-8), size), array)
+        return _on_device(np.full(size, old.mean()), array.dtype, array.device)
+    return _on_device(generator.normal(0.0, max(float(old.std()), 1e-8), size), array.dtype, array.device)
 
 
 def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Generator) -> NDArray | None:
@@ -118,7 +132,8 @@ def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Genera
     size[edit.dim] = len(edit.sources)
     along = [1] * array.ndim
     along[edit.dim] = len(edit.sources)
-    return _values(generator.normal(0.0, amount * float(old.std()), size) * edit.copies.reshape(along), array)
+    drawn = generator.normal(0.0, amount * float(old.std()), size) * edit.copies.reshape(along)
+    return _on_device(drawn, array.dtype, array.device)
 
 
 # --- tensors with what hangs on them ----------------------------------------------------------------------------------
@@ -130,6 +145,7 @@ def change(
     optimizers: Sequence[Optimizer],
     amount: float,
     generator: np.random.Generator,
+    send: Sent,
 ) -> None:
     """Give the first tensor (of the model) and the others (the same one of averaged copies) their new arrays."""
     first, *others = tensors
@@ -138,12 +154,12 @@ def change(
     factors = edit.shares if edit.splits else None
     for tensor in (first, *others):
         old = tensor.array
-        new = edited(old, edit, factors, None if fresh is None else fresh.to_device(old.device).to(old.dtype))
+        new = edited(old, edit, factors, None if fresh is None else fresh.to_device(old.device).to(old.dtype), send)
         replace(tensor, new if jitter is None else in_memory_order_of(old, new.add(jitter.to_device(old.device))))
         if tensor.grad is not None:
-            replace(tensor.grad, edited(tensor.grad.array, edit, None if edit.splits else edit.shares))
+            replace(tensor.grad, edited(tensor.grad.array, edit, None if edit.splits else edit.shares, None, send))
         for optimizer in optimizers:
-            _change_state(optimizer, tensor, old, edit)
+            _change_state(optimizer, tensor, old, edit, send)
 
 
 def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> None:
@@ -163,7 +179,7 @@ def replace(tensor: Tensor, array: NDArray) -> None:
     tensor.array = array
 
 
-def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: Edit) -> None:
+def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: Edit, send: Sent) -> None:
     """Move what an optimizer keeps for a parameter as the gradient moves, of which it is a mean.
 
     A copy of a channel gets its share of the channel's gradient; a weight that takes the copy gets the gradient of the
@@ -181,7 +197,7 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: E
         if is_square and (edit.sources == NEW).any():  # no history yet: steps of the size that the others have
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
             fresh = entry.array.full_like(mean, _resized(old.shape, edit))
-        moved = in_memory_order_of(old, edited(entry.array, edit, factors, fresh))
+        moved = in_memory_order_of(old, edited(entry.array, edit, factors, fresh, send))
         state[name] = Tensor(moved)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,9 +79,6 @@ class History:
         return {"steps": [step.record() for step in self.steps]}
 
 
-_histories: weakref.WeakKeyDictionary[Module, History] = weakref.WeakKeyDictionary()
-
-
 def history(model: Module) -> History:
     """How this network grew so far.
 
@@ -94,9 +90,8 @@ def history(model: Module) -> History:
         >>> len(growth.history(net))
         1
     """
-    if model not in _histories:
-        _histories[model] = History()
-    return _histories[model]
+    # With the model, and not in a table: its snapshots hold the model, and both must go together.
+    return vars(model).setdefault("_growth_history", History())
 
 
 def rollback(step: Step) -> None:

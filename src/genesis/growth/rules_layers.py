@@ -163,7 +163,7 @@ def layer_norm(recorder: Recorder, args: Sequence[Any], options: dict[str, Any],
         if len(axis) > 1:
             axes.fix(axis, "a layer norm goes over a concatenation")
         for group in axes.groups_of(axis):
-            group.uniform.append("a layer norm goes over it")
+            group.uniform[:] = ["a layer norm goes over it"]
         for value, fresh in zip(affine, ("mean", "zero"), strict=False):
             recorder.use(value, normalized + dim, axis, fresh=fresh)
     recorder.set_layout(outputs[0], layout)

@@ -146,11 +146,12 @@ def reshape(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], ou
         channels = [dim for dim in olds if layout[dim] is not None]
         if not channels:
             continue
-        wide_olds, wide_news = [dim for dim in olds if before[dim] > 1], [dim for dim in news if after[dim] > 1]
+        wide_olds = [dim for dim in olds if before[dim] > 1 or dim in channels]
+        wide_news = [dim for dim in news if after[dim] > 1] or news[:1]
         axis = layout[channels[0]]
         assert axis is not None
         reason = "a reshape mixes channels with other dimensions"
-        if channels != wide_olds[:1] or not wide_news:
+        if channels != wide_olds[:1]:
             for dim in channels:
                 axes.fix(layout[dim], reason)
             continue
@@ -200,7 +201,7 @@ def unsqueeze(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], 
 def reduced(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
     """Sums, means, extremes: over planes they leave the channels alone, over channels they count them."""
     layout = recorder.parameter_layout(args[0])
-    dims = options["dims"] if "dims" in options else (options["dim"],)
+    dims = _dims(options, len(layout))
     for dim in dims:
         axes.fix(layout[dim], "it is reduced over the channels")
     kept = [None if dim in dims else axis for dim, axis in enumerate(layout)]
@@ -213,11 +214,17 @@ def reduced(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], ou
 def mixed(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
     """Softmax and the like: the elements along one dimension depend on each other."""
     layout = recorder.parameter_layout(args[0])
-    dims = options["dims"] if "dims" in options else (options["dim"],)
-    for dim in dims:
+    for dim in _dims(options, len(layout)):
         axes.fix(layout[dim], "an op mixes the channels with each other")
     for output in outputs:
         recorder.set_layout(output, layout)
+
+
+def _dims(options: dict[str, Any], ndim: int) -> list[int]:
+    """The dimensions that an op goes over; without any, all."""
+    dims = options["dims"] if "dims" in options else options["dim"]
+    listed = range(ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
+    return [dim % ndim for dim in listed]
 
 
 def pixel_shuffle(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:

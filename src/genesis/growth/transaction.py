@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
 from genesis.growth.snapshot import Snapshot
-from genesis.ndarray import Device
+from genesis.ndarray import Device, NDArray
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.optim.optimizer import Optimizer
@@ -41,25 +42,31 @@ class Transaction:
         self.generator = np.random.default_rng(seed)
         self.step = Step(len(history(model)), count(model))
         self._map: ChannelMap | None = None
-        self._mark: Any = None
+        self._mark: tuple[list[NDArray], list[int]] = [], []
 
     @property
     def map(self) -> ChannelMap:
         """The channel map of the model as it is now, with its outputs on the example."""
-        mark = [(id(t.array), t.array.changes.count) for t in (*self.model.parameters(), *self.model.buffers())]
-        if self._map is None or mark != self._mark:
+        arrays = [tensor.array for tensor in (*self.model.parameters(), *self.model.buffers())]
+        counts = [array.changes.count for array in arrays]
+        known, known_counts = self._mark  # the very arrays: ids alone could have been given to new ones
+        if self._map is None or counts != known_counts or not all(map(operator.is_, arrays, known)):
             if self.example is None:
                 raise GrowthError(
                     describe("growth", "example", "an input of the network, to see how its channels flow", None)
                 )
-            self._map, self._mark = channel_map(self.model, self.example), mark
+            self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
         return self._map
 
     def run(self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool) -> None:
         """Do an operation, run the network again, and compare: outputs that moved undo it."""
         before = self.map.outputs
         change()
-        after = self.map.outputs
+        try:
+            after = self.map.outputs
+        except Exception as error:
+            place = f"{operation['operation']} of {operation['where']}"
+            raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
         if keeps_function:
             deviation = relative_deviation(before, after)
             limit = max((_TOLERANCE.get(output.dtype, 0.0) for output in before), default=0.0)

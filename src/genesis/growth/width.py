@@ -9,7 +9,7 @@ import numpy as np
 
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelGroup, Part
-from genesis.growth.edits import NEW, Choice, change, edit_of
+from genesis.growth.edits import NEW, Choice, Sent, change, edit_of
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings
@@ -175,10 +175,11 @@ def _resize(
     mapped = opened.map
 
     def change_all() -> None:
+        send = Sent()
         for site in mapped.sites_of(group.index):
             edit = edit_of(site, group.index, choice)
             amount = details.get("noise", 0.0)
-            change(opened.twins(site.names[0]), edit, opened.optimizers, amount, opened.generator)
+            change(opened.twins(site.names[0]), edit, opened.optimizers, amount, opened.generator, send)
         for model in (opened.model, *opened.averages):
             adjust_settings(model, mapped, group.index, len(choice.sources))
 

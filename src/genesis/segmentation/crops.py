@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genesis.data import DataLoader, Dataset
 from genesis.segmentation.metrics import IGNORED
 from genesis.segmentation.sets import Example, Source
 from genesis.tensor import Tensor
@@ -21,7 +20,7 @@ class Draw(NamedTuple):
     picture: int
 
 
-class Crops(Dataset):
+class Crops:
     """Crops of size × size from the examples of a source, by their Draw.
 
     They are mirrored, made brighter or darker and, where there is no up and down, turned by quarters. Where a picture
@@ -53,6 +52,8 @@ def batches(
     Args:
         workers: processes that prepare batches; their number changes nothing else.
     """
+    from genesis.data import DataLoader  # which imports torch: the command line starts without it
+
     draws = _draws(crops, epoch, num_batches * batch_size)
     chosen = [draws[start : start + batch_size] for start in range(skip * batch_size, len(draws), batch_size)]
     return iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from genesis import models, nn
+from genesis import growth, models, nn
 from genesis.errors import CheckpointError, describe
 from genesis.nn import state as module_state
 
@@ -82,7 +82,7 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
 
     Args:
         path: what `genesis train` or `genesis demo` wrote, or a file of torchvision's weights.
-        name: the model; not needed for a file of `genesis train`, which says it.
+        name: the model; not needed for a file of `genesis train` or `genesis demo`, which says it.
         classes: names, instead of those in the file.
     Raises: CheckpointError: the file is no network of this name. ValueError: no or another number of classes.
     """
@@ -94,12 +94,14 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
         if name not in (None, recipe.model):
             raise CheckpointError(f"{path}: expected the weights of {name}, got those of {recipe.model}")
     else:
-        recipe = _guess(path, name, state, content)
+        recipe = _guess(path, name, state)
     if classes is not None:
         if len(classes) != len(recipe.classes):
             raise ValueError(describe("segment", "classes", f"{len(recipe.classes)} names", f"{len(classes)}"))
         recipe = dataclasses.replace(recipe, classes=classes)
     model = recipe.build()
+    if "growth" in content:  # the network grew after it was built
+        growth.replay(model, content["growth"])
     model.load_state_dict(state)
     return model, recipe
 
@@ -111,7 +113,7 @@ def class_names(num_logits: int) -> tuple[str, ...]:
     return ("background", *(f"class {number}" for number in range(1, num_logits)))
 
 
-def _guess(path: Path, name: str | None, state: State, content: Any) -> Recipe:
+def _guess(path: Path, name: str | None, state: State) -> Recipe:
     """The recipe of weights alone: sizes from their shapes, the rest as is usual for the model."""
     if name not in KINDS:
         raise ValueError(describe("segment", "model", f"one of {', '.join(KINDS)}, since {path} names none", name))
@@ -121,9 +123,6 @@ def _guess(path: Path, name: str | None, state: State, content: Any) -> Recipe:
         raise CheckpointError(f"{path}: expected the weights of {name}, which have the key {error}") from None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    noted = content.get("normalization")
-    if noted is not None:
-        mean, std = tuple(noted["mean"]), tuple(noted["std"])
-    elif arguments.get("in_channels", 3) == 3:
+    if arguments.get("in_channels", 3) == 3:
         mean, std = IMAGENET_MEAN, IMAGENET_STD
     return Recipe(name, arguments, class_names(arguments["num_classes"]), mean, std, KINDS[name].resize)

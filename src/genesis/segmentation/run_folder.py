@@ -56,7 +56,7 @@ class RunFolder:
                     self._events.add(f"epoch/{name}", getattr(epoch, name), training.step)
                 if epoch.miou > best:
                     state = training.state()
-                    checkpoint.save({name: state[name] for name in ("model", "recipe")}, self.best)
+                    checkpoint.save({name: state[name] for name in ("model", "recipe", "growth")}, self.best)
                 self.save(training)
         curves.save(self.curves, training.history)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import genesis
 import genesis.nn.functional as F
-from genesis import amp, optim
+from genesis import amp, growth, nn, optim
 from genesis.demo.progress import PlainProgress
 from genesis.errors import CheckpointError, describe
 from genesis.segmentation import crops
@@ -38,6 +38,7 @@ class Plan:
         steps: batches per epoch; 0: as many as use each picture once.
         crop: the side of the crops.
         turns: turn crops by quarters, where pictures have no up and down.
+        grow: a U-Net becomes twice as wide after a quarter of the epochs, and deeper at its bottom after half.
         precision: "float32", "bfloat16" or "float16", of what autocast lowers.
     """
 
@@ -50,6 +51,12 @@ class Plan:
     turns: bool = False
     precision: str = "float32"
     seed: int = 0
+    grow: bool = False
+
+    @property
+    def growth_epochs(self) -> tuple[int, int]:
+        """After how many epochs the network becomes wider, and deeper."""
+        return max(1, self.epochs // 4), max(2, self.epochs // 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Training:
             raise ValueError(describe("train", "crop", f"a multiple of {recipe.multiple}", plan.crop))
         if plan.precision not in PRECISIONS:
             raise ValueError(describe("train", "precision", f"one of {', '.join(PRECISIONS)}", repr(plan.precision)))
+        if plan.grow and recipe.model != "unet":
+            raise ValueError(describe("train", "grow", "False but for a unet", f"True for {recipe.model}"))
         self.data, self.recipe, self.plan, self.device, self.workers = data, recipe, plan, device, workers
         self.num_steps = plan.steps or math.ceil(len(data.training) / plan.batch_size)  # of an epoch
         self.step = 0
@@ -88,6 +97,14 @@ class Training:
         self._optimizer = optim.AdamW(self.model.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
         self._scaler = amp.GradScaler(enabled=plan.precision == "float16")
         self._schedule = self._new_schedule()
+        self._growths = growth.Schedule(
+            self.model,
+            self._optimizer,
+            [_widen, _deepen] if plan.grow else [],
+            when=lambda curve: len(curve) >= plan.growth_epochs[self._growths.done],
+            example=genesis.zeros(2, recipe.channels, plan.crop, plan.crop, device=device),
+            seed=plan.seed,
+        )
         self._crops = crops.Crops(data.training, plan.crop, plan.seed, plan.turns)
         self._normalization = [_per_channel(numbers, device) for numbers in (recipe.mean, recipe.std)]
 
@@ -103,6 +120,9 @@ class Training:
         Args:
             after_step: is called with each step's loss.
         """
+        if self.history and not self._losses:  # in the middle of an epoch, it has been done
+            for event in self._growths.step(self.history[-1].miou, self.history[-1].loss):
+                progress.event(str(event))
         progress.begin_epoch(self.num_steps)
         self.model.train()
         epoch, done = len(self.history), self.step % self.num_steps
@@ -179,12 +199,14 @@ class Training:
     # --- the state ---------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that load_state() needs to go on; the entries "model" and "recipe" are what `genesis segment` reads."""
+        """All that load_state() needs to go on; `genesis segment` reads "model", "recipe" and "growth"."""
         return {
             "model": self.model.state_dict(),
             "recipe": self.recipe.as_dict(),
             "plan": dataclasses.asdict(self.plan),
             "data": {"name": self.data.name, "num_pictures": len(self.data.training)},
+            "growth": growth.history(self.model).state_dict(),
+            "growth schedule": self._growths.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "step": self.step,
@@ -208,12 +230,29 @@ class Training:
             if different:
                 saved = ", ".join(f"{key} = {state[part].get(key)}" for key in different)
                 raise CheckpointError(f"{where} is of a training with another {part}: {saved}")
+        growth.replay(self.model, state["growth"], self._optimizer)
+        self._growths.load_state_dict(state["growth schedule"])
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
         self.step, self._losses = state["step"], list(state["losses"])
         self.history = [Epoch(**epoch) for epoch in state["history"]]
         self._schedule = self._new_schedule()
+
+
+def _widen(model: nn.Module) -> None:
+    """Every level of a U-Net gets twice the channels."""
+    num_levels = len(model.encoder)
+    for level in range(num_levels):
+        names = [f"encoder.{level}.0.0", f"encoder.{level}.1.0"]
+        if level < num_levels - 1:
+            names += [f"upsample.{level}", f"decoder.{level}.0.0", f"decoder.{level}.1.0"]
+        growth.grow_width(model, names, 2 * model.get_submodule(names[0]).out_channels)
+
+
+def _deepen(model: nn.Module) -> None:
+    """The coarsest level gets a residual block."""
+    growth.grow_depth(model, f"encoder.{len(model.encoder) - 1}")
 
 
 def _loss(logits: Tensor, labels: Tensor, num_counted: int) -> Any:

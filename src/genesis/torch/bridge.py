@@ -40,8 +40,12 @@ def call_cuda(op: str, first: torch.Tensor, *args: Any) -> Any:
         block = torch.empty(num_bytes, dtype=torch.uint8, device=memory_of)
         return block.data_ptr(), block
 
-    with memory.lent_by(allocate), streams.use(streams.Stream(device, handle=stream)):
-        result = getattr(backend, op)(*handles)
+    with memory.lent_by(allocate):
+        if stream == streams.current_handle(device):
+            result = getattr(backend, op)(*handles)
+        else:
+            with streams.use(streams.Stream(device, handle=stream)):
+                result = getattr(backend, op)(*handles)
     return tuple(map(_to_tensor, result)) if isinstance(result, tuple) else _to_tensor(result)
 
 
@@ -59,10 +63,11 @@ def _backend(device_type: str) -> backends.Backend:
 def _to_handle(tensor: torch.Tensor, device: int, stream: int) -> Any:
     from genesis.backends.cuda.array import DeviceArray, Storage
 
-    shape, strides = tuple(tensor.shape), tensor.stride()
-    reach = sum([(size - 1) * step for size, step in zip(shape, strides, strict=True)]) + 1 if tensor.numel() else 0
-    storage = Storage.foreign(tensor.data_ptr(), reach * tensor.itemsize, device, stream, tensor)
-    return DeviceArray(storage, shape, strides, 0, _TYPES[tensor.dtype])
+    shape, pointer = tuple(tensor.shape), tensor.data_ptr()
+    # To the end of PyTorch's block: how far its strides reach is not worth the time.
+    num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
+    storage = Storage.foreign(pointer, num_bytes, device, stream, tensor)
+    return DeviceArray(storage, shape, tensor.stride(), 0, _TYPES[tensor.dtype])
 
 
 def _to_tensor(handle: Any) -> Any:

@@ -47,7 +47,7 @@ def fuse(model: nn.Module) -> nn.Module:
     for prefix, module in model.named_modules():
         if not isinstance(module, Fused) and any(isinstance(child, nn.Conv2d) for child in module.children()):
             _fuse_module(prefix, module, fusion)
-    model.fusion = fusion  # type: ignore[assignment]
+    model.fusion = fusion
     return model
 
 
@@ -67,11 +67,11 @@ class Fused(nn.Module):
 
 
 def _restore(unfused: type[nn.Module], state: dict[str, Any], fusion: Fusion | None) -> nn.Module:
-    module = unfused.__new__(unfused)
+    module: nn.Module = object.__new__(unfused)
     module.__dict__.update(state)
     _fuse_module("", module, Fusion())
     if fusion is not None:
-        module.fusion = fusion  # type: ignore[assignment]
+        module.fusion = fusion
     return module
 
 
@@ -135,7 +135,7 @@ def _outputs(graph: fx.Graph) -> list[fx.Node]:
 
 def _steps(module: nn.Module, graph: fx.Graph) -> tuple[list[Step], list[fx.Node]]:
     """The graph as steps; values are numbered as the nodes are."""
-    nodes = list(graph.nodes)
+    nodes = [node for node in graph.nodes if node.op != "output"]
     numbers = {node: number for number, node in enumerate(nodes)}
     return [_step(module, node, numbers) for node in nodes], nodes
 

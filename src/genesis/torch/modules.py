@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import weakref
 from typing import Any, NamedTuple
@@ -60,11 +61,11 @@ class ConvBNReLU(nn.Module):
 
     @property
     def conv(self) -> nn.Conv2d:
-        return self._modules["0"]  # type: ignore[return-value]
+        return self._modules["0"]
 
     @property
     def norm(self) -> nn.BatchNorm2d:
-        return self._modules["1"]  # type: ignore[return-value]
+        return self._modules["1"]
 
     def train(self, mode: bool = True) -> ConvBNReLU:
         forget(self)
@@ -85,9 +86,13 @@ def conv_bn_relu(
     batch, a residual that must be broadcast, complex numbers) the layers do one after the other.
     """
     dtype = _compute_dtype(conv, input)
-    geometry = _geometry(conv)
-    if dtype is None or geometry is None or not _fits(conv, norm, geometry, input, residual):
+    plan = (_plan.__wrapped__ if torch.compiler.is_compiling() else _plan)(
+        input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
+        conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
+    )  # fmt: skip
+    if dtype is None or plan is None or not _on_one_device(conv, input, residual):
         return _one_by_one(conv, norm, input, residual, activation)
+    geometry = plan.geometry
     input, residual = input.to(dtype), residual if residual is None else residual.to(dtype)
     operands = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
     if (
@@ -99,7 +104,7 @@ def conv_bn_relu(
         packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
         return call("conv_prepacked", input, packed, residual, activation)
     mean, var, training, momentum = _begin_batch(norm)
-    if training and input.shape[0] * _numel(_output_size(conv, geometry, input)) == 1:
+    if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
     weight = conv.weight.to(dtype)
@@ -129,44 +134,40 @@ def _compute_dtype(conv: nn.Conv2d, input: Tensor) -> torch.dtype | None:
     return input.dtype if input.dtype is conv.weight.dtype else None
 
 
-def _geometry(conv: nn.Conv2d) -> _Geometry | None:
-    """Stride, padding, dilation, groups; None where "same" needs one pixel more on one side."""
-    padding = conv.padding
-    if padding == "valid":
-        padding = (0, 0)
-    elif padding == "same":
-        reach = [conv.dilation[i] * (conv.kernel_size[i] - 1) for i in (0, 1)]
-        if any(r % 2 for r in reach):
-            return None
-        padding = (reach[0] // 2, reach[1] // 2)
-    return conv.stride, padding, conv.dilation, conv.groups  # type: ignore[return-value]
+class _Plan(NamedTuple):
+    """What shapes and settings decide: stride, padding, dilation, groups; and how many values a channel has."""
+
+    geometry: _Geometry
+    num_rows: int
 
 
-def _fits(conv: nn.Conv2d, norm: nn.BatchNorm2d, geometry: _Geometry, input: Tensor, residual: Tensor | None) -> bool:
-    if input.dim() != 4 or input.device.type not in ("cpu", "cuda") or not input.dtype.is_floating_point:
-        return False
-    if input.device != conv.weight.device or input.shape[1] != conv.in_channels:
-        return False
-    if conv.padding_mode != "zeros" or norm.num_features != conv.out_channels:
-        return False
-    size = _output_size(conv, geometry, input)
-    if min(size) < 1 or input.shape[0] == 0:
-        return False
-    shape = (input.shape[0], conv.out_channels, *size)
-    return residual is None or (tuple(residual.shape) == shape and residual.device == input.device)
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    shape: torch.Size, residual_shape: torch.Size | None, in_channels: int, out_channels: int,
+    kernel_size: tuple[int, ...], stride: tuple[int, ...], padding: Any, dilation: tuple[int, ...], groups: int,
+    padding_mode: str, num_features: int,
+) -> _Plan | None:  # fmt: skip
+    """None for what the op does not take: "same" with a pixel more on one side, other padding, a wrong shape."""
+    if len(shape) != 4 or shape[1] != in_channels or padding_mode != "zeros" or num_features != out_channels:
+        return None
+    reach = [dilation[i] * (kernel_size[i] - 1) for i in (0, 1)]
+    if padding == "same" and any(r % 2 for r in reach):
+        return None
+    if isinstance(padding, str):
+        padding = (reach[0] // 2, reach[1] // 2) if padding == "same" else (0, 0)
+    height, width = ((shape[2 + i] + 2 * padding[i] - reach[i] - 1) // stride[i] + 1 for i in (0, 1))
+    if min(height, width, shape[0]) < 1:
+        return None
+    if residual_shape is not None and tuple(residual_shape) != (shape[0], out_channels, height, width):
+        return None
+    geometry: Any = stride, padding, dilation, groups
+    return _Plan(geometry, shape[0] * height * width)
 
 
-def _output_size(conv: nn.Conv2d, geometry: _Geometry, input: Tensor) -> tuple[int, int]:
-    stride, padding, dilation, _ = geometry
-    height, width = (
-        (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (conv.kernel_size[i] - 1) - 1) // stride[i] + 1
-        for i in (0, 1)
-    )
-    return height, width
-
-
-def _numel(size: tuple[int, int]) -> int:
-    return size[0] * size[1]
+def _on_one_device(conv: nn.Conv2d, input: Tensor, residual: Tensor | None) -> bool:
+    device = input.device
+    same = conv.weight.device == device and (residual is None or residual.device == device)
+    return same and device.type in ("cpu", "cuda") and input.dtype.is_floating_point
 
 
 def _one_by_one(
@@ -215,7 +216,7 @@ def _packed(
     if fold is not None and fold.versions == versions and all(map(operator.is_, fold.operands, operands)):
         return fold.packed
     with torch.no_grad():
-        weight, bias = _folded_operands(*operands, eps)
+        weight, bias = _folded_operands(eps, *operands)
         # A vector of float32 would do the backends no good beside a 16-bit weight.
         packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, *geometry)
     if len(folds) >= _MOST_SHAPES:
@@ -225,8 +226,8 @@ def _packed(
 
 
 def _folded_operands(
-    weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor, var: Tensor,
-    eps: float,
+    eps: float, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor,
+    var: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Weight and bias that do convolution and batch norm at once, in float32 at least."""
     wide = torch.promote_types(weight.dtype, torch.float32)

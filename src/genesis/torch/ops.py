@@ -67,8 +67,10 @@ class _ConvBNReLU(torch.autograd.Function):
 def _forward(*args: Any) -> tuple[Tensor, ...]:
     """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
     y, mean, inverse_std, kept, passed = call("conv_bn_relu", *args)
-    if passed is None or passed is y:
-        passed = y.new_empty(0, dtype=y.dtype if passed is y else torch.uint8)
+    if passed is y:
+        passed = torch.empty(0, dtype=y.dtype, device=y.device)
+    elif passed is None:
+        passed = torch.empty(0, dtype=torch.uint8, device=y.device)
     if mean is args[5]:  # an op's result is no argument
         mean = mean.clone()
     return y, mean, inverse_std, kept, passed

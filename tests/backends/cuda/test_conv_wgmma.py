@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +14,13 @@ from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import driver
+from genesis.backends.cuda import array, driver, streams
 from genesis.backends.cuda.conv import few_channels, wgmma, wgmma_weight_grad
-from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.candidate import Candidate
+from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import Wgmma, WgmmaFamily
+from genesis.shapes import channels_last_strides
 
 PROBLEMS = [
     ConvProblem(direction, input, weight, stride, padding, dilation, dtype=dtypes.float32)
@@ -128,6 +132,17 @@ def test_weight_grad_kernel_compiles() -> None:
         assert shape.shared_memory <= 227 << 10
 
 
+def test_splits_keep_sums_short(simulated: Backend) -> None:
+    """Four multiprocessors: splits fill them, and no split of a long sum has more than 128 steps of 64 terms."""
+    shapes = ((64, 64, 32, 32), (64, 64, 3, 3))
+    problem = ConvProblem(WEIGHT_GRAD, *shapes, (1, 1), (1, 1), dtype=dtypes.float32)
+    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad.SHAPES[1]) == [8]
+    problem = ConvProblem(WEIGHT_GRAD, (1, 64, 32, 32), (64, 64, 1, 1), dtype=dtypes.float32)
+    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad.SHAPES[1]) == [1]
+    problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
+    assert wgmma._worthwhile_splits(problem, _SHAPE) == [1, 2, 3, 4, 6]
+
+
 def test_not_without_a_gpu(simulated: Backend) -> None:
     assert driver.get().name == "simulated"
     assert list(WgmmaFamily().variants(PROBLEMS[0])) == []
@@ -142,7 +157,7 @@ def test_windows_of_few_channels(
     cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any, stride: Any, padding: Any, dilation: Any, dtype: Any
 ) -> None:
     """The copies, and that the convolution of their windows is the convolution asked for."""
-    (images, channels, height, width), (outputs, _, taps_y, taps_x) = case
+    (images, _, height, width), (outputs, _, taps_y, taps_x) = case
     torch.manual_seed(0)
     x, weight = torch.randn(case[0]).to(dtype), torch.randn(case[1]).to(dtype)
     name = str(dtype).removeprefix("torch.")
@@ -167,3 +182,100 @@ def test_windows_of_few_channels(
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
     assert count * stride[1] * dtype.itemsize % 16 == 0
     assert out_width * count * dtype.itemsize % 16 == 0
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+_ON_GPU = pytest.mark.parametrize("cuda", [pytest.param("auto", marks=pytest.mark.gpu)], indirect=True)
+GPU_CASES = [
+    ((32, 64, 7, 7), (64, 64, 3, 3), (1, 1), (0, 0), (1, 1)),
+    ((32, 64, 7, 7), (64, 64, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ((8, 64, 14, 14), (64, 64, 3, 3), (2, 2), (1, 1), (1, 1)),
+    ((8, 256, 14, 14), (64, 256, 1, 1), (1, 1), (0, 0), (1, 1)),
+    ((8, 64, 14, 14), (64, 64, 1, 1), (2, 2), (0, 0), (1, 1)),
+    ((4, 64, 30, 30), (64, 64, 7, 7), (2, 2), (3, 3), (1, 1)),
+    ((4, 3, 30, 30), (64, 3, 7, 7), (2, 2), (3, 3), (1, 1)),
+    ((3, 40, 11, 9), (24, 40, 3, 2), (2, 1), (1, 0), (1, 2)),
+    ((5, 72, 7, 10), (136, 72, 2, 3), (1, 2), (1, 1), (2, 1)),
+]
+TOLERANCE = {dtypes.float32: 3e-7, dtypes.float16: 5e-4, dtypes.bfloat16: 4e-3}
+
+
+def _on_gpu(problem: ConvProblem, candidate: Candidate, *operands: Any) -> Any:
+    out = array.empty(problem.result_shape, problem.dtype, 0, channels_last_strides(problem.result_shape))
+    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
+    given = [0 if operand is None else operand.data_pointer for operand in operands]
+    candidate.prepare(problem)(streams.current_handle(0), out.data_pointer, *given, workspace.data_pointer)
+    return out
+
+
+def _gradient(problem: ConvProblem, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    p = problem
+    if p.direction == WEIGHT_GRAD:
+        return torch.nn.grad.conv2d_weight(second, p.weight_shape, first, p.stride, p.padding, p.dilation)
+    return _expected(p, first, second)
+
+
+@_ON_GPU
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD, WEIGHT_GRAD])
+@pytest.mark.parametrize("case", GPU_CASES, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_every_candidate(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, case: Any, direction: str
+) -> None:
+    torch.manual_seed(0)
+    forward = direction == FORWARD
+    problem = ConvProblem(
+        direction, *case, dtype=dtype, bias=direction != WEIGHT_GRAD, residual=forward,
+        activation="relu" if forward else None,
+    )  # fmt: skip
+    torch_dtype = getattr(torch, dtype.name)
+    shapes = (problem.first_shape, problem.second_shape, problem.result_shape)
+    first, second, residual = (
+        torch.randn(shape).to(torch_dtype).contiguous(memory_format=torch.channels_last) for shape in shapes
+    )
+    bias = torch.randn(problem.result_shape[1]).to(torch_dtype)
+    expected = _gradient(problem, first.double(), second.double())
+    if problem.bias:
+        expected = expected + bias.double()[:, None, None]
+    if forward:
+        expected = (expected + residual.double()).relu()
+    operands = (put(first), put(second), put(bias) if problem.bias else None, put(residual) if forward else None)
+    for family in (WgmmaFamily(), FewChannelsFamily()):
+        for candidate in family.variants(problem):
+            result = get(_on_gpu(problem, candidate, *operands)).double()
+            assert (result - expected).norm() <= TOLERANCE[dtype] * expected.norm(), candidate.name
+
+
+@_ON_GPU
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD, WEIGHT_GRAD])
+@pytest.mark.parametrize("magnitude", [1e-40, 1e-30, 1e-10, 1e10, 1e30])
+def test_float32_of_any_magnitude(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, magnitude: float, direction: str
+) -> None:
+    torch.manual_seed(0)
+    problem = ConvProblem(direction, *GPU_CASES[1], dtype=dtypes.float32)
+    first = (torch.randn(problem.first_shape) * magnitude).contiguous(memory_format=torch.channels_last)
+    second = torch.randn(problem.second_shape).contiguous(memory_format=torch.channels_last)
+    expected = _gradient(problem, first.double(), second.double())
+    for candidate in WgmmaFamily().variants(problem):
+        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        denormal = 4 * 2.0**-149 * math.sqrt(expected.numel())  # each of the sums is rounded, some to a denormal number
+        assert (result - expected).norm() <= 3e-7 * expected.norm() + denormal, candidate.name
+
+
+@_ON_GPU
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD, WEIGHT_GRAD])
+def test_infinities_and_nan(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str) -> None:
+    torch.manual_seed(0)
+    problem = ConvProblem(direction, *GPU_CASES[1], dtype=dtypes.float32)
+    first = torch.randn(problem.first_shape).contiguous(memory_format=torch.channels_last)
+    second = torch.randn(problem.second_shape).contiguous(memory_format=torch.channels_last)
+    first[0, 3, 2, 2], first[1, 7, 5, 5], first[2, 9, 1, 1] = torch.inf, torch.nan, -torch.inf
+    second[5, 4, 1, 1] = torch.inf
+    expected = _gradient(problem, first.double(), second.double())
+    finite = expected.isfinite()
+    for candidate in WgmmaFamily().variants(problem):
+        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        assert torch.equal(result.isnan(), expected.isnan()), candidate.name
+        assert torch.equal(result[result.isinf()], expected[expected.isinf()]), candidate.name
+        assert (result - expected)[finite].norm() <= 3e-7 * expected[finite].norm(), candidate.name

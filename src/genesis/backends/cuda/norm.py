@@ -50,7 +50,7 @@ def _norm_rows(
     inverse_std = array.empty(lead + (1,) * normalized_ndim, accumulator(x.dtype), x.device_index)
     if _is_long(x, num_columns):
         rows = x.view((num_rows, num_columns), (num_columns, 1), x.offset)
-        _statistics(rows, walk(rows, (1,)), mean, inverse_std, None, None, 0.0, eps)
+        _statistics(rows, walk(rows, (1,), least_tiles=reduction.MOMENTS), mean, inverse_std, None, None, 0.0, eps)
         _normalize(
             y, x, mean, inverse_std, weight, bias, _Rows(num_rows, num_columns, 1, num_rows, num_columns, False, True)
         )
@@ -142,7 +142,7 @@ def batch_norm(
     if training:
         mean, inverse_std = (array.empty(x.shape[1:2], accumulator(x.dtype), x.device_index) for _ in range(2))
         if x.size:
-            plan = walk(x, _all_but_channels(x))
+            plan = walk(x, _all_but_channels(x), least_tiles=reduction.MOMENTS)
             _statistics(x, plan, mean, inverse_std, running_mean, running_var, momentum, eps)
         for statistic, changed in zip(running, (running_mean, running_var), strict=True):
             if statistic is not None and statistic is not changed:
@@ -196,7 +196,7 @@ def group_norm(
     y = array.empty(x.shape, x.dtype, x.device_index)
     if x.size:
         groups = _reshaped(x, (num_samples * num_groups, x.size // (num_samples * num_groups)))
-        _statistics(groups, walk(groups, (1,)), mean, inverse_std, None, None, 0.0, eps)
+        _statistics(groups, walk(groups, (1,), least_tiles=reduction.MOMENTS), mean, inverse_std, None, None, 0.0, eps)
         _normalize(y, x, mean, inverse_std, weight, bias, _plane_rows(x, num_groups))
     return y, mean, inverse_std
 

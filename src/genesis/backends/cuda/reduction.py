@@ -132,7 +132,7 @@ def _arg(x: DeviceArray, dim: int, keepdim: bool, least: bool) -> DeviceArray:
     dims = (dim,) if x.shape else ()
     accumulate = accumulator(x.dtype)
     constants = {"LEAST": least, "LOWEST": _lowest(accumulate), "ACCUMULATE": COMPUTE[accumulate]}
-    plan = walk(x, dims)
+    plan = walk(x, dims, tile=2048)
     out = _result(x, dims, keepdim, plan, dtypes.int64)
     values, indices = x, None
     if plan.num_splits > 1:
@@ -171,6 +171,9 @@ def _logsumexp(x: DeviceArray, plan: Walk, out: DeviceArray, total: DeviceArray 
     _launch(kernels._logsumexp_kernel, plan, (out, total, maxima, totals), constants)
 
 
+MOMENTS = 4  # tiles per program at least: each partial result is three numbers, and they merge slowly
+
+
 class Moments(NamedTuple):
     """Per split and kept element: the count of x, their mean, Σ (x − mean)². Kernels merge the splits as they read."""
 
@@ -204,7 +207,7 @@ def moments(x: DeviceArray, plan: Walk) -> Moments:
 
 def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool) -> DeviceArray:
     _floats_only("var", x)
-    plan = walk(x, dims)
+    plan = walk(x, dims, least_tiles=MOMENTS)
     out = _result(x, dims, keepdim, plan, x.dtype)
     parts = moments(x, plan)
     num_programs, constants = parts.merging

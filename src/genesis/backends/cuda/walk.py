@@ -19,7 +19,7 @@ from genesis.shapes import Shape, strides_in_order
 
 _TILE = 4096  # elements of a tile: 32 in each thread of 4 warps
 _KEPT = 128  # of those, kept ones that lie side by side: 512 bytes of float32
-_LEAST_TILES = 4  # per program, for a split to pay
+_LEAST_TILES = 2  # per program, for a split to pay
 _WAVES = 8  # programs per multiprocessor
 
 
@@ -38,9 +38,17 @@ class Walk(NamedTuple):
         return self.grid[1]
 
 
-def walk(x: DeviceArray, dims: Shape, one_split: bool = False) -> Walk:
-    """The walk that reduces dims of x. one_split: no partial results."""
-    return _walk(x.shape, x.strides, dims, x.device_index, one_split)
+def walk(
+    x: DeviceArray, dims: Shape, one_split: bool = False, tile: int = _TILE, least_tiles: int = _LEAST_TILES
+) -> Walk:
+    """The walk that reduces dims of x.
+
+    Args:
+        one_split: no partial results.
+        tile: elements of a tile; fewer for kernels that keep much per element.
+        least_tiles: per program; more where partial results take longer to merge.
+    """
+    return _walk(x.shape, x.strides, dims, x.device_index, one_split, tile, least_tiles)
 
 
 def programs(device: int) -> int:
@@ -58,7 +66,7 @@ def power_of_2(size: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: bool) -> Walk:
+def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: bool, tile: int, least_tiles: int) -> Walk:
     kept = [i for i in range(len(shape)) if i not in dims]
     order = sorted(range(len(shape)), key=lambda i: (-strides[i], i))
     kept_shape, (kept_steps,) = _merge(shape, strides, kept)
@@ -71,16 +79,16 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
     inner_size = math.prod(inner)
     if inner_steps[-1] > kept_steps[-1] > 0 and num_kept > 1:
         block_kept = min(power_of_2(num_kept), _KEPT)
-        block_inner = min(power_of_2(inner_size), _TILE // block_kept)
+        block_inner = min(power_of_2(inner_size), tile // block_kept)
     else:
-        block_inner = min(power_of_2(inner_size), _TILE)
-        block_kept = min(power_of_2(num_kept), _TILE // block_inner)
+        block_inner = min(power_of_2(inner_size), tile)
+        block_kept = min(power_of_2(num_kept), tile // block_inner)
     num_inner_blocks = -(-inner_size // block_inner)
     num_tiles = math.prod(outer) * num_inner_blocks
     kept_blocks = -(-num_kept // block_kept)
     num_splits = 1
-    if not one_split and num_tiles >= 2 * _LEAST_TILES and 0 < kept_blocks < programs(device) // 4:
-        num_splits = min(-(-programs(device) // kept_blocks), num_tiles // _LEAST_TILES)
+    if not one_split and num_tiles >= 2 * least_tiles and 0 < kept_blocks < programs(device) // 4:
+        num_splits = min(-(-programs(device) // kept_blocks), num_tiles // least_tiles)
     tiles_per_split = -(-num_tiles // num_splits)
     num_splits = max(-(-num_tiles // max(tiles_per_split, 1)), 1)
     reach = sum((size - 1) * abs(step) for size, step in zip(shape, strides, strict=True))
@@ -98,7 +106,7 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
             "KEPT_RANK": len(kept_shape),
             "OUTER_RANK": len(outer),
             "INNER_RANK": len(inner),
-            "WIDE": max(reach, num_kept * num_splits, inner_size) + _TILE >= 2**31,
+            "WIDE": max(reach, num_kept * num_splits, inner_size) + tile >= 2**31,
             "BLOCK_KEPT": block_kept,
             "BLOCK_INNER": block_inner,
         },

@@ -20,6 +20,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import plans
 from genesis.settings import override
+from tests.backends.cuda.conv.test_fuzz import ways
 
 Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
@@ -77,7 +78,8 @@ def test_named_cases(cuda: Backend, put: Put, get: Get, name: str) -> None:
 @pytest.mark.parametrize(
     "scales", [(1e-30, 1.0), (1e-30, 1e30), (1e30, 1e-3), (1e-20, 1e-15), (1e15, 1e15), (1.0, 1.0)]
 )
-def test_never_worse_than_pytorch(gpu: Backend, put: Put, get: Get, scales: tuple[float, float]) -> None:
+def test_never_worse_than_pytorch(gpu: Backend, scales: tuple[float, float]) -> None:
+    put, get = ways(gpu)
     torch.manual_seed(0)
     x = channels_last(torch.randn(4, 64, 14, 14)) * scales[0]
     w = channels_last(torch.randn(64, 64, 3, 3)) * scales[1]

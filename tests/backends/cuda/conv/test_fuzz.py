@@ -134,19 +134,19 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> int:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_problems_simulated(simulated: Backend, seed: int) -> None:
-    put, get = _ways(simulated)
+    put, get = ways(simulated)
     check(simulated, put, get, seed, largest=4)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_problems(gpu: Backend, part: int) -> None:
-    put, get = _ways(gpu)
+    put, get = ways(gpu)
     for seed in range(part * PER_PART, (part + 1) * PER_PART):
         check(gpu, put, get, seed, largest=16)
 
 
-def _ways(cuda: Backend) -> tuple[Put, Get]:
+def ways(cuda: Backend) -> tuple[Put, Get]:
     """To the device, with the operand's strides and offset, and back."""
 
     def put(value: torch.Tensor) -> DeviceArray:

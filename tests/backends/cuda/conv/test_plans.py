@@ -259,3 +259,10 @@ def test_threads_share_one_plan(fakes: FakeFamily, simulated: Backend) -> None:
         thread.join()
     assert results == [True] * 12
     assert len([plan for plan in plans.all_plans() if plan.problem == PROBLEM]) == 1
+
+
+def test_debug_tells_of_each_plan(fakes: FakeFamily, capsys: pytest.CaptureFixture[str]) -> None:
+    fakes.candidates = [Fake("guess")]
+    with override(debug=1):
+        plans.plan(PROBLEM)
+    assert capsys.readouterr().err == f"genesis: {PROBLEM}: fake/guess (guessed)\n"

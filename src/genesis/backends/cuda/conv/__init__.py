@@ -2,7 +2,7 @@
 
     problem.py        what decides: ConvProblem
     candidate.py      ways to compute it: supports, workspace, prepare
-    families.py       where candidates come from: triton_direct.py, …
+    families.py       where candidates come from: cudnn.py, wgmma.py, few_channels.py, few_outputs.py, triton_direct.py
     plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
     tuner.py          times candidates, checks the fastest against float64
     store.py          what was tuned, on disk; platform.py: a file per device and versions

@@ -18,7 +18,7 @@ from genesis.backends.cuda.conv.problem import ConvProblem
 Launch = Callable[[int, int, int, int, int, int, int], None]
 
 # What happens to float32 operands before they are multiplied. Sums are float32 or better everywhere.
-FULL = "full"  # all 24 bits take part: the error is no larger than that of float32 multiply-adds
+FULL = "full"  # 22 bits and more take part: sums are as accurate as those of float32 multiply-adds
 TF32 = "tf32"  # rounded to 11 bits
 BF16 = "bf16"  # rounded to 8 bits
 ALLOWED = {"highest": (FULL,), "high": (FULL, TF32), "medium": (FULL, TF32, BF16)}

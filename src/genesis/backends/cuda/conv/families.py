@@ -13,8 +13,8 @@ from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
-_FALLBACK = DirectFamily()
-FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), FewChannelsFamily(), CudnnFamily(), WgmmaFamily(), _FALLBACK)
+_FALLBACK, _FIRST_LAYER = DirectFamily(), FewChannelsFamily()
+FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK)
 
 
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:
@@ -26,9 +26,13 @@ def candidates(problem: ConvProblem) -> Iterator[Candidate]:
 
 
 def _in_order(problem: ConvProblem) -> Sequence[Family]:
-    """Where all bits of float32 count, cuDNN has nothing on tensor cores: it comes last."""
+    """cuDNN comes last where all bits of float32 count, for which it has nothing on tensor cores, and for a first layer
+    in bfloat16, where its engines take twice as long as ours."""
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix) if exact else FAMILIES
+    first_layer = problem.dtype is dtypes.bfloat16 and any(True for _ in _FIRST_LAYER.variants(problem))
+    if not (exact or first_layer):
+        return FAMILIES
+    return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix)
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:

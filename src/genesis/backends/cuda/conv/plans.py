@@ -8,6 +8,7 @@ to a plan that exists takes none.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -54,7 +55,7 @@ class Plan:
         self._ready = candidate.prepare(self.problem), workspace  # one assignment: other threads see both or neither
         self.candidate, self.origin = candidate, origin
         if settings.debug >= 1:
-            print(f"genesis: {self.problem}: {candidate.name} ({origin})")
+            print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
 
     @property
     def workspace(self) -> int:

@@ -28,6 +28,7 @@ _FLUSHED = 128 << 20  # bytes; more than any cache of a device
 _MOST_RUNS = 12
 _LONG_ENOUGH = 10.0  # milliseconds for the runs of one candidate
 _HOPELESS = 2.0  # times the best: measured once is enough
+_CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
 _UNIT_ROUNDOFF = {
     dtypes.float64: 2.0**-53,
     dtypes.float32: 2.0**-24,
@@ -107,7 +108,7 @@ def tune(
                 timed.append(Timed(candidate, milliseconds))
             if progress is not None:
                 progress(problem, done, len(choice))
-        for candidate, milliseconds in sorted(timed, key=lambda each: each.milliseconds):
+        for candidate, milliseconds in _ranked(bench, timed, workspace_limit):
             error = bench.error(candidate)
             if error <= error_bound(problem):
                 complete, measured = done == len(choice), len(timed)
@@ -117,6 +118,20 @@ def tune(
     except OutOfMemoryError:
         memory.pool(problem.device).empty_cache()
     return None
+
+
+def _ranked(bench: _Bench, timed: list[Timed], workspace_limit: int) -> list[Timed]:
+    """The fastest first; those too close to tell apart have been timed again, turn by turn."""
+    timed = sorted(timed, key=lambda each: each.milliseconds)
+    close = [each for each in timed[:_MOST_CLOSE] if each.milliseconds <= _CLOSE * timed[0].milliseconds]
+    if len(close) > 1:
+        again = [[bench.milliseconds(each.candidate, workspace_limit, math.inf) for each in close] for _ in range(2)]
+        medians = [
+            statistics.median([each.milliseconds, *filter(None, more)])
+            for each, *more in zip(close, *again, strict=True)
+        ]
+        close = sorted(map(Timed, [each.candidate for each in close], medians), key=lambda each: each.milliseconds)
+    return close + timed[len(close) :]
 
 
 class _Bench:

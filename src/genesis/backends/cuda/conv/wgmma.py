@@ -30,8 +30,9 @@ _TERMS = 64  # of a step: BK
 _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
+_MOST_STEPS = 128  # of a split, where the sums are long
 _SHIFT = 7  # native/split.cuh's
-_SPLIT_BLOCK = 8192  # elements of a row at a time
+_SPLIT_BLOCK = 8192  # elements of a weight at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,12 +200,14 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """1, and where there are too few tiles to keep all multiprocessors busy, what fills a round or two."""
+    """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums what
+    keeps each split's short: they are rounded at every step."""
     if problem.dtype is not dtypes.float32 or len(_axes(problem)) > 1:
         return [1]
     processors = driver.get().properties(problem.device).multiprocessor_count
     tiles, steps = _num_tiles(problem, shape), _num_steps(problem)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
+    wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]
 
 
@@ -265,12 +268,13 @@ def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, 
     per_output = math.prod(p.weight_shape[1:])
     forward = p.direction == FORWARD
     strides = (per_output, p.weight_shape[1], 1) if forward else (1, p.weight_shape[1], per_output)
-    rows_per_program = 1 if forward else 4  # rows that lie side by side
+    rows_per_program = 1 if forward else 8  # that lie side by side: 32 bytes
+    block = min(power_of_2(taps * padded), _SPLIT_BLOCK // rows_per_program)
     split = bind(
         conv_split._split_weight_kernel, p.device, (-(-rows // rows_per_program),), Pointer(dtypes.float16),
         Pointer(dtypes.float16), Pointer(dtypes.float32), Pointer(dtypes.float32), rows, taps, p.first_shape[1],
-        strides, PADDED=padded, SHIFT=_SHIFT, ROWS=rows_per_program, BLOCK=min(power_of_2(taps * padded), _SPLIT_BLOCK),
-        num_warps=8 if forward else 16,
+        strides, PADDED=padded, SHIFT=_SHIFT, ROWS=rows_per_program, BLOCK=block,
+        num_warps=8,
     )  # fmt: skip
 
     def run(stream: int, weight: int, workspace: int) -> None:

@@ -18,7 +18,7 @@ from genesis.shapes import numel
 _ROWS, _TERMS = 128, 64  # BM, BK
 _THREADS = 512
 _LEAST_CHANNELS = 16  # with fewer, most of a tile is empty
-_LEAST_STEPS = 8  # of a split
+_LEAST_STEPS, _MOST_STEPS = 8, 128  # of a split: each ends with an addition in float32
 _MOST_BYTES = 256 << 20  # of partial sums
 
 
@@ -40,7 +40,7 @@ class Shape:
 SHAPES = (Shape(128, 3), Shape(64, 4))
 
 
-def weight_grads(prefix: str, problem: ConvProblem) -> list[Candidate]:
+def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
     """The candidates for a problem, the best guess first."""
     if not _is_supported(problem):
         return []
@@ -66,7 +66,7 @@ class WgmmaWeightGrad(Candidate):
         """A guess at the time, in steps of a tile of 64 columns."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
         step = self.shape.columns / 64 + 1
-        sums = self.splits * numel(problem.weight_shape) / 2**17 if self.splits > 1 else 0
+        sums = self.splits * numel(problem.weight_shape) / 2**18 if self.splits > 1 else 0
         return rounds * step * (_num_steps(problem) / self.splits + 3) + sums
 
     def workspace(self, problem: ConvProblem) -> int:
@@ -143,8 +143,10 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """What fills one to four rounds of all multiprocessors, with enough to do in each split."""
-    tiles, processors = _num_tiles(problem, shape), _processors(problem)
-    most = min(_num_steps(problem) // _LEAST_STEPS, _MOST_BYTES // (4 * numel(problem.weight_shape)))
+    """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded too often."""
+    tiles, processors, steps = _num_tiles(problem, shape), _processors(problem), _num_steps(problem)
+    room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))
+    least = min(-(-steps // _MOST_STEPS), room)
+    most = min(steps // _LEAST_STEPS, room)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 4)}
-    return sorted({1} | {splits for splits in wanted if 1 < splits <= most})
+    return sorted({least} | {splits for splits in wanted if least < splits <= most})

@@ -51,18 +51,22 @@ def _split(values, scale):
 
 @triton.jit
 def _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED: tl.constexpr):
-    """The tile (rows, elements) of the weight, its elements counted as tap · PADDED + place of the channel.
-
-    In each 16 channels, 4 i + j (j < 4) has the place 2 i + j % 2 + 8 (j // 2): a thread of the tensor core then finds
-    its four terms side by side in the activations.
-    """
-    places = elements % PADDED
-    within = places % 16
-    channels = places // 16 * 16 + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
+    """The tile (rows, elements) of the weight, its elements counted as tap · PADDED + channel."""
+    channels = elements % PADDED
     taps = elements // PADDED
     mask = (rows < num_rows)[:, None] & ((taps < num_taps) & (channels < num_channels))[None, :]
     offsets = (rows * strides[0])[:, None] + (taps * strides[1] + channels * strides[2])[None, :]
     return tl.load(weight_ptr + offsets, mask=mask, other=0)
+
+
+@triton.jit
+def _permuted(values, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """In each 16 channels, 4 i + j (j < 4) goes to the place 2 i + j % 2 + 8 (j // 2).
+
+    A thread of the tensor core then finds its four terms side by side in the activations.
+    """
+    groups = tl.reshape(values, (ROWS, BLOCK // 16, 4, 2, 2))
+    return tl.reshape(tl.permute(groups, (0, 1, 3, 2, 4)), (ROWS, BLOCK))
 
 
 @triton.jit
@@ -80,9 +84,9 @@ def _split_weight_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Both parts of a weight: (rows, taps, PADDED) without gaps. inverse (rows): 2 ** SHIFT / scale.
+    """Both parts of a weight: (rows, taps, PADDED) without gaps, channels in _permuted's order.
 
-    strides: (row, tap, channel) of the weight. One program per ROWS rows.
+    inverse (rows): 2 ** SHIFT / scale. strides: (row, tap, channel) of the weight. One program per ROWS rows.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_mask = rows < num_rows
@@ -99,6 +103,8 @@ def _split_weight_kernel(
         elements = first + tl.arange(0, BLOCK)
         values = _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED)
         high, low = _split(values, scale)
+        high = _permuted(high, ROWS, BLOCK)
+        low = _permuted(low, ROWS, BLOCK)
         targets = rows.to(tl.int64)[:, None] * row_size + elements[None, :]
         mask = row_mask[:, None] & (elements < row_size)[None, :]
         tl.store(high_ptr + targets, high, mask=mask)
@@ -112,5 +118,5 @@ SPECIMENS = [
         (_f16, _f16, _f32, _f32, 64, 9, 60, strides),
         {"PADDED": 64, "SHIFT": 7, "ROWS": rows, "BLOCK": 1024, "num_warps": 8},
     )
-    for rows, strides in ((1, (540, 60, 1)), (4, (1, 60, 540)))
+    for rows, strides in ((1, (540, 60, 1)), (8, (1, 60, 540)))
 ]

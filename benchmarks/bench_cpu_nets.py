@@ -4,7 +4,9 @@ Inference: torch.compile with freezing is the reference, for the model as it sta
 step of SGD with momentum): PyTorch eager, model and input in channels_last. Genesis passes when it takes no longer than
 the reference.
 
-    python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--threads 2] [--rounds 15]
+    python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--only inference] [--threads 2] [--rounds 15]
+
+What is left out keeps the result of an earlier run, with its date.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ NETWORKS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=[], help=f"which networks: {', '.join(NETWORKS)}; default all")
+    parser.add_argument("--only", choices=("inference", "training"), help="one of the two")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
@@ -43,8 +46,11 @@ def main() -> None:
         ours = models.create(name)
         ours.load_state_dict(theirs.state_dict())
         size = "×".join(map(str, shape))
-        comparison.measure(f"{name} {size} inference", inference(theirs, ours, input), arguments.rounds)
-        comparison.measure(f"{name} {size} training", training(theirs, ours, input), arguments.rounds)
+        if arguments.only != "training":
+            comparison.measure(f"{name} {size} inference", inference(theirs, ours, input), arguments.rounds)
+        if arguments.only != "inference":
+            comparison.measure(f"{name} {size} training", training(theirs, ours, input), arguments.rounds)
+    comparison.keep_others()
     comparison.finish()
 
 

@@ -7,38 +7,49 @@ python benchmarks/bench_host.py --stubbed   the CUDA backend with launches that 
 from __future__ import annotations
 
 import argparse
+import functools
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import genesis
+import genesis.torch
 from genesis import backends, dtypes, nn
+from genesis import functional as F
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.simulated import SimulatedDriver
 
-CALLS, ROUNDS = 100, 30
+CALLS, ROUNDS = 100, 30  # at most so many calls in a round
+LONGEST_ROUND = 0.05  # seconds, where a call takes long
 Sides = dict[str, Callable[[], object]]
 
 
 def compare(case: str, sides: Sides, wait: Callable[[], object]) -> None:
     """Print the median and the least time of a call of each side; sides take turns, and wait() is not timed."""
     times: dict[str, list[float]] = {name: [] for name in sides}
+    calls = CALLS
+    for side in sides.values():
+        side()
+        start = time.perf_counter()
+        side()
+        calls = max(1, min(calls, round(LONGEST_ROUND / (time.perf_counter() - start))))
     for round_number in range(ROUNDS):
         for name, side in sides.items():
             wait()
             start = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(calls):
                 side()
             if round_number >= 3:
-                times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+                times[name].append((time.perf_counter() - start) / calls * 1e6)
     wait()
     shown = "   ".join(f"{name} {statistics.median(t):7.2f} (least {min(t):.2f})" for name, t in times.items())
-    print(f"  {case:<28} {shown}")
+    print(f"  {case:<30} {shown}")
 
 
 def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch: bool = True) -> list[str]:
@@ -51,10 +62,11 @@ def compare_on(device: str, title: str, wait: Callable[[], object], beside_torch
                 sides = prepare(device, torch.device(device if beside_torch else "cpu"))
                 if not beside_torch:
                     sides.pop("torch", None)
-                compare(case, sides, wait)
+                if sides:
+                    compare(case, sides, wait)
             except Exception as error:
                 failed.append(f"{title}: {case}")
-                print(f"  {case:<28} {type(error).__name__}: {error}")
+                print(f"  {case:<30} {type(error).__name__}: {error}")
     return failed
 
 
@@ -98,6 +110,122 @@ def mlp(device: str, torch_device: torch.device) -> Sides:
     return {"genesis": lambda: ours(x), "torch": lambda: theirs(tx)}
 
 
+IMAGES, CHANNELS, LAYERS = (4, 64, 3, 3), 64, 10
+
+
+def images(device: str, torch_device: torch.device, dtype: str = "bfloat16") -> tuple[Any, torch.Tensor]:
+    """The same images for both sides, NHWC in memory."""
+    theirs = torch.ones(IMAGES, dtype=getattr(torch, dtype), device=torch_device)
+    ours = genesis.ones(IMAGES, dtype=getattr(genesis, dtype), device=device)
+    return ours.contiguous("channels_last"), theirs.contiguous(memory_format=torch.channels_last)
+
+
+def conv_alone(device: str, torch_device: torch.device) -> Sides:
+    backend, (x, _) = backends.get(device), images(device, torch_device)
+    weight = nn.Conv2d(CHANNELS, CHANNELS, 1, device=device, dtype=genesis.bfloat16).weight
+    handle, taps = x.array.handle, weight.array.handle
+    return {"genesis": lambda: backend.conv_forward(handle, taps, None, (1, 1), (0, 0), (1, 1), 1)}
+
+
+def conv2d(device: str, torch_device: torch.device) -> Sides:
+    x, tx = images(device, torch_device)
+    weight = nn.Conv2d(CHANNELS, CHANNELS, 1, device=device, dtype=genesis.bfloat16).weight
+    their_weight = torch.ones(CHANNELS, CHANNELS, 1, 1, dtype=tx.dtype, device=torch_device)
+    return {"genesis": lambda: F.conv2d(x, weight), "torch": lambda: torch.nn.functional.conv2d(tx, their_weight)}
+
+
+def conv_bn_relu(device: str, torch_device: torch.device, kernel_size: int = 3) -> Sides:
+    """Forward and backward of several layers in training, to all parameters and the input."""
+    x, tx = images(device, torch_device)
+    grad, their_grad = images(device, torch_device)
+    ours = nn.Sequential(*[nn.ConvBNReLU(CHANNELS, CHANNELS, kernel_size, device=device) for _ in range(LAYERS)])
+    fused = torch.nn.Sequential(
+        *[genesis.torch.ConvBNReLU(CHANNELS, CHANNELS, kernel_size, device=torch_device) for _ in range(LAYERS)]
+    ).to(memory_format=torch.channels_last)
+    for layer, their_layer in zip(ours, fused, strict=True):
+        layer.conv.to(dtype=x.dtype)
+        their_layer.conv.to(dtype=tx.dtype)
+    theirs = torch.nn.Sequential(*[part for layer in fused for part in layer.children()])
+    x.requires_grad, tx.requires_grad = True, True
+    leaves, their_leaves = [x, *ours.parameters()], [tx, *fused.parameters()]
+
+    def step() -> object:
+        with genesis.enable_grad():
+            return genesis.autograd.grad(ours(x), leaves, grad)
+
+    def their_step(layers: Any) -> object:
+        with torch.enable_grad():
+            return torch.autograd.grad(layers(tx), their_leaves, their_grad)
+
+    return {
+        "genesis": step,
+        "genesis.torch": lambda: their_step(fused),
+        "torch": lambda: their_step(theirs),
+    }
+
+
+SOURCE = """
+__global__ void vector_add(float* out, const float* a, const float* b, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a[i] + b[i];
+}
+"""
+
+
+def user_kernel(device: str, torch_device: torch.device) -> Sides:
+    if device == "cpu":
+        return {}
+    kernel = genesis.cuda.load_inline("bench_host", SOURCE).vector_add
+    x, tx = genesis.ones(64, device=device), torch.ones(64, device=torch_device)
+    return {
+        "genesis": lambda: kernel(x, x, x, 64),
+        "genesis.torch": lambda: kernel(tx, tx, tx, 64),
+    }
+
+
+FIRST_CALLS = {
+    "first convolution, tuned before": """
+x, w = genesis.ones(32, 64, 28, 28, device="cuda"), genesis.ones(64, 64, 3, 3, device="cuda")
+call = lambda: genesis.nn.functional.conv2d(x, w, padding=1)
+genesis.cuda.synchronize()
+if WARM:
+    print(milliseconds(call))
+else:
+    with genesis.tuning(60):
+        print(milliseconds(call))
+""",
+    "first launch of a user's kernel": f"""
+SOURCE = '''{SOURCE}'''
+x = genesis.ones(64, device="cuda")
+genesis.cuda.synchronize()
+print(milliseconds(lambda: genesis.cuda.load_inline("bench_host", SOURCE).vector_add(x, x, x, 64)))
+""",
+}
+FIRST_CALL = """
+import sys, time, genesis
+WARM = sys.argv[1] == "warm"
+def milliseconds(call):
+    start = time.perf_counter()
+    call()
+    genesis.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+"""
+
+
+def first_calls() -> None:
+    """Milliseconds of the first call in a process that finds on disk what an earlier one has tuned and compiled."""
+    for case, program in FIRST_CALLS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "GENESIS_CACHE_DIR": folder}
+            times = []
+            for mode in ("cold", *["warm"] * 5):
+                command = [sys.executable, "-c", FIRST_CALL + program, mode]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+                times.append(float(done.stdout))
+        cold, *warm = times
+        print(f"  {case:<31} {statistics.median(warm):.1f} ms (least {min(warm):.1f}); nothing on disk: {cold:.0f} ms")
+
+
 CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "add, backend alone": add_alone,
     "allocate and free": allocate,
@@ -105,43 +233,27 @@ CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "add a number": add_number,
     "add, broadcast": add_broadcast,
     "MLP 784-512-256-10, batch 1": mlp,
+    "conv2d, backend alone": conv_alone,
+    "conv2d": conv2d,
+    "10 conv_bn_relu 3x3, fwd + bwd": conv_bn_relu,
+    "10 conv_bn_relu 1x1, fwd + bwd": functools.partial(conv_bn_relu, kernel_size=1),
+    "a user's kernel": user_kernel,
 }
-
-
-class StubbedDriver(SimulatedDriver):
-    """The simulated device, but kernels are packed as for a GPU, and launching them does nothing."""
-
-    watches_memory = False
-    watch_launches = False
-
-    def load_kernel(self, device: int, kernel: Any, signature: Any) -> Any:
-        from genesis.backends.cuda.driver import cuda_driver
-
-        cuda_driver.cu.cuLaunchKernel = lambda *args: done  # type: ignore[attr-defined]
-        done = (cuda_driver.cu.CUresult.CUDA_SUCCESS,)
-        types_ = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
-        metadata = types.SimpleNamespace(num_warps=4, num_ctas=1, shared=0, global_scratch_size=0)
-        function = cuda_driver.cu.CUfunction(0)
-        return cuda_driver.CudaKernel(self, device, kernel.__name__, function, types_, metadata)  # type: ignore[arg-type]
-
-    def activate(self, device: int) -> None:
-        pass
-
-    def recorder(self, device: int) -> Callable[[str], None]:
-        return lambda name: None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stubbed", action="store_true", help="the CUDA backend with launches that do nothing")
     if parser.parse_args().stubbed:
-        driver._drivers["simulated"] = StubbedDriver()
-        genesis.settings.settings.cuda = "simulated"
+        import stubbed  # wants NVIDIA's bindings
+
+        stubbed.install()
         return 1 if compare_on("cuda", "stubbed launches", lambda: None, beside_torch=False) else 0
     torch.set_num_threads(1)
     failed = compare_on("cpu", "cpu", lambda: None)
     if torch.cuda.is_available() and driver.is_available():
         failed += compare_on("cuda", torch.cuda.get_device_name(), torch.cuda.synchronize)
+        first_calls()
     return 1 if failed else 0
 
 

@@ -91,6 +91,7 @@ class Comparison:
                 "fastest_ms": round(min(values), 6),
                 "ratio": round(median / reference, 3),
                 "rounds": len(values),
+                "date": datetime.date.today().isoformat(),
                 **({} if work is None else work.figures(median)),
             }
             self.rows.append(row)
@@ -107,6 +108,7 @@ class Comparison:
     def markdown(self) -> str:
         """A table: a line per case; the last side's rate, its share of the machine's, and its speed."""
         sides = list(dict.fromkeys(row["side"] for row in self.rows))
+        today = datetime.date.today().isoformat()
         lines = [
             f"| case | {' | '.join(sides)} | rate | of the machine's | speed |",
             f"|---|{'---|' * len(sides)}---|---|---|",
@@ -114,15 +116,26 @@ class Comparison:
         for case, rows in self._by_case():
             times = [_time(by_side["median_ms"]) if by_side else "" for by_side in map(rows.get, sides)]
             last = list(rows.values())[-1]
+            if last.get("date", today) != today:
+                case += f" ({last['date']})"
             rate = f"{last['rate']:,.0f} {last['unit']}" if "rate" in last else ""
             share = f"{last['of_ceiling']:.0%}" if last.get("of_ceiling") else ""
             lines.append(f"| {case} | {' | '.join(times)} | {rate} | {share} | {1 / max(last['ratio'], 1e-3):.2f}× |")
         about = [f"{key}: {value}" for key, value in {**self.machine, **versions()}.items()]
-        return f"# {self.name}\n\n{'; '.join(about)}; {datetime.date.today().isoformat()}\n\n" + "\n".join(lines) + "\n"
+        return f"# {self.name}\n\n{'; '.join(about)}; {today}\n\n" + "\n".join(lines) + "\n"
 
     def _by_case(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
         for case, rows in itertools.groupby(self.rows, key=lambda row: row["case"]):
             yield case, {row["side"]: row for row in rows}
+
+    def keep_others(self, folder: Path = RESULTS) -> None:
+        """Take over the cases that were measured before and not now, if machine and versions were the same."""
+        path = folder / f"{self.name}.json"
+        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if report.get("machine") == self.machine and report.get("versions") == versions():
+            measured = {row["case"] for row in self.rows}
+            others = [{"date": report["date"], **row} for row in report["rows"] if row["case"] not in measured]
+            self.rows = others + self.rows
 
     def finish(self, folder: Path = RESULTS) -> Path:
         """Write what was measured, with the machine and the versions."""

@@ -1,11 +1,19 @@
-"""What holds for all tests: the gpu marker skips only where the GPUs are not there."""
+"""What holds for all tests: the gpu marker skips only where there are no GPUs; devices; the processes they start."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+# Processes that tests start find this checkout too, and what else is on the path, from whatever folder.
+_given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+_paths = [Path(__file__).parents[1] / "src", *(path for path in _given if path)]
+os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in _paths)
 
 
 @functools.cache
@@ -26,3 +34,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         needed = marker.kwargs.get("count", marker.args[0] if marker.args else 1)
         if num_gpus() < needed:
             pytest.skip(f"needs {needed} NVIDIA GPU(s), found {num_gpus()}")
+
+
+@pytest.fixture(params=["simulated", pytest.param("auto", marks=pytest.mark.gpu)])
+def cuda(request: pytest.FixtureRequest) -> Iterator[str]:
+    """There is a CUDA device: a simulated one, and with -m gpu a real one. Gives the choice that GENESIS_CUDA made."""
+    from genesis.settings import override
+
+    with override(cuda=request.param):
+        yield request.param
+
+
+@pytest.fixture(params=["cpu", "simulated", pytest.param("auto", marks=pytest.mark.gpu, id="gpu")])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each kind of device in turn, by its name."""
+    from genesis.settings import override
+
+    with override(cuda="auto" if request.param == "cpu" else request.param):
+        yield "cpu" if request.param == "cpu" else "cuda:0"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import genesis
-from genesis.autograd import Function
+from genesis.autograd import ArrayFunction, Function
 from genesis.autograd.modes import observe
 from genesis.errors import DTypeError, GraphError, ShapeError
 
@@ -66,6 +67,50 @@ def test_an_expanded_gradient_becomes_memory_of_its_own() -> None:
     assert x.grad.tolist() == [5, 1, 1]
     x.sum().backward()
     assert x.grad.tolist() == [6, 2, 2]
+
+
+def test_what_a_function_of_users_returns_stays_as_it_is() -> None:
+    kept = genesis.ones(2)
+
+    class Constant(genesis.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: genesis.Tensor) -> genesis.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: genesis.Tensor) -> genesis.Tensor:
+            return kept
+
+    x, y = leaf(1, 2), leaf(1, 2) * 1
+    Constant.apply(x).sum().backward()
+    x.grad.fill_(7)
+    (Constant.apply(y) + y).sum().backward()  # two gradients of y that are added up
+    assert kept.tolist() == [1, 1]
+
+
+def test_backward_owns_its_gradient_only_where_nobody_else_holds_it() -> None:
+    owns = []
+
+    class Identity(ArrayFunction):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            owns.append(ctx.owns_grad)
+            return grad.clone()
+
+    def owned(use: Callable[[genesis.Tensor], object]) -> bool:
+        owns.clear()
+        use(Identity.apply(leaf(1, 2)))
+        return owns.pop()
+
+    assert owned(lambda y: (y * y).sum().backward())
+    assert not owned(lambda y: y.backward(genesis.ones(2)))  # the caller's
+    assert not owned(lambda y: y.sum().backward())  # expanded
+    assert not owned(lambda y: (y.register_hook(lambda grad: None), (y * y).sum().backward()))  # seen by a hook
+    assert not owned(lambda y: (x := leaf(1, 2), (x + y).backward(genesis.ones(2))))  # handed on as it came
 
 
 def test_a_gradient_has_the_dtype_and_shape_of_its_leaf() -> None:

@@ -23,7 +23,7 @@ ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision"), ()),
+    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files"), ()),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),
@@ -164,7 +164,7 @@ def test_a_bad_import_is_found(importer: str, source: str, message: str) -> None
         ("genesis.functional.activation", "from . import pooling\nfrom torchlike import x"),
         ("genesis.ndarray.ndarray", "from genesis import backends"),
         ("genesis.backends.cpu.linalg", "import torch\nfrom genesis.backends import contract"),
-        ("genesis.backends.cuda.driver.stream", "from cuda.core import Device"),
+        ("genesis.backends.cuda.driver.stream", "from cuda.bindings import driver"),
         ("genesis.models.unet", "import genesis\nfrom genesis import nn"),
         ("genesis.torch.fuse", "import torch\nfrom genesis.nn import ConvBNReLU"),
     ],

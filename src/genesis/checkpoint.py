@@ -12,10 +12,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +23,7 @@ import safetensors
 from genesis import dtypes
 from genesis.dtypes import DType
 from genesis.errors import CheckpointError, DTypeError, describe
+from genesis.files import replaced
 from genesis.ndarray import CPU, Device, NDArray
 from genesis.tensor import Tensor
 
@@ -65,19 +64,11 @@ def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | N
     tree = packed.pack(obj, ())
     notes = {str(key): str(value) for key, value in (metadata or {}).items()}
     notes |= {_FORMAT: str(FORMAT), _TREE: json.dumps(tree)}
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            _write(file, packed.tensors, notes)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(target.parent)
+    with replaced(path, make_folder=False) as temporary, open(temporary, "xb") as file:
+        _write(file, packed.tensors, notes)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(temporary.parent)
 
 
 def load(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:

@@ -123,7 +123,7 @@ def test_the_backward_of_a_fused_convolution_counts_the_gradients_that_are_asked
     grad, input, weight = (genesis.ones(shape).array.handle for shape in [(2, 6, 9, 9), (2, 4, 9, 9), (6, 4, 3, 3)])
     one = 2 * 2 * 6 * 81 * 4 * 9
     for needs, expected in [((True, True, False), 2 * one), ((False, True, True), one)]:
-        assert timer.FLOPS["conv_bn_relu_backward"](grad, input, weight, None, None, needs) == expected
+        assert timer.FLOPS["conv_bn_relu_backward"](grad, input, weight, *[None] * 13, needs) == expected
 
 
 def test_a_long_list_is_shown_by_its_first() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_conv.py"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
     command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_both_sides_of_every_kind_of_case_agree() -> None:

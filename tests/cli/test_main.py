@@ -129,3 +129,14 @@ def test_info_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_cache_that_is_not_there_yet(tmp_path: Path) -> None:
     assert info.cache(tmp_path / "none") == f"{tmp_path / 'none'} (0 files, 0.0 MB)"
+
+
+def test_help_names_defaults_that_say_something(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["train", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Train a segmentation network on a folder of pictures and masks." in shown
+    assert "how often to go round (default: 20)" in shown
+    assert "(default: --no-grow)" not in shown
+    assert "default: None" not in shown
+    assert "default: False" not in shown

@@ -17,7 +17,7 @@ NOT_DRAWN = words("""
     dtype strides offset data_pointer empty full arange view copy from_cpu to_cpu from_dlpack synchronize
     empty_pinned is_pinned current_stream record_stream time_mark seconds_between
     manual_seed get_rng_state set_rng_state rand randn randint randperm dropout
-    conv_prepack conv_prepacked
+    conv_prepack conv_prepacked prepare
     sgd_step adam_step scale_into norms unscale_into
 """)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,8 @@ import genesis
 import genesis.nn.functional as F
 from genesis import amp, nn, optim
 from genesis.models.unet import UNet
-from genesis.settings import override
 
-
-@pytest.fixture(params=["simulated", pytest.param("auto", marks=pytest.mark.gpu)], autouse=True)
-def cuda(request: pytest.FixtureRequest) -> Iterator[None]:
-    with override(cuda=request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("cuda")
 
 
 def mlp() -> nn.Module:
@@ -36,7 +31,7 @@ def classes() -> tuple[Any, Any]:
 
 def unet() -> nn.Module:
     genesis.manual_seed(0)
-    return UNet(in_channels=1, num_classes=1, width=4, depth=2)
+    return UNet(in_channels=1, num_classes=1, width=6, depth=2)
 
 
 def masks() -> tuple[Any, Any]:

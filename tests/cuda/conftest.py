@@ -1,4 +1,4 @@
-"""The fixture `cuda`: a device for the test, simulated, and with -m gpu a real one."""
+"""One thread, as the tests of the backend; and the fixture `simulated`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ import torch
 from genesis.settings import override
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(params=["simulated", pytest.param("auto", marks=pytest.mark.gpu)])
-def cuda(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The choice that GENESIS_CUDA made."""
-    with override(cuda=request.param):
-        yield request.param
 
 
 @pytest.fixture

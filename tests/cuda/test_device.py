@@ -186,14 +186,14 @@ def test_out_of_memory_is_caught_and_training_goes_on_with_less(cuda: str) -> No
 
     gc.collect()
     genesis.cuda.empty_cache()
-    genesis.cuda.set_memory_limit(genesis.cuda.memory_reserved() + 4096 * KIB)
+    genesis.cuda.set_memory_limit(genesis.cuda.memory_reserved() + 1024 * KIB)
     try:
-        with pytest.raises(genesis.cuda.OutOfMemoryError, match=r"asked for 4\.0 MiB.*; the limit is"):
-            step(1024)
-        step(128)
+        with pytest.raises(genesis.cuda.OutOfMemoryError, match=r"asked for 1\.0 MiB.*; the limit is"):
+            step(256)
+        step(32)
     finally:
         genesis.cuda.set_memory_limit(None)
-    step(1024)
+    step(256)
 
 
 def test_limits(cuda: str) -> None:

@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++ on a GPU: results, streams, faults, the cost of a launch and of a second process."""
+"""Kernels in CUDA C++ on a GPU: results, streams, faults, a second process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import genesis
-from genesis.backends.cuda.driver.packing import Arguments
 from genesis.cuda import KernelError
 from genesis.settings import override
 
@@ -163,56 +162,24 @@ def test_a_fault_names_the_kernel_and_a_new_process_works() -> None:
 
 
 LOADING = """
-import time, genesis
+import genesis
+from genesis.backends.cuda.driver import nvrtc
+
+compiled, compile_cubin = [], nvrtc.compile_cubin
+nvrtc.compile_cubin = lambda *args: (compiled.append(args), compile_cubin(*args))[1]
 x = genesis.ones(4, device="cuda")
-genesis.cuda.synchronize()
-start = time.perf_counter()
 module = genesis.cuda.load_inline("loading", SOURCE)
 module.vector_add(x, x, x, 4)
-genesis.cuda.synchronize()
-print((time.perf_counter() - start) * 1e3)
+print(len(compiled))
 assert x.tolist() == [2.0] * 4
 """
 
 
 def test_a_second_process_loads_from_the_cache(tmp_path: Path) -> None:
-    times = []
-    for _ in range(4):
+    for expected in (1, 0):
         done = process(LOADING, GENESIS_CACHE_DIR=str(tmp_path))
         assert done.returncode == 0, done.stderr
-        times.append(float(done.stdout))
-    print("milliseconds to load and launch:", times)
-    assert min(times[1:]) < 20
-
-
-def microseconds(call: Any, synchronize: Any) -> float:
-    """Per call, the best of several batches that the device keeps up with."""
-    best = float("inf")
-    for _ in range(30):
-        synchronize()
-        start = time.perf_counter()
-        for _ in range(200):
-            call()
-        best = min(best, (time.perf_counter() - start) / 200 * 1e6)
-    return best
-
-
-def test_a_launch_costs_at_most_6_microseconds(module: genesis.cuda.Module) -> None:
-    """On a host where CUDA's own call takes 3.5, as that of an H200 mostly does; on slower ones in proportion."""
-    from cuda.bindings import driver as cu
-
-    from genesis.backends.cuda.driver.cuda_driver import STREAMS
-
-    x, y = genesis.ones(64, device="cuda"), torch.ones(64, device="cuda")
-    kernel = module.vector_add
-    ours = microseconds(lambda: kernel(x, x, x, 64), genesis.cuda.synchronize)
-    theirs = microseconds(lambda: kernel(y, y, y, 64), genesis.cuda.synchronize)
-    function, packed = kernel._load(0), Arguments(4)
-    function._packer.pack_into(packed.memory, 0, x.data_ptr(), x.data_ptr(), x.data_ptr(), 64)
-    where = (1, 1, 1, 256, 1, 1, 0, STREAMS[0], packed.address, 0)
-    bare = microseconds(lambda: cu.cuLaunchKernel(function._function, *where), genesis.cuda.synchronize)
-    print(f"launch: {ours:.2f} µs with tensors of Genesis, {theirs:.2f} with PyTorch's, {bare:.2f} CUDA's own call")
-    assert ours <= 6 * max(1, bare / 3.5)
+        assert int(done.stdout) == expected
 
 
 def test_a_write_into_what_torch_has_saved_is_noticed(module: genesis.cuda.Module) -> None:

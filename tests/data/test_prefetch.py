@@ -10,13 +10,8 @@ import pytest
 import genesis
 from genesis.backends.cuda import driver
 from genesis.data import DataLoader, TensorDataset, prefetch
-from genesis.settings import override
 
-
-@pytest.fixture(params=["simulated", pytest.param("auto", marks=pytest.mark.gpu)], autouse=True)
-def cuda(request: pytest.FixtureRequest) -> Iterator[None]:
-    with override(cuda=request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("cuda")
 
 
 def batches(count: int) -> list[Any]:

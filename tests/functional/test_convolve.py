@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +13,6 @@ import genesis
 from genesis.errors import DeviceError, DTypeError, GraphError, ShapeError
 from genesis.settings import override
 from tests.functional.agreement import assert_agreement, normal
-
-
-@pytest.fixture(params=["cpu", "simulated", pytest.param("auto", marks=pytest.mark.gpu, id="gpu")])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "cpu":
-        yield "cpu"
-    else:
-        with override(cuda=request.param):
-            yield "cuda"
 
 
 def placed(*tensors: torch.Tensor, device: str) -> list[Any]:

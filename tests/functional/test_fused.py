@@ -12,6 +12,7 @@ import torch.nn.functional as TF
 import genesis
 import genesis.nn.functional as F
 from genesis.errors import DTypeError, GraphError, ShapeError
+from genesis.settings import override
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
 
 N, C, K, SIZE = 3, 4, 6, 7
@@ -65,6 +66,32 @@ def test_geometries_without_activation(training: bool, geometry: dict[str, Any])
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("activation", ["relu", None])
+def test_gradients_of_others_stay_as_they_are(activation: str | None) -> None:
+    """The ReLU's gradient is written over the gradient that comes in, but only where nobody else holds that."""
+    x, w = to_genesis(normal(N, C, SIZE, SIZE)), to_genesis(normal(C, C, 3, 3))
+    x, w = (tensor.contiguous(memory_format=genesis.channels_last).requires_grad_() for tensor in (x, w))
+    ones = genesis.ones(C, dtype=genesis.float64)
+
+    def layer(input: Any, residual: Any) -> Any:
+        options = {"padding": 1, "residual": residual, "activation": activation}
+        return F.conv_bn_relu(input, w, None, ones, None, None, None, True, **options)
+
+    seed = normal(N, C, SIZE, SIZE, seed=7).contiguous(memory_format=torch.channels_last)
+    given = genesis.from_torch(seed.clone(memory_format=torch.preserve_format))
+    y = layer(layer(x, None), x)
+    seen: list[Any] = []
+    y.register_hook(lambda grad: seen.extend((grad, grad.clone())))
+    (layer(y, None) * y).backward(given, retain_graph=True)
+    first = x.grad.clone(), w.grad.clone()
+    assert_close(given, seed)
+    x.grad = w.grad = None
+    (layer(y, None) * y).backward(given)
+    assert_close(seen[0], seen[1].to_torch())
+    for again, before in zip((x.grad, w.grad), first, strict=True):
+        assert_close(again, before.to_torch())
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_gradcheck(training: bool) -> None:
     shapes = ((2, 2, 4, 4), (3, 2, 3, 3), (3,), (3,), (3,), (2, 3, 2, 2))
@@ -96,6 +123,18 @@ def test_large_mean() -> None:
     exact = TF.batch_norm(TF.conv2d(x.double(), w.double()), None, None, training=True)
     reference = TF.batch_norm(TF.conv2d(x.contiguous(memory_format=torch.channels_last), w), None, None, training=True)
     assert (y.detach().to_torch() - exact).norm() <= 1.1 * (reference - exact).norm()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_empty_batch_changes_nothing(device: str) -> None:
+    with override(cuda="simulated"):
+        x, w = genesis.ones(0, C, SIZE, SIZE, device=device), genesis.ones(K, C, 3, 3, device=device).requires_grad_()
+        mean, var = genesis.zeros(K, device=device), genesis.ones(K, device=device)
+        y = F.conv_bn_relu(x, w, None, None, None, mean, var, training=True)
+        assert y.shape == (0, K, SIZE - 2, SIZE - 2)
+        y.sum().backward()
+        assert not w.grad.any().item()
+        assert var.tolist() == [1.0] * K
 
 
 def test_statistics_changed_before_backward_are_noticed() -> None:

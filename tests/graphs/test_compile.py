@@ -209,6 +209,11 @@ def test_changes_are_noticed(change: Callable[[Any], None], caplog: pytest.LogCa
 OUTSIDE = genesis.ones(3)
 
 
+def put_by_index(self: Calls, x: Any) -> Any:
+    x[(self.table[:1] * 0).to(genesis.int64)] = 7.0
+    return x * 2
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -219,6 +224,7 @@ OUTSIDE = genesis.ones(3)
         (lambda self, x: x.clone().data_ptr() and x * 1, "asks where an array lies"),
         (lambda self, x: x.add_(1), "changes an argument, a parameter or a buffer in place"),
         (lambda self, x: x[0].mul_(2), "changes an argument, a parameter or a buffer in place"),
+        (put_by_index, "changes an argument, a parameter or a buffer in place"),
         (lambda self, x: x + self.table.add_(1), "changes an argument, a parameter or a buffer in place"),
         (lambda self, x: x + OUTSIDE, r"uses a tensor of shape \(3,\) that is neither an argument nor a parameter"),
         (lambda self, x: F.batch_norm(x, None, None, training=True), "normalizes by the statistics of a batch"),

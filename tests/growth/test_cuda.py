@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import genesis
 from genesis import growth, models, nn, optim
-from genesis.settings import override
 from tests.growth.measure import deviations, outputs, train
 from tests.growth.networks import CASES, LARGE
-
-
-@pytest.fixture(params=["simulated", pytest.param("auto", marks=pytest.mark.gpu)])
-def cuda(request: pytest.FixtureRequest) -> Iterator[str]:
-    with override(cuda=request.param):
-        yield request.param
 
 
 def test_everything_grows_where_it_is(cuda: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,6 @@ from genesis import backends
 from genesis.nn import functional as F
 from genesis.profiler import Row, profile, table
 from genesis.profiler.timed import TimedCall
-from genesis.settings import override
-
-
-@pytest.fixture(params=["cpu", "simulated", pytest.param("auto", marks=pytest.mark.gpu, id="gpu")])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "cpu":
-        yield "cpu"
-    else:
-        with override(cuda=request.param):
-            yield "cuda:0"
 
 
 def test_each_op_is_counted(device: str) -> None:

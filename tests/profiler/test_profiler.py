@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import genesis
 from genesis.errors import GraphError
-from genesis.settings import override
-
-
-@pytest.fixture(params=["cpu", "simulated", pytest.param("auto", marks=pytest.mark.gpu, id="gpu")])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "cpu":
-        yield "cpu"
-    else:
-        with override(cuda=request.param):
-            yield "cuda"
 
 
 def test_it_times_iterations(device: str) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from genesis.files import replaced
 from genesis.segmentation import palette, pictures
-from genesis.segmentation.files import replaced
 
 ORANGE = (200, 100, 40)
 

@@ -12,12 +12,12 @@ from PIL import Image
 
 import genesis
 from genesis import models, nn
-from genesis.demo.progress import PlainProgress
 from genesis.models import registry
 from genesis.segmentation import crops, curves, events, sets, start
+from genesis.segmentation.examples import Example, LabelledSet
 from genesis.segmentation.metrics import confusion, scores
+from genesis.segmentation.progress import PlainProgress
 from genesis.segmentation.recipe import Recipe
-from genesis.segmentation.sets import Example, LabelledSet
 from genesis.segmentation.training import Epoch, Plan, Training
 
 QUIET = PlainProgress(epochs=99)
@@ -263,8 +263,11 @@ def test_scores() -> None:
     matrix = confusion(found, labels, 3)
     assert matrix.tolist() == [[2, 1, 0], [1, 1, 0], [0, 0, 0]]
     expected = ((2 / 4 + 1 / 3) / 2, (4 / 6 + 2 / 4) / 2, 3 / 5)  # without class 2, which is nowhere
-    assert scores(matrix) == pytest.approx(expected)
-    assert scores(np.zeros((3, 3), np.int64)) == (1, 1, 1)
+    assert scores(matrix)[:3] == pytest.approx(expected)
+    assert scores(matrix).iou == pytest.approx((2 / 4, 1 / 3, 1))
+    assert scores(np.zeros((3, 3), np.int64)) == (1, 1, 1, (1, 1, 1))
+    assert str(scores(matrix)) == "mIoU 0.417"
+    assert str(scores(matrix[:2, :2])) == "IoU 0.333"
 
 
 # --- sets ------------------------------------------------------------------------------------------------------------
@@ -398,7 +401,7 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
 
 
 def test_the_curves_are_a_picture(tmp_path: Path) -> None:
-    curves.save(tmp_path / "curves.png", [Epoch(1.0, 0.1, 0.5, 0.6, 0.7), Epoch(0.5, 0.01, 0.6, 0.7, 0.8)])
+    curves.save(tmp_path / "curves.png", [Epoch(1.0, 0.1, 0.5, 0.6, 0.7, ()), Epoch(0.5, 0.01, 0.6, 0.7, 0.8, ())])
     with Image.open(tmp_path / "curves.png") as image:
         image.load()
         assert image.size == (750, 300)

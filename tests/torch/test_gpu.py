@@ -34,11 +34,11 @@ def results(model: Any, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tenso
     return [y.detach(), *[b.clone() for b in model.buffers() if b.is_floating_point()], *grads]
 
 
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 @pytest.mark.parametrize("mean", [0.5, 1e4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_no_farther_from_the_truth_than_the_layers(shape: tuple[int, ...], dtype: torch.dtype, mean: float) -> None:
-    torch.backends.cudnn.allow_tf32 = False
     theirs = layers(shape, dtype)
     exact, ours = copy.deepcopy(theirs).double(), genesis.torch.fuse(copy.deepcopy(theirs))
     x = (torch.randn(shape[0], shape[1], shape[5], shape[5], device="cuda") + mean).to(dtype)

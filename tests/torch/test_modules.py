@@ -190,3 +190,11 @@ def test_refusals() -> None:
     layer = genesis.torch.ConvBNReLU(3, 8, 3, padding=0)
     with pytest.raises(ShapeError, match="more than 1 value per channel in training"):
         layer(torch.ones(1, 3, 3, 3))
+
+
+def test_training_counts_as_a_change_of_the_running_statistics(cuda_kernels: None) -> None:
+    layer = genesis.torch.ConvBNReLU(4, 6, 3)
+    before = [layer.norm.running_mean._version, layer.norm.running_var._version]
+    layer(torch.ones(2, 4, 5, 5))
+    after = [layer.norm.running_mean._version, layer.norm.running_var._version]
+    assert all(now > then for now, then in zip(after, before, strict=True))

@@ -21,6 +21,7 @@ class Context:
 
     needs_input_grad: tuple[bool, ...] = ()  # by positional argument of apply
     non_differentiable: tuple[Any, ...] = ()
+    owns_grad = False  # in backward of an op with one output: nobody else holds its gradient, which may be overwritten
     _saved: tuple[Any, ...] = ()
     _counts: Sequence[int] = ()
 
@@ -29,11 +30,11 @@ class Context:
         if True not in self.needs_input_grad:
             return  # nothing is recorded
         self._saved = values
-        self._counts = [_change_count(value) for value in values]
+        self._counts = _change_counts(values)
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        counts = [_change_count(value) for value in self._saved]
+        counts = _change_counts(self._saved)
         if counts != self._counts:
             for value, now, before in zip(self._saved, counts, self._counts, strict=True):
                 if now != before:
@@ -175,8 +176,13 @@ class Node:
     def __repr__(self) -> str:
         return f"<{self.function.__name__}Backward>"
 
-    def input_grads(self, grads: Sequence[NDArray | None], retain_graph: bool) -> list[tuple[NDArray | None, bool]]:
-        """The gradient of each input, from those of the outputs, and whether nobody else holds its memory."""
+    def input_grads(
+        self, grads: Sequence[NDArray | None], retain_graph: bool, owns_grad: bool = False
+    ) -> list[tuple[NDArray | None, bool]]:
+        """The gradient of each input, from those of the outputs, and whether nobody else holds its memory.
+
+        owns_grad: nobody else holds the memory of the first output's gradient.
+        """
         ctx = self.ctx
         if ctx is None:
             raise GraphError(
@@ -188,6 +194,7 @@ class Node:
                 NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
                 for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
             ]
+        ctx.owns_grad = owns_grad and len(grads) == 1
         if self.function.on_arrays:
             results = self.function.backward(ctx, *grads)
         else:
@@ -204,7 +211,8 @@ class Node:
                 f"apply (None where there is none), got {len(results)}"
             )
         # What also lives elsewhere must not be changed in place, nor become the grad of a leaf.
-        elsewhere = [id(array.changes) for array in map(as_array, (*grads, *ctx._saved)) if isinstance(array, NDArray)]
+        kept = [value if type(value) is NDArray else as_array(value) for value in (*grads, *ctx._saved)]
+        elsewhere = [id(array.changes) for array in kept if isinstance(array, NDArray)]
         if ctx._saved and not retain_graph:
             self.ctx = None
         fitted: list[tuple[NDArray | None, bool]] = []
@@ -213,7 +221,8 @@ class Node:
                 fitted.append((None, False))
                 continue
             array = self._fit(as_array(result), edge)
-            shared = id(array.changes) in elsewhere or array.is_expanded
+            # A Function of users may keep what it returns.
+            shared = not self.function.on_arrays or id(array.changes) in elsewhere or array.is_expanded
             if shared and isinstance(edge[0], Variable):
                 array, shared = array.clone(), False
             elsewhere.append(id(array.changes))
@@ -244,9 +253,9 @@ def _edge(variable: Variable) -> Edge:
     return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
 
 
-def _change_count(value: Any) -> int:
-    array = as_array(value)
-    return array.changes.count if isinstance(array, NDArray) else 0
+def _change_counts(values: Iterable[Any]) -> list[int]:
+    arrays = [value if type(value) is NDArray else as_array(value) for value in values]
+    return [array.changes.count if isinstance(array, NDArray) else 0 for array in arrays]
 
 
 def as_array(value: Any) -> NDArray:

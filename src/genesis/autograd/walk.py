@@ -116,7 +116,9 @@ def _walk(
                 sums[key] = grad
             elif key in own:
                 sums[key].add_into(grad)
-                is_own = True
+            elif is_own:
+                grad.add_into(sums[key])
+                sums[key] = grad
             else:
                 sums[key] = sums[key].add(grad)
                 is_own = True
@@ -138,8 +140,10 @@ def _walk(
         total = sums.pop(key)
         if node.hooks:
             total = _run_hooks(node.hooks.get(index, ()), node.result_class, total)
+            own.discard(key)  # a hook may have kept it
         if id(node) in asked:
             found[key] = total
+            own.discard(key)
         kept = node.retained[index]() if index in node.retained else None
         if kept is not None:
             _accumulate(kept, total.clone())
@@ -155,7 +159,7 @@ def _walk(
         results: Sequence[tuple[NDArray | None, bool]] = [(None, False)] * len(edges)
         if any(grad is not None for grad in grads) and any(edges):
             with callsite.backward_of(node.line) if node.line else nullcontext():
-                results = node.input_grads(grads, retain_graph)
+                results = node.input_grads(grads, retain_graph, owns_grad=(id(node), 0) in own)
         for edge, result in zip(edges, results, strict=True):
             if edge:
                 deliver(*edge, *result)

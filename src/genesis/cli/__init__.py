@@ -50,15 +50,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="genesis", description=genesis.__doc__)
+    more = "genesis COMMAND --help tells what a command takes."
+    parser = argparse.ArgumentParser(prog="genesis", description=genesis.__doc__, epilog=more)
     parser.add_argument("--version", action="version", version=f"genesis {genesis.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
     for name, command in COMMANDS.items():
-        formatter = argparse.ArgumentDefaultsHelpFormatter
         command.add_arguments(
-            commands.add_parser(name, help=command.HELP, description=command.HELP, formatter_class=formatter)
+            commands.add_parser(
+                name, help=command.HELP, description=_as_sentence(command.HELP), formatter_class=_Formatter
+            )
         )
     return parser
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Names the defaults, but for those that only say that an option was not given."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return f"{action.help} (default: {action.option_strings[0]})"
+        return super()._get_help_string(action)
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _sentence(error: BaseException) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from genesis.errors import describe
+from genesis.segmentation.training import Plan
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -34,6 +36,33 @@ def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[fl
 
     parse.__name__ = kind.__name__  # what argparse calls it in its own messages
     return parse
+
+
+def add_training(parser: argparse.ArgumentParser, plan: Plan, out: str) -> None:
+    """What `genesis demo` and `genesis train` have in common.
+
+    Args:
+        plan: the defaults.
+        out: the default of the folder.
+    """
+    parser.add_argument("--epochs", type=positive(int), default=plan.epochs, help="how often to go round")
+    steps = "batches of crops per epoch; 0: as many as use each picture once"
+    parser.add_argument("--steps", type=from_zero(int), default=plan.steps, help=steps)
+    parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
+    parser.add_argument("--width", type=positive(int), default=16, help="of a U-Net: channels at full resolution")
+    grow = "a U-Net begins at half the width, and grows wider and deeper while it is trained"
+    parser.add_argument("--grow", action=argparse.BooleanOptionalAction, default=plan.grow, help=grow)
+    parser.add_argument("--seed", type=from_zero(int), default=plan.seed, help="the same seed gives the same network")
+    parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
+    parser.add_argument("--out", type=Path, default=Path(out), help="folder for all that is written")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+
+
+def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:
+    """The plan with what the command line says."""
+    given = vars(arguments)
+    names = [field.name for field in dataclasses.fields(Plan) if field.name in given]
+    return dataclasses.replace(defaults, **{name: given[name] for name in names})
 
 
 def read_names(command: str, path: Path) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from genesis.settings import settings
 
 HELP = "show versions, devices, precision policy, caches and settings"
 PACKAGES = (
-    "torch", "numpy", "safetensors", "triton", "cuda-core", "cuda-bindings", "cuda-pathfinder", "nvidia-cudnn-frontend",
+    "torch", "numpy", "safetensors", "triton", "cuda-bindings", "cuda-pathfinder", "nvidia-cudnn-frontend",
 )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from genesis.segmentation.progress import counter
 from genesis.segmentation.segmenter import LARGEST, OVERLAP, PRECISIONS, Segmenter, for_inference
 
 HELP = "find the classes in pictures: a label mask, an overlay and the areas for each"
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")  # what is taken from a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +77,8 @@ def find(arguments: list[str]) -> list[Path]:
     for argument in arguments:
         path = Path(argument)
         if path.is_dir():
-            matches = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
-            expected = f"a folder with pictures ({', '.join(ENDINGS)})"
+            matches = sorted(file for file in path.iterdir() if file.suffix.lower() in pictures.ENDINGS)
+            expected = f"a folder with pictures ({', '.join(pictures.ENDINGS)})"
         elif glob.has_magic(argument) and not path.exists():
             matches = [Path(match) for match in sorted(glob.glob(argument, recursive=True)) if Path(match).is_file()]
             expected = "a pattern that matches files"

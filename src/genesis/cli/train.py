@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
-from genesis.cli.arguments import from_zero, positive, read_names, share
+from genesis.cli.arguments import add_training, from_zero, plan_of, positive, read_names, share
 from genesis.cli.exit_codes import INTERRUPTED
 from genesis.segmentation import sets, start
 from genesis.segmentation.recipe import KINDS
@@ -15,48 +14,37 @@ from genesis.segmentation.segmenter import PRECISIONS
 from genesis.segmentation.training import Plan, Training
 
 HELP = "train a segmentation network on a folder of pictures and masks"
+PLAN = Plan()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    plan = Plan()
     parser.add_argument(
         "data",
         help="folder with images/ and masks/ of the same names (a class's number per pixel, 255 doesn't count; or 0 "
         "and 255), or a photograph of scikit-image's: coins, immunohistochemistry",
     )
     parser.add_argument("--model", choices=sorted(KINDS), default="unet", help="which network")
-    parser.add_argument("--width", type=positive(int), default=16, help="of a U-Net: channels at full resolution")
     parser.add_argument("--depth", type=positive(int), default=3, help="of a U-Net: levels of resolution")
     parser.add_argument("--weights", type=Path, help="start from what fits in this file")
     parser.add_argument("--classes", type=Path, help="text file with a name per line")
     parser.add_argument("--held-out", type=share(), default=0.2, help="share of a folder's pictures that judges")
-    parser.add_argument("--epochs", type=positive(int), default=plan.epochs, help="how often to go round")
-    parser.add_argument(
-        "--steps", type=from_zero(int), default=plan.steps, help="batches per epoch; 0: each picture once"
-    )
-    parser.add_argument("--batch-size", type=positive(int), default=plan.batch_size, help="crops per batch")
-    parser.add_argument("--crop", type=positive(int), default=plan.crop, help="side of the crops, in pixels")
+    add_training(parser, PLAN, "runs/train")
+    parser.add_argument("--batch-size", type=positive(int), default=PLAN.batch_size, help="crops per batch")
+    parser.add_argument("--crop", type=positive(int), default=PLAN.crop, help="side of the crops, in pixels")
     parser.add_argument("--turns", action="store_true", help="turn crops by quarters: pictures without up and down")
-    parser.add_argument("--grow", action="store_true", help="a U-Net begins at half the width, and grows twice")
-    parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
-    parser.add_argument("--weight-decay", type=from_zero(float), default=plan.weight_decay, help="of AdamW")
-    parser.add_argument("--precision", choices=tuple(PRECISIONS), default=plan.precision, help="of convolutions")
-    parser.add_argument("--seed", type=from_zero(int), default=plan.seed, help="the same seed gives the same network")
-    parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
+    parser.add_argument("--weight-decay", type=from_zero(float), default=PLAN.weight_decay, help="of AdamW")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), default=PLAN.precision, help="of convolutions")
     parser.add_argument("--workers", type=from_zero(int), default=0, help="processes that prepare batches")
-    parser.add_argument("--out", type=Path, default=Path("runs/train"), help="folder for all that is written")
     parser.add_argument(
         "--save-every", type=from_zero(int), default=0, metavar="STEPS", help="checkpoints within an epoch too"
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
     classes = None if arguments.classes is None else read_names("train", arguments.classes)
     data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed)
-    width = (arguments.width + 1) // 2 if arguments.grow else arguments.width
-    recipe = start.recipe_for(data, arguments.model, width, arguments.depth)
-    plan = Plan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Plan)})
+    plan = plan_of(arguments, PLAN)
+    recipe = start.recipe_for(data, arguments.model, arguments.width, arguments.depth, plan.grow)
     training = Training(data, recipe, plan, arguments.device, arguments.workers)
     if arguments.weights is not None and not arguments.resume:
         left = start.load_what_fits(training.model, arguments.weights)

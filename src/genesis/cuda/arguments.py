@@ -126,7 +126,7 @@ def array_of(tensor: Any) -> DeviceArray:
         raise DTypeError(f"kernel: expected one of {', '.join(dtypes.BY_NAME)}, got a tensor of {operand.dtype}")
     dtype, shape, strides = dtypes.BY_NAME[operand.dtype], tuple(tensor.shape), operand.strides
     stream = framework.current_stream(operand.device)
-    storage = Storage.foreign(operand.pointer, operand.numel * dtype.itemsize, operand.device, stream, tensor)
+    storage = Storage(operand.pointer, operand.numel * dtype.itemsize, operand.device, stream, tensor)
     return DeviceArray(storage, shape, strides, 0, dtype)
 
 

@@ -10,19 +10,20 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from genesis.autograd import grad as gradients
 from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.conv import plans, platform
-from genesis.backends.cuda.conv.tuner import Outcome
-from genesis.backends.cuda.driver import cudnn
 from genesis.cuda.device import DeviceLike, index_of, is_available
 from genesis.errors import describe
 from genesis.nn import Module
 from genesis.tensor import Tensor
 
+if TYPE_CHECKING:
+    from genesis.backends.cuda.conv.tuner import Outcome
+
+# The engine is imported where it is used: it brings Triton, which is not installed where there is no GPU.
 Progress = Callable[[str, int, int], None]  # what is being tuned, candidates done, candidates in all
 
 
@@ -60,6 +61,11 @@ def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[T
     """
     if not budget > 0:
         raise ValueError(describe("tuning", "budget", "a number of seconds above 0", budget))
+    if not is_available():
+        yield TuningReport([])
+        return
+    from genesis.backends.cuda.conv import plans
+
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
     session = plans.Session(budget, told)
     plans.begin(session)
@@ -109,7 +115,10 @@ def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
 
     Raises: DeviceError: there is no CUDA device.
     """
-    return platform.store(_index("export_plans", device)).export(path)
+    index = _index("export_plans", device)
+    from genesis.backends.cuda.conv import platform
+
+    return platform.store(index).export(path)
 
 
 def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
@@ -118,7 +127,10 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
     Raises: CheckpointError: the file has no plans, or those of another device or of other versions.
         DeviceError: there is no CUDA device.
     """
-    added = platform.store(_index("import_plans", device)).take(path)
+    index = _index("import_plans", device)
+    from genesis.backends.cuda.conv import plans, platform
+
+    added = platform.store(index).take(path)
     plans.forget_calls()
     return added
 
@@ -127,14 +139,18 @@ def describe_plans() -> list[str]:
     """A line for each convolution that has run in this process: what computes it, and how that was chosen."""
     if not is_available():
         return []
+    from genesis.backends.cuda.conv import plans
+
     return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in plans.all_plans() if plan.candidate]
 
 
 def describe_engine() -> str:
     """Where convolutions are chosen from, and where what was tuned is kept."""
-    index = 0
+    from genesis.backends.cuda.conv import platform
+    from genesis.backends.cuda.driver import cudnn
+
     libraries = cudnn.installed() if driver.get().name == "cuda" else ""
-    kept = platform.store(index)
+    kept = platform.store(0)
     return f"{libraries or 'no cuDNN: Triton kernels only'}; {len(kept.all())} tuned plans in {kept.path}"
 
 

@@ -32,7 +32,8 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    return convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    geometry, extra = check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
 def conv2d(
@@ -59,16 +60,7 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    return convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-
-
-def convolve(
-    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Any:
-    """The convolution in so many dimensions, under the name that its errors speak of."""
-    check_operands(op, spatial, input, weight, bias)
-    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
-    check_bias(op, bias, weight.array.shape[0])
+    geometry, extra = check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
     return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
@@ -86,11 +78,12 @@ class Conv2d(ArrayFunction):
     ) -> NDArray:
         check_dtypes("conv2d", input, weight, bias)
         spatial = weight.ndim - 2
-        needs_input, needs_weight, _ = ctx.needs_input_grad
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
-        ctx.save(planes if needs_weight else None, weight if needs_input else None)
-        ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
-        ctx.precision = get_float32_precision()
+        if needs_input or needs_weight or needs_bias:
+            ctx.save(planes if needs_weight else None, weight if needs_input else None)
+            ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
+            ctx.precision = get_float32_precision()
         y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
         return from_planes(y, spatial, input.ndim)
 
@@ -259,6 +252,16 @@ def check_operands(op: str, spatial: int, input: Any, weight: Any, bias: Any) ->
         raise ShapeError(describe(op, "input", "sizes >= 1 but for the batch", f"shape {input.array.shape}"))
     if 0 in weight.array.shape:
         raise ShapeError(describe(op, "weight", "sizes >= 1", f"shape {weight.array.shape}"))
+
+
+def check_conv(
+    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
+    """All that is checked before a convolution in so many dimensions; and what conv_geometry() gives."""
+    check_operands(op, spatial, input, weight, bias)
+    geometry = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
+    check_bias(op, bias, weight.array.shape[0])
+    return geometry
 
 
 def check_bias(op: str, bias: Any, channels: int) -> None:

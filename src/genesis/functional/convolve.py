@@ -11,7 +11,7 @@ from typing import Any
 from genesis.autograd import Variable as Tensor
 from genesis.autograd.modes import state
 from genesis.errors import DeviceError, DTypeError, GraphError, ShapeError, describe
-from genesis.functional.conv import conv_geometry, convolve, convolve_transposed, transpose_geometry
+from genesis.functional.conv import Conv2d, check_conv, conv_geometry, convolve_transposed, transpose_geometry
 from genesis.functional.shape import unsqueeze
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
@@ -45,7 +45,9 @@ def conv(
     """
     _check("conv", input, weight, bias)
     with float32_precision(precision):
-        return convolve("conv", 2, _with_channels(input), weight, bias, stride, padding, dilation, groups)
+        input = _with_channels(input)
+        geometry, extra = check_conv("conv", 2, input, weight, bias, stride, padding, dilation, groups)
+        return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
 
 
 def conv_into(

@@ -14,6 +14,7 @@ from genesis.functional.conv import (
     check_bias,
     check_dtypes,
     check_operands,
+    conv2d,
     conv_geometry,
 )  # fmt: skip
 from genesis.functional.normalization import check_several_values, check_statistics
@@ -67,6 +68,8 @@ def conv_bn_relu(
     if residual is not None:
         _check_residual(op, residual, shape)
     _check_activation(op, activation)
+    if 0 in shape:  # nothing to normalize, and nothing to learn from
+        return conv2d(input, weight, bias, stride, padding, dilation, groups)
     if modes.state.autocast is not None:  # the convolution's operands take its precision, the norm's stay as they are
         input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
     return ConvBNReLU.apply(
@@ -103,7 +106,11 @@ class ConvBNReLU(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad)
+        if ctx.options[-1] is not None:
+            return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad)
+        *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
+        *grads, _ = grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad)
+        return *grads, grad if needs_residual else None
 
 
 def fold_batch_norm(

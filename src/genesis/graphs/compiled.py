@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from genesis import backends
 from genesis.autograd.modes import state
 from genesis.errors import DTypeError, describe
-from genesis.graphs.recorder import Recorder, Recording, Slot
+from genesis.graphs.recorder import Recorder
+from genesis.graphs.source import Recording, Slot
 from genesis.ndarray import CPU, NDArray
 from genesis.nn import Module
 from genesis.tensor import Tensor

@@ -1,14 +1,15 @@
-"""Recorder: a backend that notes each call while it computes. Recording: those calls, to be run again on new inputs."""
+"""Recorder: a backend that notes each call while it computes."""
 
 from __future__ import annotations
 
 import inspect
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis.backends import Backend, contract
 from genesis.backends.backend import Op
+from genesis.graphs.source import Call, Recording, Slot, slots_in
 
 # Ops that only say what an array is: the shapes of a replay are those of the recording, and so are the answers.
 _QUERIES = frozenset({"dtype", "strides", "offset"})
@@ -23,24 +24,8 @@ _REFUSED = {
     "scale_into": "changes gradients in place",
     "unscale_into": "changes gradients in place",
 }
-_IN_PLACE = frozenset({"copy_into", "add_into"})
+_IN_PLACE = frozenset({"copy_into", "add_into", "put"})
 _TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in ("batch_norm", "conv_bn_relu")}
-
-
-class Slot(NamedTuple):
-    """The place of an array that a replay computes or is given."""
-
-    number: int
-
-
-class Step(NamedTuple):
-    """One call of the backend, and the slots that nobody reads after it."""
-
-    function: Op
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    results: Any  # a slot, or a tuple of slots and None
-    last_used: tuple[int, ...]
 
 
 class Recorder:
@@ -63,7 +48,7 @@ class Recorder:
         self._constants = {id(handle) for handle in constants}
         self._num_slots = self._num_inputs = len(inputs)
         self._roots: dict[int, int] = {}  # of views: the slot whose memory they are part of
-        self._calls: list[tuple[Op, tuple[Any, ...], dict[str, Any], Any]] = []
+        self._calls: list[Call] = []
 
     def watch(self, backend: Backend) -> Backend:
         self._prepare = backend.prepare
@@ -92,11 +77,11 @@ class Recorder:
         slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
         if op == "view":
             self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
-        if places and isinstance(places[0], Slot) and not _slots_in(places[1:]) and not kwargs:
+        if places and isinstance(places[0], Slot) and not slots_in(places[1:]) and not kwargs:
             prepared = self._prepare(op, args)
             if prepared is not None:
                 function, places = prepared, places[:1]
-        self._calls.append((function, places, kwargs, slots))
+        self._calls.append(Call(function, places, kwargs, slots))
 
     def _place(self, arg: Any) -> Any:
         if id(arg) in self._slots:
@@ -128,61 +113,5 @@ class Recorder:
         return None if index is None else Slot(index)
 
     def finish(self, outputs: Sequence[Slot]) -> Recording:
-        """What was noted, as steps that let go of each array after its last use."""
-        last_use: dict[int, int] = {}
-        for number, (_, args, _, results) in enumerate(self._calls):
-            for slot in (*_slots_in(args), *_slots_in((results,))):
-                last_use[slot.number] = number
-        kept = {slot.number for slot in outputs}
-        ends: list[list[int]] = [[] for _ in self._calls]
-        for index, number in last_use.items():
-            if index not in kept:
-                ends[number].append(index)
-        steps = [Step(*call, tuple(end)) for call, end in zip(self._calls, ends, strict=True)]
-        return Recording(steps, self._num_slots, outputs)
-
-
-class Recording:
-    """The calls of one run, in order."""
-
-    def __init__(self, steps: Sequence[Step], num_slots: int, outputs: Sequence[Slot]) -> None:
-        self.steps = steps
-        self._num_slots = num_slots
-        self._outputs = outputs
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The handles of the outputs for these inputs, of the shapes and strides of the recording."""
-        values = [*inputs, *[None] * (self._num_slots - len(inputs))]
-        for function, args, kwargs, results, last_used in self.steps:
-            # No name here may hold an array: it would keep its memory from the next call.
-            _store(values, results, function(*[_value(values, arg) for arg in args], **kwargs))
-            for index in last_used:
-                values[index] = None
-        return [values[slot.number] for slot in self._outputs]
-
-
-def _value(values: Sequence[Any], place: Any) -> Any:
-    if type(place) is Slot:
-        return values[place.number]
-    if type(place) is list:
-        return [_value(values, part) for part in place]
-    return place
-
-
-def _store(values: list[Any], slots: Any, result: Any) -> None:
-    if type(slots) is Slot:
-        values[slots.number] = result
-    elif slots is not None:
-        for slot, part in zip(slots, result, strict=True):
-            if slot is not None:
-                values[slot.number] = part
-
-
-def _slots_in(places: Any) -> list[Slot]:
-    found: list[Slot] = []
-    for place in places:
-        if isinstance(place, Slot):
-            found.append(place)
-        elif isinstance(place, list | tuple):
-            found += _slots_in(place)
-    return found
+        """What was noted, ready to be run again."""
+        return Recording(self._calls, self._num_inputs, outputs)

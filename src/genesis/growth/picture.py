@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from genesis.files import replaced
 from genesis.growth.schedule import Event, Point
 
 _COLOURS = {"grown": "#2a7f62", "kept": "#2a7f62", "undone": "#e4572e", "refused": "#888888", "over budget": "#888888"}
@@ -34,11 +34,8 @@ def picture(path: str | os.PathLike[str], curve: Sequence[Point], events: Sequen
     quality.set_xlabel("epoch")
     quality.grid(alpha=0.3)
     quality.legend()
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(".partial.png")
-    canvas.print_figure(temporary, format="png", dpi=90)
-    temporary.replace(target)
+    with replaced(path) as temporary:
+        canvas.print_figure(temporary, format="png", dpi=90)
 
 
 def draw_size(panel: Any, curve: Sequence[Point], events: Sequence[Event]) -> None:

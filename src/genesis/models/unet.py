@@ -40,8 +40,7 @@ class UNet(nn.Module):
                 x = F.max_pool2d(x, 2)
             x = block(x)
         for level in reversed(range(len(skips))):
-            x = self.upsample[level](x)
-            x = self.decoder[level](genesis.cat([skips[level], x], dim=1))
+            x = self.decoder[level](genesis.cat([skips[level], self.upsample[level](x)], dim=1))
         return self.head(x)
 
     def _check(self, input: genesis.Tensor) -> None:

@@ -17,6 +17,7 @@ from genesis.models.registry import register
 
 # Channels of the convolutions, stage by stage; after each stage the resolution halves.
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+HIDDEN = 4096  # of the classifier
 
 
 class VGG(nn.Module):
@@ -38,9 +39,9 @@ class VGG(nn.Module):
         self.features = features
         self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
         self.classifier = nn.Sequential(
-            nn.Linear(512 * 7 * 7, 4096), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(4096, num_classes),
+            nn.Linear(512 * 7 * 7, HIDDEN), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(HIDDEN, num_classes),
         )  # fmt: skip
         if init_weights:
             self._initialize()

@@ -71,10 +71,15 @@ def backend_of(device: Device) -> Backend:
 def call(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
     # The same as call_raw(), written out: this is on the way of every op.
-    device = first.device
-    handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
-    result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
-    array = type(first)
+    device, array = first.device, type(first)
+    handles: list[Any] = [first.handle]
+    for arg in args:
+        if isinstance(arg, Array):
+            if arg.device is not device:
+                _handle(op, device, arg)  # says what is wrong
+            arg = arg.handle
+        handles.append(arg)
+    result = getattr(backends.active.get(device.type) or backend_of(device), op)(*handles)
     if type(result) is tuple:
         return tuple([None if handle is None else array(handle, device) for handle in result])
     return array(result, device)

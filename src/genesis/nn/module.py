@@ -99,9 +99,11 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are no plain attributes.
-        if "_modules" not in self.__dict__:
+        own = self.__dict__
+        if "_modules" not in own:
             raise AttributeError(f"{type(self).__name__}.{name}: __init__ must call super().__init__() before all else")
-        for registry in (self._parameters, self._buffers, self._modules):
+        for kind in ("_parameters", "_buffers", "_modules"):
+            registry = own[kind]
             if name in registry:
                 return registry[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from genesis.segmentation.examples import Example, Source
 from genesis.segmentation.metrics import IGNORED
-from genesis.segmentation.sets import Example, Source
 from genesis.tensor import Tensor
 
 

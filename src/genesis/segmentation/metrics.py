@@ -10,11 +10,16 @@ IGNORED = 255  # the label of pixels that don't count
 
 
 class Scores(NamedTuple):
-    """Means over the classes that occur, in the mask or in what was found."""
+    """The first three are means over the classes that occur, in the mask or in what was found."""
 
     miou: float  # intersection over union
     dice: float  # twice the intersection over the sum
     accuracy: float  # the share of pixels that are right
+    iou: tuple[float, ...]  # of each class; 1 where it doesn't occur
+
+    def __str__(self) -> str:
+        """What is shown while training: the IoU of the object, or the mean where there are several classes."""
+        return f"IoU {self.iou[1]:.3f}" if len(self.iou) == 2 else f"mIoU {self.miou:.3f}"
 
 
 def confusion(found: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
@@ -33,11 +38,13 @@ def confusion(found: np.ndarray, labels: np.ndarray, num_classes: int) -> np.nda
 
 def scores(matrix: np.ndarray) -> Scores:
     """The scores of a confusion matrix; 1 where nothing was to be found and nothing was."""
-    right, labelled, found = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
-    occurs = (labelled + found) > 0
-    if not occurs.any():
-        return Scores(1.0, 1.0, 1.0)
-    right, both = right[occurs], (labelled + found)[occurs]
-    return Scores(
-        float((right / (both - right)).mean()), float((2 * right / both).mean()), float(right.sum() / matrix.sum())
+    right, both = np.diag(matrix), matrix.sum(axis=0) + matrix.sum(axis=1)
+    occurs = both > 0
+    iou, dice = (
+        np.divide(part, of, out=np.ones(len(of)), where=occurs)
+        for part, of in ((right, both - right), (2 * right, both))
     )
+    if not occurs.any():
+        return Scores(1.0, 1.0, 1.0, tuple(iou.tolist()))
+    accuracy = right.sum() / matrix.sum()
+    return Scores(float(iou[occurs].mean()), float(dice[occurs].mean()), float(accuracy), tuple(iou.tolist()))

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from genesis.errors import describe
-from genesis.segmentation.files import replaced
+from genesis.files import replaced
 
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")  # what is taken from a folder
 _WHITE_OF_16_BITS = 65535
 
 
@@ -32,16 +33,18 @@ class Picture:
         return self.image.size
 
 
-def read(path: Path) -> Picture:
+def read(path: Path, argument: str = "image") -> Picture:
     """The picture in a file.
 
+    Args:
+        argument: what the file was given as, for messages.
     Raises: ValueError: it is no picture, is damaged, or has values that nobody knows the meaning of. OSError: it
         cannot be read.
     """
     from PIL import Image
 
     if path.is_file() and path.stat().st_size == 0:
-        raise ValueError(_refusal(path, "an empty file"))
+        raise ValueError(_refusal(argument, path, "an empty file"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large pictures are cut into tiles
@@ -51,7 +54,7 @@ def read(path: Path) -> Picture:
     except Exception as error:  # a damaged file fails in as many ways as there are decoders
         if isinstance(error, OSError) and error.filename is not None:
             raise  # it is not there, or not to be read; the others are about what is in it
-        raise ValueError(_refusal(path, str(error) or type(error).__name__)) from None
+        raise ValueError(_refusal(argument, path, str(error) or type(error).__name__)) from None
     return Picture(image, f"the first of {num_frames} pictures in the file" if num_frames > 1 else "")
 
 
@@ -68,7 +71,7 @@ def read_indices(path: Path) -> np.ndarray:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        raise ValueError(_refusal(path, str(error) or type(error).__name__)) from None
+        raise ValueError(_refusal("mask", path, str(error) or type(error).__name__)) from None
     if values.ndim != 2 or values.dtype not in (np.bool_, np.uint8, np.uint16, np.int32):
         kind = f"{values.shape[2]} channels" if values.ndim == 3 else f"values of type {values.dtype}"
         raise ValueError(describe("train", "mask", "one channel with a class's number per pixel", f"{path}: {kind}"))
@@ -139,5 +142,5 @@ def _deep_grey(image: Any) -> Any:
     return Image.fromarray(array / white)
 
 
-def _refusal(path: Path, reason: str) -> str:
-    return describe("segmentation", "image", "a picture", f"{path}: {reason}")
+def _refusal(argument: str, path: Path, reason: str) -> str:
+    return describe("segmentation", argument, "a picture", f"{path}: {reason}")

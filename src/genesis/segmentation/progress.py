@@ -1,46 +1,115 @@
-"""How far a row of things is: a bar in a terminal, nothing elsewhere."""
+"""How far a training or a row of things is: bars in a terminal, lines or nothing elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import Any, Self
 
 
-class Counter:
-    """Counts in silence, for logs and pipes."""
+class _Shown:
+    """Something with bars of rich's, or without: then there is nothing to open and to close."""
+
+    _bars: Any = None
 
     def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nothing is open."""
+        if self._bars is not None:
+            self._bars.stop()
+
+
+def _bars() -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+    return Progress(TextColumn("{task.description:<8}"), *columns)
+
+
+class PlainProgress(_Shown):
+    """A training's: a line per epoch.
+
+    Args:
+        epochs: how many there are.
+        done: how many an earlier run has made.
+    """
+
+    def __init__(self, epochs: int, done: int = 0) -> None:
+        self.epochs, self.done = epochs, done
+        self._started_after, self._start = done, time.perf_counter()
+
+    def begin_epoch(self, steps: int, done: int = 0) -> None:
+        """An epoch of so many steps begins, of which some are done."""
+
+    def step(self, loss: float, score: object) -> None:
+        """A step is done; loss and score are those on its crops."""
+
+    def event(self, text: str) -> None:
+        """Something happened between two epochs."""
+        print(text, flush=True)
+
+    def end_epoch(self, loss: float, held_out: object) -> None:
+        """An epoch is done; its mean loss, and the score on what is held out."""
+        self.done += 1
+        each = (time.perf_counter() - self._start) / (self.done - self._started_after)
+        left = each * (self.epochs - self.done)
+        print(f"epoch {self.done}/{self.epochs}  loss {loss:.4f}  held-out {held_out}  {left:.0f} s left", flush=True)
+
+
+class BarProgress(PlainProgress):
+    """A training's: the epochs, with the time left, and the steps of this one."""
+
+    def __init__(self, epochs: int, done: int = 0) -> None:
+        super().__init__(epochs, done)
+        self._bars = _bars()
+        # Steps are counted in the upper bar too, so that its time left moves with each of them.
+        self._all = self._bars.add_task("training", total=None, text="")
+        self._epoch = self._bars.add_task("epoch", total=None, text="")
+
+    def begin_epoch(self, steps: int, done: int = 0) -> None:
+        if self._bars.tasks[self._all].total is None:
+            self._bars.update(self._all, total=self.epochs * steps, completed=self.done * steps + done)
+        self._bars.reset(self._epoch, total=steps, completed=done, description=f"epoch {self.done + 1}", text="")
+
+    def step(self, loss: float, score: object) -> None:
+        self._bars.update(self._epoch, advance=1, text=f"loss {loss:.4f}  {score}")
+        self._bars.advance(self._all)
+
+    def event(self, text: str) -> None:
+        self._bars.console.print(text, highlight=False, markup=False)
+
+    def end_epoch(self, loss: float, held_out: object) -> None:
+        self.done += 1
+        self._bars.update(self._all, text=f"loss {loss:.4f}  held-out {held_out}")
+
+
+class Counter(_Shown):
+    """Things that are done one by one: counted in silence."""
 
     def advance(self, name: str) -> None:
         """One more is done; its name."""
 
 
 class BarCounter(Counter):
-    """A bar of rich's, with the rest of the time."""
+    """Things that are done one by one: a bar with the time left."""
 
     def __init__(self, what: str, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[name]}"), TimeRemainingColumn())
-        self._bars = Progress(TextColumn("{task.description}"), *columns)
-        self._task = self._bars.add_task(what, total=total, name="")
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        self._bars.stop()
+        self._bars = _bars()
+        self._task = self._bars.add_task(what, total=total, text="")
 
     def advance(self, name: str) -> None:
-        self._bars.update(self._task, advance=1, name=name)
+        self._bars.update(self._task, advance=1, text=name)
+
+
+def progress(epochs: int, done: int = 0) -> PlainProgress:
+    """Of a training: bars where there is a terminal to draw them in."""
+    return (BarProgress if sys.stdout.isatty() else PlainProgress)(epochs, done)
 
 
 def counter(what: str, total: int) -> Counter:
-    """A bar where there is a terminal to draw it in."""
+    """Of a row of things: a bar where there is a terminal to draw it in."""
     return BarCounter(what, total) if sys.stdout.isatty() else Counter()

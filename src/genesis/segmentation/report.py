@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from genesis.files import replaced
 from genesis.segmentation import palette, pictures
-from genesis.segmentation.files import replaced
 from genesis.segmentation.pictures import Picture
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from genesis import checkpoint
-from genesis.demo.progress import progress
 from genesis.errors import describe
 from genesis.segmentation import curves, events
+from genesis.segmentation.progress import progress
 from genesis.segmentation.training import Training
 
 
@@ -58,7 +58,7 @@ class RunFolder:
                     state = training.state()
                     checkpoint.save({name: state[name] for name in ("model", "recipe", "growth")}, self.best)
                 self.save(training)
-        curves.save(self.curves, training.history)
+        curves.save(self.curves, training.history, training.events)
 
     def save(self, training: Training) -> None:
         """The checkpoint, after all that it speaks of."""

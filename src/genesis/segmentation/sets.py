@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from genesis.demo import photograph
 from genesis.errors import describe
-from genesis.segmentation import pictures
+from genesis.segmentation import photographs, pictures
+from genesis.segmentation.examples import Example, LabelledSet
 from genesis.segmentation.metrics import IGNORED
-
-_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-
-
-class Example(NamedTuple):
-    """A picture and the class of each of its pixels."""
-
-    values: np.ndarray  # (3, H, W) float32 from 0 to 1
-    labels: np.ndarray  # (H, W) uint8, numbers of classes, or 255: doesn't count
-
-
-class Source(Protocol):
-    """Examples by number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-
-@dataclass(frozen=True)
-class LabelledSet:
-    """Examples to learn from, others to be judged by, and the names of the classes."""
-
-    name: str
-    classes: tuple[str, ...]
-    training: Source
-    held_out: Source
 
 
 class FolderSource:
@@ -73,9 +45,9 @@ def open_set(
         held_out_share: of the pictures of a folder.
         seed: decides which are held out.
     """
-    if data in _PHOTOGRAPHS and not Path(data).exists():
-        found = _PHOTOGRAPHS[data]()
-        return found if classes is None else LabelledSet(data, _checked(classes, found.classes), *_parts(found))
+    if data in photographs.BY_NAME and not Path(data).exists():
+        found = photographs.BY_NAME[data]()
+        return dataclasses.replace(found, classes=_checked(classes or found.classes, found.classes))
     return folder(Path(data), classes, held_out_share, seed)
 
 
@@ -109,46 +81,6 @@ def folder(path: Path, classes: tuple[str, ...] | None, held_out_share: float, s
     return LabelledSet(path.name, names, FolderSource(seen, white_is_one), FolderSource(unseen, white_is_one))
 
 
-def coins() -> LabelledSet:
-    """The photograph of `genesis demo`; its right third is held out."""
-    whole = photograph.coins()
-    values = np.repeat(whole.image[None], 3, axis=0)
-    return _split("coins", ("background", "coin"), Example(values, whole.mask.astype(np.uint8)))
-
-
-def immunohistochemistry() -> LabelledSet:
-    """Tissue under the microscope, 512×512, a photograph of scikit-image's; its right third is held out.
-
-    Blue: nuclei, stained by haematoxylin; brown: where an antibody bound, stained by DAB. The masks are those of a
-    classical recipe: separate the stains' colours (Ruifrok & Johnston 2001), and cut each at Otsu's threshold.
-    """
-    from skimage import color, data, filters
-
-    photo = data.immunohistochemistry()
-    stains = color.rgb2hed(photo)
-    nuclei, brown = stains[..., 0], stains[..., 2]
-    labels = np.zeros(photo.shape[:2], np.uint8)
-    labels[nuclei > filters.threshold_otsu(nuclei)] = 1
-    labels[brown > filters.threshold_otsu(brown)] = 2
-    values = np.ascontiguousarray(photo.transpose(2, 0, 1), np.float32) / np.float32(255)
-    return _split("immunohistochemistry", ("background", "nucleus", "stain"), Example(values, labels))
-
-
-_PHOTOGRAPHS = {"coins": coins, "immunohistochemistry": immunohistochemistry}
-
-
-def _split(name: str, classes: tuple[str, ...], whole: Example) -> LabelledSet:
-    """The left two thirds to learn from, the right third to be judged by."""
-    boundary = whole.labels.shape[1] * 2 // 3
-    left = Example(whole.values[..., :boundary], whole.labels[:, :boundary])
-    right = Example(whole.values[..., boundary:], whole.labels[:, boundary:])
-    return LabelledSet(name, classes, [left], [right])
-
-
-def _parts(found: LabelledSet) -> tuple[Source, Source]:
-    return found.training, found.held_out
-
-
 def _checked(classes: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, ...]:
     if len(classes) != len(expected):
         raise ValueError(describe("train", "classes", f"{len(expected)} names", len(classes)))
@@ -159,10 +91,10 @@ def _pairs(path: Path) -> list[tuple[Path, Path]]:
     """Each picture with the mask of the same stem."""
     for part in (path / "images", path / "masks"):
         if not part.is_dir():
-            expected = f"a folder with images/ and masks/, or one of {', '.join(_PHOTOGRAPHS)}"
+            expected = f"a folder with images/ and masks/, or one of {', '.join(photographs.BY_NAME)}"
             raise ValueError(describe("train", "data", expected, f"{path}, without {part.name}/"))
-    masks = {file.stem: file for file in sorted((path / "masks").iterdir()) if file.suffix.lower() in _ENDINGS}
-    images = [file for file in sorted((path / "images").iterdir()) if file.suffix.lower() in _ENDINGS]
+    masks = {file.stem: file for file in sorted((path / "masks").iterdir()) if file.suffix.lower() in pictures.ENDINGS}
+    images = [file for file in sorted((path / "images").iterdir()) if file.suffix.lower() in pictures.ENDINGS]
     missing = [file.name for file in images if file.stem not in masks]
     if missing:
         raise ValueError(describe("train", "data", f"a mask for each picture in {path}", f"none for {missing[0]}"))

@@ -9,25 +9,29 @@ import numpy as np
 
 from genesis import nn
 from genesis.nn import state as module_state
+from genesis.segmentation.examples import LabelledSet, Source
 from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
-from genesis.segmentation.sets import LabelledSet, Source
 
 _MOST_PICTURES = 32  # whose mean and deviation are taken
 _LEAST_DEVIATION = 0.01  # of a channel that is the same everywhere, which brightening the crops would make huge
 
 
-def recipe_for(data: LabelledSet, model: str, width: int = 16, depth: int = 3, aux_loss: bool = True) -> Recipe:
+def recipe_for(
+    data: LabelledSet, model: str, width: int = 16, depth: int = 3, grow: bool = False, aux_loss: bool = True
+) -> Recipe:
     """The recipe of a network for a set.
 
     Args:
         model: "unet", or one of torchvision's segmentation models, whose pictures are normalized as ImageNet's.
         width, depth: of a U-Net.
+        grow: the U-Net will become twice as wide, and begins at half the width.
         aux_loss: whether the others have an auxiliary head.
     """
     num_classes = len(data.classes)
     if model != "unet":
         arguments: dict[str, Any] = {"num_classes": num_classes, "aux_loss": aux_loss}
         return Recipe(model, arguments, data.classes, IMAGENET_MEAN, IMAGENET_STD)
+    width = (width + 1) // 2 if grow else width
     arguments = {"in_channels": 3, "num_classes": num_classes, "width": width, "depth": depth}
     return Recipe(model, arguments, data.classes, *mean_and_deviation(data.training))
 

@@ -17,13 +17,13 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, growth, nn, optim
-from genesis.demo.progress import PlainProgress
 from genesis.errors import CheckpointError, describe
 from genesis.segmentation import crops
-from genesis.segmentation.metrics import IGNORED, confusion, scores
+from genesis.segmentation.examples import LabelledSet
+from genesis.segmentation.metrics import IGNORED, Scores, confusion, scores
+from genesis.segmentation.progress import PlainProgress
 from genesis.segmentation.recipe import Recipe
 from genesis.segmentation.segmenter import PRECISIONS, Segmenter, decide
-from genesis.segmentation.sets import LabelledSet
 from genesis.tensor import Tensor
 
 AUX_WEIGHT = 0.5  # of the auxiliary head's loss, as in torchvision's training
@@ -61,13 +61,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """The mean loss on an epoch's crops, the learning rate at its end, and the scores on what is held out."""
+    """The mean loss on an epoch's crops, the learning rate at its end, and the Scores on what is held out."""
 
     loss: float
     lr: float
     miou: float
     dice: float
     accuracy: float
+    iou: tuple[float, ...]
 
 
 class Training:
@@ -109,6 +110,11 @@ class Training:
         self._normalization = [_per_channel(numbers, device) for numbers in (recipe.mean, recipe.std)]
 
     @property
+    def events(self) -> list[growth.Event]:
+        """How the network grew."""
+        return self._growths.events
+
+    @property
     def is_done(self) -> bool:
         return len(self.history) >= self.plan.epochs
 
@@ -123,27 +129,27 @@ class Training:
         if self.history and not self._losses:  # in the middle of an epoch, it has been done
             for event in self._growths.step(self.history[-1].miou, self.history[-1].loss):
                 progress.event(str(event))
-        progress.begin_epoch(self.num_steps)
+        epoch, done = len(self.history), len(self._losses)
+        progress.begin_epoch(self.num_steps, done)
         self.model.train()
-        epoch, done = len(self.history), self.step % self.num_steps
-        if len(self._losses) < self.num_steps:
+        if done < self.num_steps:
             loader = crops.batches(self._crops, epoch, self.num_steps, self.plan.batch_size, done, self.workers)
             for images, labels in loader:
-                loss, miou = self._step(images, labels)
-                progress.step(loss, miou)
+                loss, found = self._step(images, labels)
+                progress.step(loss, found)
                 after_step(loss)
-        found = self.evaluate()
-        self.history.append(Epoch(sum(self._losses) / len(self._losses), self.lr, *found))
+        held_out = self.evaluate()
+        self.history.append(Epoch(sum(self._losses) / len(self._losses), self.lr, *held_out))
         self._losses = []
-        progress.end_epoch(self.history[-1].loss, found.miou)
+        progress.end_epoch(self.history[-1].loss, held_out)
         return self.history[-1]
 
     @property
     def lr(self) -> float:
         return self._optimizer.param_groups[0]["lr"]
 
-    def _step(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
-        """One update; its loss, and the mIoU on its crops."""
+    def _step(self, images: Tensor, labels: Tensor) -> tuple[float, Scores]:
+        """One update; its loss, and the scores on its crops."""
         genesis.manual_seed(_seed(self.plan.seed, self.step))  # of dropout: a stream for each step
         mean, std = self._normalization
         inputs, targets = (images.to(self.device) - mean) / std, labels.to(self.device)
@@ -164,7 +170,7 @@ class Training:
         self.step += 1
         self._losses.append(loss.item())
         found = outputs["out"].detach().argmax(1).cpu().numpy()
-        return loss.item(), scores(confusion(found, labels.numpy(), len(self.recipe.classes))).miou
+        return loss.item(), scores(confusion(found, labels.numpy(), len(self.recipe.classes)))
 
     def _autocast(self) -> Any:
         if self.plan.precision == "float32":
@@ -183,18 +189,22 @@ class Training:
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
-    def evaluate(self) -> Any:
-        """The Scores on the whole of what is held out, by the network as it is now."""
+    def evaluate(self) -> Scores:
+        """The scores on the whole of what is held out, by the network as it is now."""
         num_classes = len(self.recipe.classes)
         matrix = np.zeros((num_classes, num_classes), np.int64)
-        was_training = self.model.training
-        self.model.eval()
-        segmenter = Segmenter(self.model, self.recipe, self.device)
         for index in range(len(self.data.held_out)):
             values, labels = self.data.held_out[index]
-            matrix += confusion(decide(segmenter.logits(values)), labels, num_classes)
-        self.model.train(was_training)
+            matrix += confusion(self.predict(values), labels, num_classes)
         return scores(matrix)
+
+    def predict(self, values: np.ndarray) -> np.ndarray:
+        """The class of each pixel of (channels, H, W) from 0 to 1, by the network as it is now."""
+        was_training = self.model.training
+        self.model.eval()
+        found = decide(Segmenter(self.model, self.recipe, self.device).logits(values))
+        self.model.train(was_training)
+        return found
 
     # --- the state ---------------------------------------------------------------------------------------------------
 
@@ -221,10 +231,9 @@ class Training:
             where: the file that it is from, for messages.
         Raises: CheckpointError: it is no state of this training.
         """
-        needed = self.state().keys()
-        if not isinstance(state, dict) or not needed <= state.keys():
-            raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(needed)}")
         mine = self.state()
+        if not isinstance(state, dict) or not mine.keys() <= state.keys():
+            raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(mine)}")
         for part in ("plan", "recipe", "data"):
             different = [key for key in mine[part] if key != "epochs" and state[part].get(key) != mine[part][key]]
             if different:

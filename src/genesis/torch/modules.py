@@ -85,33 +85,30 @@ def conv_bn_relu(
     Under autocast the convolution's operands take its dtype. What the op cannot take (other devices, an input without
     batch, a residual that must be broadcast, complex numbers) the layers do one after the other.
     """
-    dtype = _compute_dtype(conv, input)
-    plan = (_plan.__wrapped__ if torch.compiler.is_compiling() else _plan)(
+    compiling = torch.compiler.is_compiling()
+    weight, bias = _parameters(conv)
+    dtype = _compute_dtype(weight, input)
+    plan = (_plan.__wrapped__ if compiling else _plan)(
         input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
         conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
     )  # fmt: skip
-    if dtype is None or plan is None or not _on_one_device(conv, input, residual):
+    if dtype is None or plan is None or not _on_one_device(weight, input, residual):
         return _one_by_one(conv, norm, input, residual, activation)
     geometry = plan.geometry
-    input, residual = input.to(dtype), residual if residual is None else residual.to(dtype)
-    operands = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    if (
-        not norm.training
-        and norm.running_mean is not None
-        and not torch.compiler.is_compiling()
-        and not _needs_gradients(input, residual, *operands[:4])
-    ):
-        packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
-        return call("conv_prepacked", input, packed, residual, activation)
+    input, residual = _cast(input, dtype), _cast(residual, dtype)
+    gamma, beta = _parameters(norm)
+    if not norm.training and not compiling and not _needs_gradients(input, residual, weight, bias, gamma, beta):
+        operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
+        if operands[4] is not None:
+            packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
+            return call("conv_prepacked", input, packed, residual, activation)
     mean, var, training, momentum = _begin_batch(norm)
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
-    weight = conv.weight.to(dtype)
-    bias = conv.bias if conv.bias is None else conv.bias.to(dtype)
     return ops.conv_bn_relu(
-        input, weight, bias, norm.weight, norm.bias, mean, var, residual, training, momentum, norm.eps, *geometry,
-        activation,
+        input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
+        norm.eps, *geometry, activation,
     )  # fmt: skip
 
 
@@ -125,13 +122,27 @@ def forget(module: nn.Module) -> None:
 _Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
 
 
-def _compute_dtype(conv: nn.Conv2d, input: Tensor) -> torch.dtype | None:
+def _compute_dtype(weight: Tensor, input: Tensor) -> torch.dtype | None:
     """The dtype of the convolution; None if PyTorch would refuse its operands."""
-    kind = input.device.type
+    dtype, kind = input.dtype, input.device.type
     if torch.is_autocast_enabled(kind):
-        floating = all(x.dtype is not torch.float64 for x in (input, conv.weight))
+        floating = dtype is not torch.float64 and weight.dtype is not torch.float64
         return torch.get_autocast_dtype(kind) if floating else None
-    return input.dtype if input.dtype is conv.weight.dtype else None
+    return dtype if dtype is weight.dtype else None
+
+
+def _parameters(layer: Any) -> tuple[Any, Any]:
+    """layer.weight and layer.bias, without the half microsecond that each takes where they are plain parameters."""
+    try:
+        plain = layer._parameters
+        return plain["weight"], plain["bias"]
+    except KeyError:  # a parametrization has taken one's place
+        return layer.weight, layer.bias
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
+    """x in dtype; None stays None."""
+    return x if x is None or x.dtype is dtype else x.to(dtype)
 
 
 class _Plan(NamedTuple):
@@ -164,9 +175,9 @@ def _plan(
     return _Plan(geometry, shape[0] * height * width)
 
 
-def _on_one_device(conv: nn.Conv2d, input: Tensor, residual: Tensor | None) -> bool:
+def _on_one_device(weight: Tensor, input: Tensor, residual: Tensor | None) -> bool:
     device = input.device
-    same = conv.weight.device == device and (residual is None or residual.device == device)
+    same = weight.device == device and (residual is None or residual.device == device)
     return same and device.type in ("cpu", "cuda") and input.dtype.is_floating_point
 
 
@@ -180,15 +191,16 @@ def _one_by_one(
 
 def _begin_batch(norm: nn.BatchNorm2d) -> tuple[Tensor | None, Tensor | None, bool, float]:
     """Count this batch; running mean and variance, training, momentum, as BatchNorm2d.forward has them."""
-    update = norm.training and norm.track_running_stats
-    if update and norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
-    momentum = norm.momentum
+    training, momentum = norm.training, norm.momentum
+    count = norm.num_batches_tracked if training and norm.track_running_stats else None
+    if count is not None:
+        count.add_(1)
     if momentum is None:  # the average over all batches
-        momentum = 1.0 / float(norm.num_batches_tracked) if update and norm.num_batches_tracked is not None else 0.0
-    if norm.training and not update:
+        momentum = 0.0 if count is None else 1.0 / float(count)
+    if training and not norm.track_running_stats:
         return None, None, True, momentum
-    return norm.running_mean, norm.running_var, norm.training or norm.running_mean is None, momentum
+    mean = norm.running_mean
+    return mean, norm.running_var, training or mean is None, momentum
 
 
 def _needs_gradients(*tensors: Tensor | None) -> bool:

@@ -29,41 +29,78 @@ def conv_bn_relu(
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return torch.ops.genesis.conv_bn_relu(*args)[0]
-    return _ConvBNReLU.apply(False, *args)[0]
+    return _ConvBNReLU.apply(*args[:_NUM_TENSORS], args[_NUM_TENSORS:])
 
 
 class _ConvBNReLU(torch.autograd.Function):
-    """The first argument: whether a compiler traces the call."""
+    """Called eagerly: straight to the backend, with one output, and all that is no tensor as one argument."""
 
     @staticmethod
-    def forward(ctx: Any, traced: bool, *args: Any) -> tuple[Tensor, ...]:
-        run = _traced_forward if traced else _forward
-        outputs = run(*args)
-        y, mean, inverse_std, kept, passed = outputs
-        input, weight, bias, gamma, beta, running_mean, running_var, _ = args[:_NUM_TENSORS]
-        training = args[_NUM_TENSORS]
-        if training and running_mean is not None and not traced:
-            torch.autograd.graph.increment_version([running_mean, running_var])
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        *tensors, options = args
+        y, *saved = call("conv_bn_relu", *tensors, *options)
+        running = tensors[5:7]
+        if options[0] and running[0] is not None:
+            torch.autograd.graph.increment_version(running)
+        _begin(ctx, tensors, options, saved)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        needs = _needs(ctx)
+        grads = (
+            (None,) * len(needs)
+            if grad is None
+            else call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs)
+        )
+        return (*_by_tensor(grads), None)
+
+
+class _TracedConvBNReLU(torch.autograd.Function):
+    """Under a compiler, and where torch.ops.genesis.conv_bn_relu is called: every array of the backend is an output."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            outputs = torch.ops.genesis.conv_bn_relu(*args)
+        y, *saved, passed = outputs
         if passed.numel() == 0 and passed.dtype is y.dtype:
             passed = y  # which the layer that takes it in keeps too
-        ctx.save_for_backward(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
-        ctx.options, ctx.traced = (training, *args[11:]), traced
+        _begin(ctx, args[:_NUM_TENSORS], args[_NUM_TENSORS:], [*saved, passed])
         ctx.mark_non_differentiable(*outputs[1:])
-        ctx.set_materialize_grads(False)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        needs = _needs(ctx)
         if grad is None:
-            return (None,) * (2 + _NUM_TENSORS + 8)
-        wanted = ctx.needs_input_grad[1:]
-        needs = [*wanted[:5], wanted[7]]
-        run = torch.ops.genesis.conv_bn_relu_backward if ctx.traced else _backward
-        grads = run(grad, *ctx.saved_tensors, *ctx.options, needs)
-        *first, grad_residual = [g if needed else None for g, needed in zip(grads, needs, strict=True)]
-        return (None, *first, None, None, grad_residual, *(None,) * 8)
+            return (None,) * (_NUM_TENSORS + 8)
+        grads = torch.ops.genesis.conv_bn_relu_backward(grad, *ctx.saved_tensors, *ctx.options, needs)
+        wanted = [g if needed else None for g, needed in zip(grads, needs, strict=True)]
+        return (*_by_tensor(wanted), *(None,) * 8)
 
 
+def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
+    """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
+    ctx.save_for_backward(*tensors[:5], *saved)
+    training, _, _, *rest = options  # the momentum and eps are of no use then
+    ctx.options = (training, *rest)
+    ctx.set_materialize_grads(False)
+
+
+def _needs(ctx: Any) -> tuple[bool, ...]:
+    """Of input, weight, bias, gamma, beta, residual."""
+    wanted = ctx.needs_input_grad
+    return (*wanted[:5], wanted[7])
+
+
+def _by_tensor(grads: Any) -> tuple[Any, ...]:
+    """Gradients of all tensors among the arguments, from those of input, weight, bias, gamma, beta, residual."""
+    *first, grad_residual = grads
+    return (*first, None, None, grad_residual)
+
+
+# --- for compilers ---
 def _forward(*args: Any) -> tuple[Tensor, ...]:
     """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
     y, mean, inverse_std, kept, passed = call("conv_bn_relu", *args)
@@ -86,7 +123,6 @@ def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
     return [nothing if x is None else x for x in grads]
 
 
-# --- for compilers ---
 _library = torch.library.Library("genesis", "DEF")
 _GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
 _library.define(
@@ -126,11 +162,6 @@ def _laid_out(x: Tensor, like: Tensor) -> Tensor:
 
 def _empty_images(shape: Any, like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
-
-
-def _traced_forward(*args: Any) -> tuple[Tensor, ...]:
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.genesis.conv_bn_relu(*args)
 
 
 def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
@@ -173,6 +204,6 @@ def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
 for _device in ("CPU", "CUDA"):
     _library.impl("conv_bn_relu", _opaque_forward, _device)
     _library.impl("conv_bn_relu_backward", _opaque_backward, _device)
-_library.impl("conv_bn_relu", lambda *args: _ConvBNReLU.apply(True, *args), "Autograd")
+_library.impl("conv_bn_relu", _TracedConvBNReLU.apply, "Autograd")
 torch.library.register_fake("genesis::conv_bn_relu", _shapes_forward, lib=_library)
 torch.library.register_fake("genesis::conv_bn_relu_backward", _shapes_backward, lib=_library)

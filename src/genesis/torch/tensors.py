@@ -8,15 +8,21 @@ import torch
 
 from genesis.cuda.arguments import Operand
 
-# Asked as PyTorch's own launches do; torch.cuda.current_stream() makes an object each time. (CPU builds: None)
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_increment_version = torch.autograd.graph.increment_version
+
+
+def _current_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 class TorchTensors:
-    def read(self, tensor: Any) -> tuple[Any, Any]:
+    # Asked as PyTorch's own launches do; torch.cuda.current_stream() makes an object each time. (Not in CPU builds.)
+    current_stream = staticmethod(getattr(torch._C, "_cuda_getCurrentRawStream", _current_stream))
+
+    @staticmethod
+    def read(tensor: Any) -> tuple[Any, Any]:
         pointer = tensor.data_ptr()
-        aligned = pointer & 15 == 0
-        return (tensor.dtype, tensor.get_device(), tensor.numel(), tensor.is_contiguous(), aligned), pointer
+        return (tensor.dtype, tensor.get_device(), tensor.numel(), tensor.is_contiguous(), pointer & 15), pointer
 
     def describe(self, tensor: Any) -> Operand:
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -27,19 +33,15 @@ class TorchTensors:
     def device_of(self, tensor: Any) -> int | None:
         return tensor.get_device() if tensor.is_cuda else None
 
-    def current_stream(self, device: int) -> int:
-        if _raw_stream is None:
-            return int(torch.cuda.current_stream(device).cuda_stream)
-        return int(_raw_stream(device))
-
     def use_on(self, tensor: Any, stream: int) -> None:
         device = tensor.get_device()
         if stream != self.current_stream(device):
             default = torch.cuda.default_stream(device)
             tensor.record_stream(torch.cuda.ExternalStream(stream, device) if stream else default)
 
-    def note_write(self, tensor: Any) -> None:
-        torch.autograd.graph.increment_version(tensor)
+    @staticmethod
+    def note_write(tensor: Any) -> None:
+        _increment_version((tensor,))
 
 
 TORCH = TorchTensors()

@@ -64,6 +64,18 @@ def test_relu_keeps_nan(cuda: Backend, put: Any, get: Any) -> None:
     assert get(cuda.relu(put(torch.tensor([float("nan"), -1.0])))).isnan().tolist() == [True, False]
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "gelu" not in case])  # PyTorch's own differ there
+def test_infinities(cuda: Backend, put: Any, get: Any, case: str) -> None:
+    function, arguments, _ = CASES[case]
+    x = torch.tensor([-float("inf"), float("inf"), float("nan"), 1.0])
+    torch.testing.assert_close(get(getattr(cuda, case)(put(x), *arguments)), function(x, *arguments), equal_nan=True)
+
+
+def test_where_relu_is_flat_an_infinite_gradient_ends(cuda: Backend, put: Any, get: Any) -> None:
+    grad, y = torch.full((3,), float("inf")), torch.tensor([0.0, 2.0, float("nan")])
+    assert get(cuda.relu_backward(put(grad), put(y))).tolist() == [0.0, float("inf"), float("inf")]
+
+
 def test_backward_broadcasts_an_expanded_gradient(cuda: Backend, put: Any, get: Any) -> None:
     x = torch.randn(3, 4)
     grad = torch.ones(()).expand(3, 4)

@@ -115,6 +115,19 @@ def test_prepared_launch_packs_what_changes(monkeypatch: pytest.MonkeyPatch) -> 
     assert recorder.launched == ["_kernel", "_kernel"]
 
 
+def test_prepared_launch_skips_constants_among_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    types = ["*fp32", "constexpr", "*fp32", "fp32", "i32"]
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
+    run = kernel.prepare((1, 1, 1), 4, (7,))
+    run(0, 64, 0, 128, 0.5)
+    assert arguments(recorder.calls[-1][8], "QQfiQQ") == [64, 128, 0.5, 7, 0, 0]
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types[:2], metadata())  # type: ignore[arg-type]
+    run = kernel.prepare((1, 1, 1), 2, ())
+    run(0, 192, 0)
+    assert arguments(recorder.calls[-1][8], "QQQ") == [192, 0, 0]
+
+
 def test_prepared_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32", "i32"], metadata(launch_pdl=True))  # type: ignore[arg-type]

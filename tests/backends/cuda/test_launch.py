@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -147,25 +146,9 @@ except KernelError as error:
 def test_asynchronous_fault_names_the_kernel(gpu: Backend, tmp_path: Path) -> None:
     script = tmp_path / "fault.py"  # a file, since Triton reads its source; a process, since the fault ends the context
     script.write_text(_FAULT)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GENESIS_CUDA": "auto"}
+    environment = {**os.environ, "GENESIS_CUDA": "auto"}
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120)
     assert "named" in ran.stdout, ran.stderr
-
-
-@pytest.mark.gpu
-def test_launch_is_cheap(gpu: Backend) -> None:
-    x = gpu.full((64,), 1.0, dtypes.float32)
-    gpu.add(x, x)
-    gpu.synchronize()
-    costs = []
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(100):
-            gpu.add(x, x)
-        costs.append((time.perf_counter() - start) / 100 * 1e6)
-        gpu.synchronize()
-    print(f"add: {min(costs):.2f} µs of host time")
-    assert min(costs) < 20, f"add: {min(costs):.2f} µs"
 
 
 @pytest.mark.gpu

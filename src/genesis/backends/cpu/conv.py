@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import winograd
+from genesis.backends.cpu import columns, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 
 aten = torch.ops.aten
@@ -53,6 +53,8 @@ def open_sizes(
 def conv_weight_grad(
     grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Tensor:
+    if columns.pays(grad, weight_shape, groups):
+        return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, stride, padding, dilation)
     wide = _accumulator(grad.dtype, dilation)
     # Its values don't count, but its order in memory becomes that of the result, as the layers' own weights have it.
     weight = torch.empty(weight_shape, dtype=wide, memory_format=torch.channels_last)
@@ -101,9 +103,12 @@ def conv_bn_relu_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,
     padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
+    may_overwrite: bool = False,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    if passed is not None:
+    if passed is not None and may_overwrite and grad.stride() == passed.stride():
+        aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)  # no further memory to go through
+    elif passed is not None:
         grad = aten.threshold_backward(grad, passed, 0)
     grad_residual = grad if needs_residual else None
     # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
@@ -113,12 +118,17 @@ def conv_bn_relu_backward(
         grad, conv_output, gamma, *running, mean, inverse_std, training, 0.0, (needs_conv, needs_gamma, needs_beta)
     )
     grad_input = grad_weight = grad_bias = None
-    if needs_conv:
+    if needs_weight and columns.pays(grad_conv, weight.shape, groups):
+        geometry = (stride, padding, dilation)
+        grad_weight = columns.weight_grad(_channels_last(grad_conv), _channels_last(input), weight.shape, *geometry)
+        needs_weight = False
+    if needs_input or needs_weight or needs_bias:
         bias_sizes = (weight.shape[0],) if needs_bias else None
-        grad_input, grad_weight, grad_bias = aten.convolution_backward(
+        grad_input, direct, grad_bias = aten.convolution_backward(
             grad_conv, _channels_last(input), weight, bias_sizes, stride, padding, dilation, False, (0, 0), groups,
             (needs_input, needs_weight, needs_bias),
         )  # fmt: skip
+        grad_weight = direct if needs_weight else grad_weight
     return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
 
 

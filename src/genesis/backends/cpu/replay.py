@@ -9,28 +9,43 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu.conv import conv_prepack, conv_prepacked, open_sizes
+from genesis.backends.cpu.conv import PackedWeight, conv_prepack, conv_prepacked, open_sizes
 
 mkldnn = torch.ops.mkldnn
+_pointwise = mkldnn._convolution_pointwise.default
+_transpose_pointwise = mkldnn._convolution_transpose_pointwise.default
+
+Prepared = Callable[[Tensor], Tensor]
 
 
-def prepare(op: str, args: Sequence[Any]) -> Callable[[Tensor], Tensor] | None:
+def prepare(op: str, args: Sequence[Any]) -> Prepared | None:
     if op not in _PREPARED or args[0].dtype is not torch.float32:
         return None
     return _PREPARED[op](*args)
 
 
 def _conv_forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any
-) -> Callable[[Tensor], Tensor] | None:
-    packed = conv_prepack(weight, bias, tuple(input.shape), *geometry)
-    return lambda x: conv_prepacked(x, packed, None, None)
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Prepared:
+    packed = conv_prepack(weight, bias, tuple(input.shape), stride, padding, dilation, groups)
+    return _conv_prepacked(input, packed, None, None) or (lambda x: conv_prepacked(x, packed, None, None))
+
+
+def _conv_prepacked(
+    input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
+) -> Prepared | None:
+    """What conv_prepacked does with such an input, and nothing of what it asks before."""
+    if residual is not None or not packed.weight.is_mkldnn:
+        return None
+    weight, bias, attribute = packed.weight, packed.bias, activation or "none"
+    geometry = (packed.padding, packed.stride, packed.dilation, packed.groups)
+    return _ordered(input, lambda x: _pointwise(x, weight, bias, *geometry, attribute, [], ""))
 
 
 def _conv_input_grad(
     grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
     bias: Tensor | None = None,
-) -> Callable[[Tensor], Tensor] | None:  # fmt: skip
+) -> Prepared | None:  # fmt: skip
     if groups != 1:
         return None
     extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
@@ -38,15 +53,18 @@ def _conv_input_grad(
         weight.contiguous(memory_format=torch.channels_last), padding, extra, stride, dilation, groups, grad.shape
     )
     options: tuple[Any, ...] = (padding, extra, stride, dilation, groups, "none", [], "")
-
-    def run(x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        return mkldnn._convolution_transpose_pointwise(x, packed, bias, *options)
-
-    return run
+    return _ordered(grad, lambda x: _transpose_pointwise(x, packed, bias, *options))
 
 
-_PREPARED: dict[str, Callable[..., Callable[[Tensor], Tensor] | None]] = {
+def _ordered(operand: Tensor, run: Prepared) -> Prepared:
+    """run on operands in channels-last order: those of a replay lie in memory as the recorded one did."""
+    if operand.is_contiguous(memory_format=torch.channels_last):
+        return run
+    return lambda x: run(x.contiguous(memory_format=torch.channels_last))
+
+
+_PREPARED: dict[str, Callable[..., Prepared | None]] = {
     "conv_forward": _conv_forward,
+    "conv_prepacked": _conv_prepacked,
     "conv_input_grad": _conv_input_grad,
 }

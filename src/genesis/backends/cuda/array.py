@@ -6,17 +6,49 @@ from typing import Any
 
 from genesis.backends.cuda import streams
 from genesis.backends.cuda.memory import Storage as Storage
+from genesis.backends.cuda.memory import allocate
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, numel
 
 
 class Layout:
-    """Stands for one combination of shape, strides, dtype, alignment and device in the keys of plans."""
+    """One combination of shape, strides, dtype, alignment and device: a key of plans, and what new arrays are made by.
 
-    __slots__ = ()
+    Equal layouts are one object.
+    """
+
+    __slots__ = ("aligned", "device_index", "dtype", "num_bytes", "shape", "strides")
+
+    def __init__(self, shape: Shape, strides: Shape, dtype: DType, aligned: bool, device_index: int) -> None:
+        self.shape, self.strides, self.dtype, self.device_index = shape, strides, dtype, device_index
+        self.aligned = aligned  # the first element's address is divisible by 16
+        self.num_bytes = numel(shape) * dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        return numel(self.shape)
+
+    def new(self, stream: int) -> DeviceArray:
+        """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
+        return self.on(allocate(self.num_bytes, self.device_index, stream, self))
+
+    def on(self, storage: Storage) -> DeviceArray:
+        """The array of this layout at the start of a storage."""
+        made = DeviceArray(storage, self.shape, self.strides, 0, self.dtype)
+        made._layout = self
+        return made
 
 
 _layouts: dict[tuple[Any, ...], Layout] = {}
+
+
+def layout_of(
+    shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None, aligned: bool = True
+) -> Layout:
+    """The layout of arrays of this shape; row-major unless given other strides."""
+    strides = contiguous_strides(shape) if strides is None else strides
+    key = (shape, strides, dtype, aligned, device_index)
+    return _layouts.get(key) or _layouts.setdefault(key, Layout(*key))
 
 
 class DeviceArray:
@@ -38,7 +70,7 @@ class DeviceArray:
         layout = self._layout
         if layout is None:
             key = (self.shape, self.strides, self.dtype, self.data_pointer & 15 == 0, self.storage.device_index)
-            layout = self._layout = _layouts.get(key) or _layouts.setdefault(key, Layout())
+            layout = self._layout = _layouts.get(key) or _layouts.setdefault(key, Layout(*key))
         return layout
 
     @property
@@ -88,5 +120,4 @@ class DeviceArray:
 
 def empty(shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None) -> DeviceArray:
     """A new array, in the order of the current stream; row-major unless given other dense strides."""
-    storage = Storage(numel(shape) * dtype.itemsize, device_index, streams.current_handle(device_index))
-    return DeviceArray(storage, shape, contiguous_strides(shape) if strides is None else strides, 0, dtype)
+    return layout_of(shape, dtype, device_index, strides).new(streams.current_handle(device_index))

@@ -32,7 +32,7 @@ def report(device: int) -> DeviceArray:
             if device not in _reports:
                 words = memory.pinned_empty((3,), np.int64)
                 words[:] = 0
-                storage = Storage.foreign(words.ctypes.data, words.nbytes, device, 0, words)
+                storage = Storage(words.ctypes.data, words.nbytes, device, 0, words)
                 _reports[device] = words, DeviceArray(storage, (3,), (1,), 0, dtypes.int64)
             found = _reports[device]
     return found[1]

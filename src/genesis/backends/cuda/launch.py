@@ -22,7 +22,7 @@ A kernel is a @triton.jit function in kernels/<family>.py; its launcher is a fun
    with the kernel's name when a load or store leaves the arrays, and its fresh memory reads as NaN.
 
 Where one kernel is launched again and again with arrays of the same layouts, keep what prepare() gives: it packs only
-their addresses.
+their addresses. prepare_raw() goes one step further: it is for plans that hold several launches, and takes layouts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, Layout
 from genesis.backends.cuda.driver import LoadedKernel, Signature
 
 TRITON_NAMES = {
@@ -101,18 +101,28 @@ def prepare(
     kernel: Any, grid: tuple[int, ...], arrays: Sequence[DeviceArray], *rest: Any, **constants: Any
 ) -> Callable[..., None]:
     """run(*arrays): what launch(kernel, grid, *arrays, *rest, **constants) does, on any arrays of the same layouts."""
+    device, current_handle = arrays[0].device_index, streams.current_handle
+    run = prepare_raw(kernel, device, grid, [x.layout for x in arrays], *rest, **constants)
+    return lambda *arrays: run(current_handle(device), *[x.data_pointer for x in arrays])
+
+
+def prepare_raw(
+    kernel: Any, device: int, grid: tuple[int, ...], leading: Sequence[Layout | float | None], *rest: Any,
+    **constants: Any,
+) -> Callable[..., None]:  # fmt: skip
+    """run(stream, *values): launch(kernel, grid, *values, *rest, **constants) with as many values as are leading.
+
+    Each call gives them anew: addresses of arrays of these layouts, numbers for floats, and anything for None.
+    """
     if 0 in grid:
-        return lambda *arrays: None
-    device = arrays[0].device_index
-    kinds: list[Any] = [array_kind(x) for x in arrays]
-    values: list[Any] = []
+        return lambda stream, *values: None
+    kinds: list[Any] = [_layout_kind(arg) if isinstance(arg, Layout) else number_kind(arg) for arg in leading]
+    tail: list[Any] = []
     for arg in rest:
         kinds.append(tuple([number_kind(element) for element in arg]) if type(arg) is tuple else number_kind(arg))
-        values.extend(arg if type(arg) is tuple else (arg,))
+        tail.extend(arg if type(arg) is tuple else (arg,))
     x, y, z, *_ = (*grid, 1, 1)
-    run = load(kernel, device, tuple(kinds), constants).prepare((x, y, z), len(arrays), values)
-    current_handle = streams.current_handle
-    return lambda *arrays: run(current_handle(device), *[x.data_pointer for x in arrays])
+    return load(kernel, device, tuple(kinds), constants).prepare((x, y, z), len(leading), tail)
 
 
 def number_kind(value: int | float | None) -> str | None:
@@ -129,7 +139,11 @@ def number_kind(value: int | float | None) -> str | None:
 
 def array_kind(x: DeviceArray) -> str:
     """How an array is compiled: a pointer to its dtype, and whether the address is divisible by 16."""
-    return _POINTER[x.dtype] if x.data_pointer & 15 else _ALIGNED[x.dtype]
+    return _layout_kind(x.layout)
+
+
+def _layout_kind(layout: Layout) -> str:
+    return (_ALIGNED if layout.aligned else _POINTER)[layout.dtype]
 
 
 def load(kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]) -> LoadedKernel:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,67 +222,72 @@ def pool(device: int = 0) -> Pool:
     return found
 
 
+# (bytes, the layout of the array that they are for, if it is one) → address, and what keeps that memory alive
+Lend = Callable[[int, Any], tuple[int, object]]
+
+
 class _Lender(threading.local):
-    allocate: Callable[[int, int], tuple[int, object]] | None = None
+    allocate: Lend | None = None
 
 
 _lender = _Lender()
 
 
-@contextmanager
-def lent_by(allocate: Callable[[int, int], tuple[int, object]]) -> Iterator[None]:
+class LentBy:
     """New arrays of this thread take their memory from another library's allocator, inside the with block.
 
     Args:
-        allocate: (bytes, device) → address, and the object that keeps that memory alive. It must be usable in the
-            order of the current stream at once, and after the object is gone the library must reuse it only in that
-            order.
+        allocate: gives memory of the current device. It must be usable in the order of the current stream at once,
+            and after the object that keeps it alive is gone the library must reuse it only in that order.
     """
-    before, _lender.allocate = _lender.allocate, allocate
-    try:
-        yield
-    finally:
-        _lender.allocate = before
+
+    __slots__ = ("_allocate", "_before")
+
+    def __init__(self, allocate: Lend) -> None:
+        self._allocate = allocate
+
+    def __enter__(self) -> None:
+        self._before, _lender.allocate = _lender.allocate, self._allocate
+
+    def __exit__(self, *error: object) -> None:
+        _lender.allocate = self._before
 
 
 class Storage:
-    """One block of device memory; it lives as long as any array that shows a part of it."""
+    """A stretch of device memory that its owner keeps alive; it lives as long as any array that shows a part of it."""
 
-    __slots__ = ("_block", "_others", "_owner", "_pool", "device_index", "nbytes", "pointer", "stream")
-    _owner: object
+    __slots__ = ("device_index", "lent_as", "nbytes", "owner", "pointer", "stream")
+
+    def __init__(
+        self, pointer: int, nbytes: int, device_index: int, stream: int, owner: object, lent_as: Any = None
+    ) -> None:
+        """nbytes may be 0 where nobody will ask for it; lent_as: the layout that the owner has, if it is an array."""
+        self.pointer, self.nbytes, self.device_index, self.stream = pointer, nbytes, device_index, stream
+        self.owner, self.lent_as = owner, lent_as
+        if nbytes and driver.get().watches_memory:
+            driver.get().note_use(pointer, nbytes, fresh=False)
+
+    def record_stream(self, stream: int) -> None:
+        """This stream uses the memory too. When it is reused is the owner's affair."""
+
+
+class _PoolStorage(Storage):
+    """A block of the device's pool, without another owner."""
+
+    __slots__ = ("_block", "_others", "_pool")
 
     def __init__(self, nbytes: int, device_index: int, stream: int) -> None:
         self.nbytes, self.device_index, self.stream = nbytes, device_index, stream
+        self.owner = self.lent_as = None
         self._others: tuple[int, ...] = ()
         self._block: Block | None = None
-        self._owner = None
-        if _lender.allocate is not None:
-            self.pointer, self._owner = _lender.allocate(nbytes, device_index)
-            if driver.get().watches_memory:
-                driver.get().note_use(self.pointer, nbytes, fresh=False)
-            return
         self._pool = found = _active.get(device_index) or pool(device_index)
         self._block = block = found.allocate(nbytes, stream)
         self.pointer = block.pointer
 
-    @classmethod
-    def foreign(cls, pointer: int, nbytes: int, device_index: int, stream: int, owner: object) -> Storage:
-        """Memory that someone else allocated and that owner keeps alive."""
-        storage = cls.__new__(cls)
-        storage.nbytes, storage.device_index, storage.stream, storage.pointer = nbytes, device_index, stream, pointer
-        storage._others, storage._owner, storage._block = (), owner, None
-        if driver.get().watches_memory:
-            driver.get().note_use(pointer, nbytes, fresh=False)
-        return storage
-
-    @property
-    def owner(self) -> object:
-        """What keeps the memory alive where it is someone else's, else None."""
-        return self._owner
-
     def __del__(self) -> None:
         block = self._block
-        if block is None:  # not ours, or there was no memory
+        if block is None:  # there was no memory
             return
         if self._others:
             self._pool.returned_shared.append((block, self._others))
@@ -294,6 +298,15 @@ class Storage:
         """This stream uses the memory too: it is reused only after what the stream has been given by then."""
         if stream != self.stream and stream not in self._others:
             self._others = (*self._others, stream)
+
+
+def allocate(nbytes: int, device_index: int, stream: int, layout: Any = None) -> Storage:
+    """New memory, in the order of a stream; for an array of this layout, if it is for one. Raises: OutOfMemoryError."""
+    lend = _lender.allocate
+    if lend is None:
+        return _PoolStorage(nbytes, device_index, stream)
+    pointer, owner = lend(nbytes, layout)
+    return Storage(pointer, nbytes, device_index, stream, owner, layout)
 
 
 # --- page-locked host memory ------------------------------------------------------------------------------------------

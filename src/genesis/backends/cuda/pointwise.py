@@ -13,9 +13,10 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, launch, streams
-from genesis.backends.cuda.array import DeviceArray, Storage
+from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.driver import LoadedKernel
 from genesis.backends.cuda.kernels.pointwise import COMPUTE, pointwise_kernel, pointwise_strided_kernel
+from genesis.backends.cuda.memory import allocate
 from genesis.dtypes import DType
 from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides, numel
 
@@ -64,7 +65,7 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
     if plan is None:
         plan = _plans[tuple(key)] = _plan(op, operands, None, dtype, floats_only)
     stream = streams.current_handle(plan.device)
-    out = DeviceArray(Storage(plan.num_bytes, plan.device, stream), plan.shape, plan.strides, 0, plan.dtype)
+    out = DeviceArray(allocate(plan.num_bytes, plan.device, stream), plan.shape, plan.strides, 0, plan.dtype)
     if plan.number is not None:
         values = _converted(operands, values, plan.number)
     if plan.run is not None:

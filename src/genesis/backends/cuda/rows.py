@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda import array
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.storage import copy
 from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, equivalent
@@ -14,10 +14,14 @@ from genesis.shapes import channels_last_strides, equivalent
 
 def channels_last(x: Any) -> Any:
     """x, or a copy of it in NHWC; None stays None."""
-    if x is None:
-        return None
-    strides = channels_last_strides(x.shape)
-    return x if equivalent(x.shape, x.strides, strides) else copy(x, strides)
+    if x is None or _is_channels_last(x._layout or x.layout):
+        return x
+    return copy(x, channels_last_strides(x.shape))
+
+
+@functools.cache
+def _is_channels_last(layout: Layout) -> bool:
+    return equivalent(layout.shape, layout.strides, channels_last_strides(layout.shape))
 
 
 def dense(x: Any) -> Any:
@@ -25,9 +29,24 @@ def dense(x: Any) -> Any:
     return x if x is None or x.strides == (1,) else copy(x, (1,))
 
 
-def like(x: DeviceArray | None) -> DeviceArray | None:
-    """A new array of x's shape, dtype and order; None stays None."""
-    return None if x is None else array.empty(x.shape, x.dtype, x.device_index, x.strides)
+def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
+    """Their layouts; None stays None."""
+    return tuple([None if x is None else x._layout or x.layout for x in arrays])
+
+
+def fresh(layout: Layout) -> Layout:
+    """That of new arrays in the same shape, dtype and order."""
+    return layout_of(layout.shape, layout.dtype, layout.device_index, layout.strides)
+
+
+def new(layout: Layout | None, stream: int) -> DeviceArray | None:
+    """A new array of a layout; None stays None."""
+    return None if layout is None else layout.new(stream)
+
+
+def address(x: DeviceArray | None) -> int:
+    """Of the first element; 0 for None."""
+    return 0 if x is None else x.data_pointer
 
 
 def statistics_dtype(dtype: DType) -> DType:

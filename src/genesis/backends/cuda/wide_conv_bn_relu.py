@@ -5,13 +5,16 @@ The convolution's output is never written: kernels/wide_conv_bn_relu.py says how
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from genesis import dtypes
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import array, driver, tiles
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import driver, streams, tiles
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import wide_conv_bn_relu as kernels
-from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.rows import channels_last, like
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.rows import address, channels_last, fresh, layouts, new
 from genesis.backends.cuda.storage import copy
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides
@@ -26,6 +29,10 @@ _FORWARD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
 _PRODUCTS = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
 _INPUT_GRAD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
 _GRAM_PARTS, _FORWARD_PROGRAMS, _PRODUCTS_PROGRAMS = 4, 8, 6
+
+_Results = tuple[DeviceArray | None, ...]
+_plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
+driver.forget_on_switch(_plans.clear)
 
 
 def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, groups: int) -> bool:
@@ -43,9 +50,23 @@ def forward(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
     residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
-) -> tuple[DeviceArray | None, ...]:  # fmt: skip
+) -> _Results:  # fmt: skip
     """As conv_bn_relu; in the convolution's output's place: the input's mean, and the weight times its covariance."""
-    x, weight, residual = channels_last(input), _matrix(weight), channels_last(residual)
+    arrays = (
+        channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, channels_last(residual),
+    )  # fmt: skip
+    key: tuple[Any, ...] = (*layouts(*arrays), float(eps), activation)
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan_forward(*key)
+    return run(*arrays, momentum)
+
+
+def _plan_forward(
+    x: Layout, weight: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
+    running_mean: Layout | None, running_var: Layout | None, residual: Layout | None, eps: float,
+    activation: str | None,
+) -> Callable[..., _Results]:  # fmt: skip
     num_images, num_inputs, *size = x.shape
     num_outputs, device = weight.shape[0], x.device_index
     num_rows = x.size // num_inputs
@@ -53,94 +74,163 @@ def forward(
     block_c = max(tiles.power_of_2(num_inputs), 16)
 
     parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
-    partial = array.empty((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-    launch(kernels._gram_kernel, (parts,), partial, x, num_rows, num_inputs, BLOCK_C=block_c, **_GRAM)
-    gram = _join(partial)
-    state = array.empty((1 + num_outputs, num_inputs), dtypes.float32, device)
-    mean, inverse_std = (array.empty((num_outputs,), dtypes.float32, device) for _ in range(2))
-    launch(
-        kernels._wide_statistics_kernel, (-(-num_outputs // 16),), mean, inverse_std, running_mean, running_var,
-        state, gram, x, weight, bias, *sizes, float(momentum), float(eps),
+    partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
+    add_gram = prepare_raw(
+        kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
+    )
+    gram, join = _joining(partial)
+    state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
+    statistic = layout_of((num_outputs,), dtypes.float32, device)
+    find_statistics = prepare_raw(
+        kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
+        (statistic, statistic, running_mean, running_var, state, gram, x, weight, bias, 0.0), *sizes, eps,
         PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16, BLOCK_C=block_c,
     )  # fmt: skip
 
     shape = (num_images, num_outputs, *size)
     channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
-    y = array.empty(shape, x.dtype, device, channel_stride_one)
-    passed = None
+    y, bits = layout_of(shape, x.dtype, device, channel_stride_one), None
     if activation is not None:
-        passed = array.empty((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
+        bits = layout_of((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
     tile = _fitted(_FORWARD, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
-    launch(
-        kernels._wide_forward_kernel, (walks * blocks,), y, passed, x, weight, residual, state, inverse_std, gamma,
-        beta, *sizes, RELU=activation == "relu", BLOCK_C=block_c, **tile,
+    normalize = prepare_raw(
+        kernels._wide_forward_kernel, device, (walks * blocks,),
+        (y, bits, x, weight, residual, state, statistic, gamma, beta), *sizes, RELU=activation == "relu",
+        BLOCK_C=block_c, **tile,
     )  # fmt: skip
-    return y, mean, inverse_std, state, passed
+
+    def run(
+        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
+        beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
+        residual: DeviceArray | None, momentum: float,
+    ) -> _Results:  # fmt: skip
+        stream = streams.current_handle(device)
+        pieces, products = partial.new(stream), gram.new(stream)
+        add_gram(stream, pieces.data_pointer, x.data_pointer)
+        join(stream, products.data_pointer, pieces.data_pointer)
+        mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
+        find_statistics(
+            stream, mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var),
+            kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer, address(bias), momentum,
+        )  # fmt: skip
+        result, passed = y.new(stream), new(bits, stream)
+        normalize(
+            stream, result.data_pointer, address(passed), x.data_pointer, weight.data_pointer, address(residual),
+            kept.data_pointer, inverse_std.data_pointer, address(gamma), address(beta),
+        )  # fmt: skip
+        return result, mean, inverse_std, kept, passed
+
+    return run
 
 
 def backward(
     grad: DeviceArray, input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, inverse_std: DeviceArray, state: DeviceArray, passed: DeviceArray | None,
     needs: tuple[bool, ...],
-) -> tuple[DeviceArray | None, ...]:  # fmt: skip
-    needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    x, matrix = channels_last(input), _matrix(weight)
+) -> _Results:  # fmt: skip
+    arrays = (grad, channels_last(input), _matrix(weight), bias, gamma, beta, inverse_std, state, passed)
+    key: tuple[Any, ...] = (*layouts(*arrays), weight.shape, *needs)
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan_backward(*key)
+    return run(*arrays)
+
+
+def _plan_backward(
+    grad: Layout, x: Layout, matrix: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
+    inverse_std: Layout, state: Layout, passed: Layout | None, weight_shape: Shape, needs_input: bool,
+    needs_weight: bool, needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
+) -> Callable[..., _Results]:  # fmt: skip
     num_inputs, num_outputs, device = x.shape[1], matrix.shape[0], x.device_index
     num_rows = x.size // num_inputs
     sizes = (num_rows, num_inputs, num_outputs)
     block_c = max(tiles.power_of_2(num_inputs), 16)
 
-    grad_residual = like(grad) if needs_residual else None
+    grad_residual = fresh(grad) if needs_residual else None
     tile = _fitted(_PRODUCTS, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
-    partial = array.empty((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
-    launch(
-        kernels._wide_products_kernel, (parts, blocks), partial, grad_residual, grad, passed, x, state, *sizes,
-        BLOCK_C=block_c, **tile,
+    partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
+    multiply = prepare_raw(
+        kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),
+        *sizes, BLOCK_C=block_c, **tile,
     )  # fmt: skip
-    if grad_residual is not None:  # it is the gradient before the activation
-        grad, passed = grad_residual, None
-    products = _join(partial)
+    products, join = _joining(partial)
 
-    scaled = like(matrix)
-    slope, average = (array.empty((num_outputs,), dtypes.float32, device) for _ in range(2))
-    grad_weight = array.empty(weight.shape, weight.dtype, device) if needs_weight else None
-    grad_bias = like(bias) if needs_bias else None
-    grad_gamma = like(gamma) if needs_gamma else None
-    grad_beta = like(beta) if needs_beta else None
-    launch(
-        kernels._wide_parameter_grads_kernel, (-(-num_outputs // 16),), grad_weight, grad_gamma, grad_beta, grad_bias,
-        scaled, slope, average, products, state, matrix, inverse_std, gamma, *sizes, BLOCK_K=16, BLOCK_C=block_c,
+    slope = layout_of((num_outputs,), dtypes.float32, device)
+    grad_weight = layout_of(weight_shape, matrix.dtype, device) if needs_weight else None
+    grad_bias, grad_gamma, grad_beta = (
+        layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
+        for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
+    )
+    scaled = fresh(matrix)
+    find_parameter_grads = prepare_raw(
+        kernels._wide_parameter_grads_kernel, device, (-(-num_outputs // 16),),
+        (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, slope, slope, products, state, matrix, inverse_std,
+         gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c,
     )  # fmt: skip
-    grad_input = None
     if needs_input:
-        projection = array.empty((num_inputs, num_inputs), x.dtype, device)
-        constant = array.empty((num_inputs,), dtypes.float32, device)
-        launch(
-            kernels._projection_kernel, (-(-num_inputs // 16),), projection, constant, matrix, slope, average,
+        projection = layout_of((num_inputs, num_inputs), x.dtype, device)
+        constant = layout_of((num_inputs,), dtypes.float32, device)
+        project = prepare_raw(
+            kernels._projection_kernel, device, (-(-num_inputs // 16),), (projection, constant, matrix, slope, slope),
             num_inputs, num_outputs, BLOCK_K=128, BLOCK_I=16, BLOCK_C=block_c,
         )  # fmt: skip
-        grad_input = like(x)
+        grad_input = fresh(x)
+        # The residual's gradient is the gradient before the activation.
+        sources = (grad, passed) if grad_residual is None else (grad_residual, None)
         tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-        launch(
-            kernels._wide_input_grad_kernel, (-(-num_rows // tile["BLOCK_M"]),), grad_input, grad, passed, x, state,
-            scaled, projection, constant, *sizes, BLOCK_C=block_c, **tile,
+        find_input_grad = prepare_raw(
+            kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
+            (grad_input, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
         )  # fmt: skip
-    return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
+
+    def run(
+        grad: DeviceArray, x: DeviceArray, matrix: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
+        beta: DeviceArray | None, inverse_std: DeviceArray, state: DeviceArray, passed: DeviceArray | None,
+    ) -> _Results:  # fmt: skip
+        stream = streams.current_handle(device)
+        out_residual, pieces, sums = new(grad_residual, stream), partial.new(stream), products.new(stream)
+        multiply(
+            stream, pieces.data_pointer, address(out_residual), grad.data_pointer, address(passed), x.data_pointer,
+            state.data_pointer,
+        )  # fmt: skip
+        join(stream, sums.data_pointer, pieces.data_pointer)
+        taps, slopes, averages = scaled.new(stream), slope.new(stream), slope.new(stream)
+        outputs = new(grad_weight, stream), new(grad_gamma, stream), new(grad_beta, stream), new(grad_bias, stream)
+        find_parameter_grads(
+            stream, *map(address, outputs), taps.data_pointer, slopes.data_pointer, averages.data_pointer,
+            sums.data_pointer, state.data_pointer, matrix.data_pointer, inverse_std.data_pointer, address(gamma),
+        )  # fmt: skip
+        out_input = None
+        if needs_input:
+            through, shift, out_input = projection.new(stream), constant.new(stream), grad_input.new(stream)
+            project(
+                stream, through.data_pointer, shift.data_pointer, matrix.data_pointer, slopes.data_pointer,
+                averages.data_pointer,
+            )  # fmt: skip
+            source = grad if out_residual is None else out_residual
+            find_input_grad(
+                stream, out_input.data_pointer, source.data_pointer, address(passed), x.data_pointer,
+                state.data_pointer, taps.data_pointer, through.data_pointer, shift.data_pointer,
+            )  # fmt: skip
+        out_weight, out_gamma, out_beta, out_bias = outputs
+        return out_input, out_weight, out_bias, out_gamma, out_beta, out_residual
+
+    return run
 
 
-def _join(partial: DeviceArray) -> DeviceArray:
-    """The sum over the first dimension."""
+def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
+    """The layout of the sum over the first dimension, and what computes it: (stream, its address, partial's)."""
     num_parts, *shape = partial.shape
-    out = array.empty(tuple(shape), partial.dtype, partial.device_index)
-    launch(
-        kernels._join_parts_kernel, (-(-out.size // 32),), out, partial, num_parts, out.size,
+    out = layout_of(tuple(shape), partial.dtype, partial.device_index)
+    join = prepare_raw(
+        kernels._join_parts_kernel, partial.device_index, (-(-out.size // 32),), (out, partial), num_parts, out.size,
         PARTS=tiles.power_of_2(num_parts), BLOCK=32,
     )  # fmt: skip
-    return out
+    return out, join
 
 
 def _num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:

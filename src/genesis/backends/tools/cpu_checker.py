@@ -115,7 +115,7 @@ def _norm_backward(cpu: Backend, op: str, *args: Any) -> Any:
 
 def _conv_bn_relu_backward(cpu: Backend, op: str, grad: Any, input: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     """From a convolution's output of the CPU's own; where the ReLU let through is taken over."""
-    gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest
+    gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest[:14]
     conv_output = cpu.conv_forward(input, weight, bias, *options[1:])
     if activation is not None:
         passed = _passed(cpu, conv_output, mean, inverse_std, gamma, beta, passed)

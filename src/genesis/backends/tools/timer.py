@@ -85,7 +85,7 @@ def _conv_bn_relu(input: Any, weight: Any, *args: Any) -> int:
 
 
 def _conv_bn_relu_backward(grad: Any, input: Any, weight: Any, *args: Any) -> int:
-    needs_input, needs_weight, *_ = args[-1]
+    needs_input, needs_weight, *_ = args[13]
     return (needs_input + needs_weight) * _per_output(grad) * math.prod(weight.shape)
 
 

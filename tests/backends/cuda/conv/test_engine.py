@@ -1,11 +1,10 @@
-"""What the engine promises: accuracy in all ranges of float32, little host time, a quick start from the store."""
+"""What the engine promises: accuracy in all ranges of float32, a quick start from the store."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 from torch.nn import functional as F
 
 import genesis
-from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import plans
@@ -33,9 +31,16 @@ NAMED = {
 BOUND = 3e-7
 
 FIRST_CONVOLUTION = """
-import sys, time
+import sys
 from genesis import backends, dtypes
-from genesis.backends.cuda.conv import plans
+from genesis.backends.cuda.conv import plans, tuner
+
+def counted(owner, name):
+    calls, function = [], getattr(owner, name)
+    setattr(owner, name, lambda *args: (calls.append(name), function(*args))[1])
+    return calls
+
+tuned, built = counted(tuner, "tune"), counted(plans.Plan, "use")
 cuda = backends.get("cuda")
 shape, taps = (32, 64, 28, 28), (64, 64, 3, 3)
 order = lambda s: (s[1] * s[2] * s[3], 1, s[1] * s[3], s[1])
@@ -43,11 +48,9 @@ x, w = (cuda.copy(cuda.full(s, 0.5, dtypes.BY_NAME[sys.argv[1]]), order(s)) for 
 if sys.argv[2] == "tune":
     session = plans.Session(60)
     plans.begin(session)
-cuda.synchronize()
-began = time.perf_counter()
 cuda.conv_forward(x, w, None, (1, 1), (1, 1), (1, 1), 1)
 cuda.synchronize()
-print((time.perf_counter() - began) * 1e3, *[plan.origin for plan in plans.all_plans()])
+print(len(tuned), len(built), *[plan.origin for plan in plans.all_plans()])
 """
 
 
@@ -75,6 +78,7 @@ def test_named_cases(cuda: Backend, put: Put, get: Get, name: str) -> None:
 
 
 @pytest.mark.gpu
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 @pytest.mark.parametrize(
     "scales", [(1e-30, 1.0), (1e-30, 1e30), (1e30, 1e-3), (1e-20, 1e-15), (1e15, 1e15), (1.0, 1.0)]
 )
@@ -84,7 +88,6 @@ def test_never_worse_than_pytorch(gpu: Backend, scales: tuple[float, float]) -> 
     x = channels_last(torch.randn(4, 64, 14, 14)) * scales[0]
     w = channels_last(torch.randn(64, 64, 3, 3)) * scales[1]
     expected = F.conv2d(x.double(), w.double(), padding=1)
-    torch.backends.cudnn.allow_tf32 = False
     theirs = F.conv2d(x.cuda(), w.cuda(), padding=1).cpu()
     ours = get(gpu.conv_forward(put(x), put(w), None, (1, 1), (1, 1), (1, 1), 1))
     assert distance(ours, expected) <= distance(theirs, expected)
@@ -113,34 +116,16 @@ def test_denormals(cuda: Backend, put: Put, get: Get) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
-def test_host_cost(gpu: Backend, dtype: dtypes.DType) -> None:
-    order = (64 * 49, 1, 64 * 7, 64)
-    x = gpu.copy(gpu.full((4, 64, 7, 7), 0.0, dtype), order)
-    w = gpu.copy(gpu.full((64, 64, 1, 1), 0.0, dtype), (64, 1, 64, 64))
-    best = float("inf")
-    for _ in range(8):
-        gpu.synchronize()
-        began = time.perf_counter()
-        for _ in range(100):  # no more than the device's queue holds
-            gpu.conv_forward(x, w, None, (1, 1), (0, 0), (1, 1), 1)
-        best = min(best, (time.perf_counter() - began) / 100)
-    assert best <= 12e-6
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_first_convolution_from_the_store(tmp_path: Path, dtype: str) -> None:
+def test_the_first_convolution_from_the_store_is_not_tuned_again(tmp_path: Path, dtype: str) -> None:
     environment = {**os.environ, "GENESIS_CACHE_DIR": str(tmp_path)}
 
     def process(mode: str) -> list[str]:
         command = [sys.executable, "-c", FIRST_CONVOLUTION, dtype, mode]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
-    assert process("tune")[1:] == [plans.TUNED]
-    milliseconds, *origins = process("use")
-    assert origins == [plans.STORED]
-    assert float(milliseconds) < 50
+    assert process("tune") == ["1", "1", plans.TUNED]
+    assert process("use") == ["0", "1", plans.STORED]  # nothing is measured, and only what won is built
 
 
 def test_gradients_follow_the_precision_of_their_forward(simulated: Backend, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.driver import KernelError
-from genesis.backends.cuda.memory import Storage
+from genesis.backends.cuda.memory import allocate
 from genesis.shapes import channels_last_strides
 
 Put = Callable[[Any], Any]
@@ -95,7 +95,7 @@ def expected(problem: ConvProblem, operands: list[torch.Tensor | None]) -> torch
 def run(cuda: Backend, candidate: Candidate, problem: ConvProblem, operands: list[DeviceArray | None]) -> DeviceArray:
     out: DeviceArray = cuda.empty(problem.result_shape, channels_last_strides(problem.result_shape), problem.dtype)
     num_bytes = candidate.workspace(problem)
-    workspace = Storage(num_bytes, 0, 0) if num_bytes else None
+    workspace = allocate(num_bytes, 0, 0) if num_bytes else None
     addresses = [0 if each is None else each.data_pointer for each in operands]
     candidate.prepare(problem)(0, out.data_pointer, *addresses, 0 if workspace is None else workspace.pointer)
     return out

@@ -266,3 +266,16 @@ def test_debug_tells_of_each_plan(fakes: FakeFamily, capsys: pytest.CaptureFixtu
     with override(debug=1):
         plans.plan(PROBLEM)
     assert capsys.readouterr().err == f"genesis: {PROBLEM}: fake/guess (guessed)\n"
+
+
+def test_operands_that_must_be_copied_are_planned_once(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ConvProblem] = []
+    plan = plans.plan
+    monkeypatch.setattr(plans, "plan", lambda problem: (asked.append(problem), plan(problem))[1])
+    x = simulated.full((1, 3, 5, 5), 1.0, dtypes.float32)
+    weight = simulated.full((2, 3, 3, 3), 1.0, dtypes.float32)  # both NCHW
+    plans.forget()
+    for _ in range(3):
+        y = simulated.conv_forward(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
+    assert len(asked) == 1
+    assert (simulated.to_cpu(y) == 27).all()

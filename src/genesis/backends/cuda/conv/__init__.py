@@ -13,6 +13,7 @@ the ConvProblem and asks for its plan.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ from genesis.backends.contract import Pair
 from genesis.backends.cuda.array import DeviceArray, empty
 from genesis.backends.cuda.conv import plans
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.rows import channels_last, dense
 from genesis.backends.cuda.storage import copy
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
-from genesis.shapes import Shape, channels_last_strides, equivalent, numel
+from genesis.shapes import Shape, channels_last_strides, numel
 
 
 def conv_forward(
@@ -78,7 +80,8 @@ def conv_prepacked(
     )  # fmt: skip
 
 
-_calls: dict[tuple[Any, ...], plans.Plan] = {}  # of operands that are as the candidates want them
+_Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], DeviceArray]
+_calls: dict[tuple[Any, ...], _Call] = {}
 plans.when_choosing_anew(_calls.clear)
 
 
@@ -95,16 +98,13 @@ def _run(
         None if residual is None else residual.layout, activation, input_shape, weight_shape, stride, padding,
         dilation, groups, get_float32_precision(),
     )  # fmt: skip
-    plan = _calls.get(key)
-    if plan is not None:
-        return plan(first, second, bias, residual)
+    call = _calls.get(key)
+    if call is not None:
+        return call(first, second, bias, residual)
     if not first.dtype.is_floating_point:
         raise NotImplementedError(f"{_OPS[direction]} has no cuda implementation for {first.dtype.name}")
-    given = (first, second, bias, residual)
-    first, second = _channels_last(first), _channels_last(second)
-    bias = bias if bias is None or bias.strides == (1,) else copy(bias, (1,))
-    residual = None if residual is None else _channels_last(residual)
-    there = [operand for operand in (first, second, bias, residual) if operand is not None]
+    operands = _ordered(first, second, bias, residual)
+    there = [operand for operand in operands if operand is not None]
     bits = 16
     for operand in there:
         bits |= operand.data_pointer
@@ -118,11 +118,11 @@ def _run(
         shape = problem.result_shape
         return empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
     plan = plans.plan(problem)
-    if all(before is after for before, after in zip(given, (first, second, bias, residual), strict=True)):
-        _calls[key] = plan
-    return plan(first, second, bias, residual)
+    as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
+    _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
+    return plan(*operands)
 
 
-def _channels_last(x: DeviceArray) -> DeviceArray:
-    strides = channels_last_strides(x.shape)
-    return x if equivalent(x.shape, x.strides, strides) else copy(x, strides)
+def _ordered(first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None) -> Any:
+    """The operands as the candidates want them, in copies where they are not."""
+    return channels_last(first), channels_last(second), dense(bias), channels_last(residual)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray, empty
+from genesis.backends.cuda.array import DeviceArray, layout_of
 from genesis.backends.cuda.conv import families, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
@@ -23,10 +23,10 @@ from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.backends.cuda.conv.tuner import Outcome
 from genesis.backends.cuda.driver import KernelError, cudnn
-from genesis.backends.cuda.memory import Storage
+from genesis.backends.cuda.memory import allocate
 from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
-from genesis.shapes import channels_last_strides, numel
+from genesis.shapes import channels_last_strides
 
 STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
 
@@ -34,20 +34,15 @@ STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
 class Plan:
     """One problem and the candidate that computes it, ready to launch."""
 
-    __slots__ = (
-        "_device", "_dtype", "_layout", "_num_bytes", "_ready", "_shape", "_strides", "candidate", "origin", "problem",
-    )  # fmt: skip
+    __slots__ = ("_layout", "_ready", "candidate", "origin", "problem")
 
     def __init__(self, problem: ConvProblem) -> None:
         self.problem = problem
         self.origin = GUESSED
         self.candidate: Candidate | None = None
         self._ready: tuple[Launch, int] | None = None
-        self._device, self._dtype = problem.device, problem.dtype
-        self._shape = problem.result_shape
-        self._strides = channels_last_strides(self._shape)
-        self._num_bytes = numel(self._shape) * self._dtype.itemsize
-        self._layout = empty(self._shape, self._dtype, self._device, self._strides).layout
+        shape = problem.result_shape
+        self._layout = layout_of(shape, problem.dtype, problem.device, channels_last_strides(shape))
 
     def use(self, candidate: Candidate, origin: str) -> None:
         """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
@@ -67,15 +62,14 @@ class Plan:
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
     ) -> DeviceArray:
         """The result for these operands, in the problem's layout; on the current stream."""
-        device = self._device
+        device = self._layout.device_index
         stream = streams.current_handle(device)
-        out = DeviceArray(Storage(self._num_bytes, device, stream), self._shape, self._strides, 0, self._dtype)
-        out._layout = self._layout
+        out = self._layout.new(stream)
         launch, num_bytes = self._ready  # type: ignore[misc]
         workspace = None
         if num_bytes:
             try:
-                workspace = Storage(num_bytes, device, stream)
+                workspace = allocate(num_bytes, device, stream)
             except OutOfMemoryError:
                 _use_smaller(self, num_bytes)
                 return self(first, second, bias, residual)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from genesis.errors import CheckpointError, describe
+from genesis.files import replaced
 
 _APPLICATION = 0x67656E73  # tells our files from others'
 _FORMAT = 1
@@ -100,17 +101,11 @@ class Store:
 
     def export(self, path: str | os.PathLike[str]) -> int:
         """Write all entries to a file that can go with a model; how many they are."""
-        entries, target = self.all(), Path(path)
-        temporary = target.with_name(f"{target.name}.{os.getpid()}.part")
-        temporary.unlink(missing_ok=True)
-        try:
-            with contextlib.closing(_connect(temporary)) as connection:
-                _create(connection, self.platform)
-                for problem, entry in entries.items():
-                    _insert(connection, problem, entry)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        entries = self.all()
+        with replaced(path, make_folder=False) as temporary, contextlib.closing(_connect(temporary)) as connection:
+            _create(connection, self.platform)
+            for problem, entry in entries.items():
+                _insert(connection, problem, entry)
         return len(entries)
 
     def take(self, path: str | os.PathLike[str]) -> int:

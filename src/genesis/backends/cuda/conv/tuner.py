@@ -54,8 +54,6 @@ class Outcome:
     milliseconds: float
     error: float  # relative L2 distance from float64
     workspace: int
-    num_measured: int
-    num_refused: int  # did not build, or gave a wrong result
     complete: bool  # False: the time was up before the last candidate
 
     @property
@@ -95,26 +93,22 @@ def tune(
         bench = _Bench(problem)
         choice = list(families.candidates(problem))
         timed: list[Timed] = []
-        refused = done = 0
+        done = 0
         for candidate in choice:
             if time.monotonic() >= deadline and timed:
                 break
             best = min((each.milliseconds for each in timed), default=math.inf)
             milliseconds = bench.milliseconds(candidate, workspace_limit, best)
             done += 1
-            if milliseconds is None:
-                refused += 1
-            else:
+            if milliseconds is not None:  # it was built
                 timed.append(Timed(candidate, milliseconds))
             if progress is not None:
                 progress(problem, done, len(choice))
         for candidate, milliseconds in _ranked(bench, timed, workspace_limit):
             error = bench.error(candidate)
             if error <= error_bound(problem):
-                complete, measured = done == len(choice), len(timed)
                 workspace = candidate.workspace(problem)
-                return Outcome(problem, candidate, milliseconds, error, workspace, measured, refused, complete)
-            refused += 1
+                return Outcome(problem, candidate, milliseconds, error, workspace, complete=done == len(choice))
     except OutOfMemoryError:
         memory.pool(problem.device).empty_cache()
     return None
@@ -193,7 +187,7 @@ class _Bench:
     def _run(self, candidate: Candidate, launch: Launch) -> None:
         device, num_bytes = self._problem.device, candidate.workspace(self._problem)
         stream = streams.current_handle(device)
-        workspace = memory.Storage(num_bytes, device, stream) if num_bytes else None
+        workspace = memory.allocate(num_bytes, device, stream) if num_bytes else None
         launch(
             stream, self._out.data_pointer, self._first.data_pointer, self._second.data_pointer,
             0 if self._bias is None else self._bias.data_pointer,

@@ -334,12 +334,8 @@ class CudaKernel:
         self._function = function if isinstance(function, cu.CUfunction) else cu.CUfunction(function)
         self._threads = 32 * metadata.num_warps
         kinds = list(_flat(types))
-        used = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
-        self._select: Callable[[Sequence[Any]], Sequence[Any]] | None = None
-        if len(used) == 1:
-            self._select = lambda values: (values[used[0]],)
-        elif len(used) < len(kinds):
-            self._select = operator.itemgetter(*used) if used else lambda values: ()
+        self._used = used = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
+        self._select = None if len(used) == len(kinds) else _selection(used)
         self._formats = [FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
         self._packer = struct.Struct("<" + "".join(self._formats))
         self._num_slots = len(used) + 2  # Triton adds two scratch pointers
@@ -376,7 +372,9 @@ class CudaKernel:
         driver, device, name, note, function = self._driver, self._device, self.name, self._note, self._function
         x, y, z = grid
         threads, shared, num_slots = self._threads, self._metadata.shared, self._num_slots
-        packer = struct.Struct("<" + "".join(self._formats[:num_leading]))
+        given = [i for i in self._used if i < num_leading]
+        select = None if len(given) == num_leading else _selection(given)
+        packer = struct.Struct("<" + "".join(self._formats[: len(given)]))
         everything = (*[0] * num_leading, *rest)
         selected = everything if self._select is None else self._select(everything)
         blocks: list[Arguments] = []  # each with the rest in its place
@@ -384,22 +382,23 @@ class CudaKernel:
 
         def run(stream: int, *leading: Any) -> None:
             driver.activate(device)
+            values = leading if select is None else select(leading)
             try:
                 block = blocks.pop()
             except IndexError:
                 block = Arguments(num_slots)
                 pack_arguments(self._packer, block.memory, selected)
             try:
-                pack_into(block.memory, 0, *leading)
+                pack_into(block.memory, 0, *values)
             except OverflowError:
-                pack_arguments(packer, block.memory, leading)
+                pack_arguments(packer, block.memory, values)
             result = launch_kernel(function, x, y, z, threads, 1, 1, shared, STREAMS[stream], block.address, 0)
             if result[0] is not _SUCCESS:
                 driver.check(device, result, f"launch {name}")
             blocks.append(block)
             note(name)
             if driver.watch_launches:
-                driver.launched(device, name, grid, stream, (*leading, *rest))
+                driver.launched(device, name, grid, stream, (*values, *rest))
 
         return run
 
@@ -437,6 +436,13 @@ def _flat(values: Iterable[Any]) -> Iterable[Any]:
             yield from _flat(value)
         else:
             yield value
+
+
+def _selection(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """The values at these places."""
+    if len(places) == 1:
+        return lambda values: (values[places[0]],)
+    return operator.itemgetter(*places) if places else lambda values: ()
 
 
 def _plain(value: Any) -> Any:

@@ -55,7 +55,7 @@ class LoadedKernel(Protocol):
         """values: one per parameter that is no tl.constexpr, tuples flattened; constants among them are skipped."""
 
     def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
-        """run(stream, *leading): launch with the first num_leading values, none of them a constant, before the rest.
+        """run(stream, *leading): launch with the first num_leading values before the rest; constants are skipped.
 
         For launches that are repeated: what does not change is packed once.
         """

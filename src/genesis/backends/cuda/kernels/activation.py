@@ -18,12 +18,12 @@ def _logistic(x):
 
 @triton.jit
 def _relu_kernel(x):
-    return tl.where(x < 0, x * 0, x)  # NaN stays NaN
+    return tl.where(x < 0, 0, x)  # NaN stays NaN
 
 
 @triton.jit
 def _relu_backward_kernel(grad, y):
-    return tl.where(y > 0, grad, grad * 0)  # d = 1 where y > 0
+    return tl.where(y <= 0, 0, grad)  # d = 1 where y > 0, and for NaN
 
 
 @triton.jit
@@ -110,7 +110,8 @@ def _silu_backward_kernel(grad, x):
 @triton.jit
 def _softplus_kernel(x, beta, threshold):
     scaled = x * beta
-    return tl.where(scaled > threshold, x, libdevice.div_rn(libdevice.log1p(libdevice.exp(scaled)), beta + scaled * 0))
+    smooth = libdevice.div_rn(libdevice.log1p(libdevice.exp(scaled)), tl.zeros_like(scaled) + beta)
+    return tl.where(scaled > threshold, x, smooth)
 
 
 @triton.jit
@@ -121,18 +122,18 @@ def _softplus_backward_kernel(grad, x, beta, threshold):
 
 @triton.jit
 def _clip_to_unit(x):
-    x = tl.where(x < 0.0, x * 0.0, x)
-    return tl.where(x > 1.0, x * 0.0 + 1.0, x)
+    x = tl.where(x < 0.0, 0.0, x)
+    return tl.where(x > 1.0, 1.0, x)
 
 
 @triton.jit
 def _hardsigmoid_kernel(x):
-    return _clip_to_unit(libdevice.div_rn(x + 3.0, x * 0.0 + 6.0))
+    return _clip_to_unit(libdevice.div_rn(x + 3.0, tl.zeros_like(x) + 6.0))
 
 
 @triton.jit
 def _hardsigmoid_backward_kernel(grad, x):
-    return tl.where((x > -3.0) & (x < 3.0), grad * (1.0 / 6.0), grad * 0)  # d = 1/6 inside
+    return tl.where((x > -3.0) & (x < 3.0), grad * (1.0 / 6.0), 0)  # d = 1/6 inside
 
 
 @triton.jit
@@ -143,7 +144,7 @@ def _hardswish_kernel(x):
 @triton.jit
 def _hardswish_backward_kernel(grad, x):
     inside = grad * (x * (1.0 / 3.0) + 0.5)  # d = 0 | x/3 + 1/2 | 1
-    return tl.where(x <= -3.0, grad * 0, tl.where(x < 3.0, inside, grad))
+    return tl.where(x <= -3.0, 0, tl.where(x < 3.0, inside, grad))
 
 
 @triton.jit

@@ -53,7 +53,7 @@ def _finish(result, channels, channel_mask, bias_ptr, residual_ptr, residual_off
     if residual_ptr is not None:
         result += tl.load(residual_ptr + residual_offsets, mask=mask, other=0).to(result.dtype)
     if RELU:
-        result = tl.where(result < 0, result * 0, result)  # NaN stays NaN
+        result = tl.where(result < 0, 0, result)  # NaN stays NaN
     return result
 
 

@@ -113,8 +113,8 @@ def _store_training_statistics(
 
 @triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
 def _training_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, partial_ptr, x_ptr, num_rows, num_parts, num_channels,
-    momentum, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, partial_ptr, x_ptr, momentum, num_rows, num_parts,
+    num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics."""
     parts = tl.arange(0, PARTS)
@@ -183,7 +183,7 @@ def _normalize_kernel(
         positive = tl.where(inside, y, 0)
         tl.store(passed_ptr + places, _pack_positive(positive, BLOCK_M, BLOCK_N), mask=there)
     if RELU:
-        y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
+        y = tl.where(y < 0, 0, y)  # NaN stays NaN
     tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -309,7 +309,7 @@ def _specimens(dtype):
     return [
         Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),
         Specimen(
-            _training_statistics_kernel, (wide, wide, wide, wide, wide, dtype, 3000, 100, 64, 0.1, 1e-5),
+            _training_statistics_kernel, (wide, wide, wide, wide, wide, dtype, 0.1, 3000, 100, 64, 1e-5),
             {**parts, "BLOCK_M": 16},
         ),
         Specimen(_running_statistics_kernel, (wide, wide, wide, wide, 64, 1e-5), {"BLOCK": 64}),

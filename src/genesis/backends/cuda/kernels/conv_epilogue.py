@@ -2,9 +2,8 @@
 
 A kernel calls, on its float32 tile (pixels, channels):
 
-    result = _affine(result, channels, channel_mask, scale_ptr, bias_ptr)     · scale per channel, + bias or shift
-    _store_sums(…)                                                            Σ, Σ² per channel, for batch norm
-    result = _activated(result, residual, RELU)                               + residual, ReLU
+    result = _biased(result, channels, channel_mask, bias_ptr)
+    result = _activated(result, residual, RELU)
 """
 
 import triton
@@ -15,31 +14,11 @@ from genesis.backends.cuda.launch import Specimen
 
 
 @triton.jit
-def _affine(result, channels, channel_mask, scale_ptr, bias_ptr):
-    """result · scale + bias, each (channels) or None."""
-    if scale_ptr is not None:
-        result *= tl.load(scale_ptr + channels, mask=channel_mask, other=0).to(result.dtype)[None, :]
+def _biased(result, channels, channel_mask, bias_ptr):
+    """result + bias; bias: (channels) or None."""
     if bias_ptr is not None:
         result += tl.load(bias_ptr + channels, mask=channel_mask, other=0).to(result.dtype)[None, :]
     return result
-
-
-@triton.jit
-def _store_sums(sums_ptr, pivot_ptr, result, tile, num_tiles, channels, num_channels, pixel_mask):
-    """sums (2, tiles, channels), float32: of result − pivot and of its square over the tile's pixels.
-
-    pivot: (channels) or None, a value near the mean: E[x²] − E[x]² loses digits where the mean is large. Nothing
-    happens where sums_ptr is None.
-    """
-    if sums_ptr is not None:
-        channel_mask = channels < num_channels
-        if pivot_ptr is not None:
-            result -= tl.load(pivot_ptr + channels, mask=channel_mask, other=0)[None, :]
-        result = tl.where(pixel_mask[:, None], result, 0)
-        place = tile.to(tl.int64) * num_channels + channels
-        tl.store(sums_ptr + place, tl.sum(result, axis=0), mask=channel_mask)
-        square_place = place + num_tiles.to(tl.int64) * num_channels
-        tl.store(sums_ptr + square_place, tl.sum(result * result, axis=0), mask=channel_mask)
 
 
 @triton.jit
@@ -48,7 +27,7 @@ def _activated(result, residual, RELU: tl.constexpr):
     if residual is not None:
         result += residual.to(result.dtype)
     if RELU:
-        result = tl.where(result < 0, result * 0, result)  # NaN stays NaN
+        result = tl.where(result < 0, 0, result)  # NaN stays NaN
     return result
 
 

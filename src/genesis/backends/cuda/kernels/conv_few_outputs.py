@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.kernels.conv_epilogue import _activated, _affine
+from genesis.backends.cuda.kernels.conv_epilogue import _activated, _biased
 from genesis.backends.cuda.launch import Specimen
 
 _SIZES = ["num_pixels", "out_size", "size", "stride", "padding", "dilation", "pixels_per_split"]
@@ -65,7 +65,7 @@ def _few_outputs_kernel(
             mask = output_mask[:, None] & channel_mask[None, :]
             weights = tl.load(weight_ptr + offsets[:, None] + channels[None, :], mask=mask, other=0).to(tl.float32)
             total += values[:, None, :] * weights[None, :, :]
-    result = _affine(tl.sum(total, axis=2), outputs, output_mask, None, bias_ptr)
+    result = _biased(tl.sum(total, axis=2), outputs, output_mask, bias_ptr)
     places = pixels.to(tl.int64)[:, None] * OUTPUTS + outputs[None, :]
     mask = pixel_mask[:, None] & output_mask[None, :]
     residual = None
@@ -114,7 +114,7 @@ def _few_outputs_input_grad_kernel(
             place = (output * (TAPS_Y * TAPS_X) + tap) * num_inputs
             weights = tl.load(weight_ptr + place + channels, mask=channel_mask, other=0).to(tl.float32)
             total += grads[:, None] * weights[None, :]
-    result = _affine(total, channels, channel_mask, None, bias_ptr)
+    result = _biased(total, channels, channel_mask, bias_ptr)
     places = pixels.to(tl.int64)[:, None] * num_inputs + channels[None, :]
     mask = pixel_mask[:, None] & channel_mask[None, :]
     tl.store(out_ptr + places, result.to(out_ptr.dtype.element_ty), mask=mask)

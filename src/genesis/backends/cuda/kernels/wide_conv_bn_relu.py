@@ -82,7 +82,7 @@ def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexp
 @triton.jit(do_not_specialize=[*_SIZES, "momentum", "eps"])
 def _wide_statistics_kernel(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr, bias_ptr,
-    num_rows, num_inputs, num_outputs, momentum, eps,
+    momentum, num_rows, num_inputs, num_outputs, eps,
     PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """state (1 + K, C): the input's mean, and below it V = W·Cov(x); from them the statistics of the output."""
@@ -150,7 +150,7 @@ def _wide_forward_kernel(
             places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
             tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
         if RELU:
-            y = tl.where(y < 0, y * 0, y)  # NaN stays NaN
+            y = tl.where(y < 0, 0, y)  # NaN stays NaN
         tl.store(y_ptr + rows[:, None] * num_outputs + outputs[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -286,7 +286,7 @@ def _specimens():
         Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
         Specimen(
-            _wide_statistics_kernel, (*(wide,) * 6, short, short, wide, *sizes, 0.1, 1e-5),
+            _wide_statistics_kernel, (*(wide,) * 6, short, short, wide, 0.1, *sizes, 1e-5),
             {**small, "PRECISION": "bf16x6"},
         ),
         Specimen(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from genesis.files import replaced
 
 _MAGIC = b"genesis-kernel-1"
 
@@ -42,15 +41,8 @@ def read(path: Path) -> Entry | None:
 def write(path: Path, entry: Entry) -> None:
     """Replace the file at once. Raises: OSError."""
     body = json.dumps({"names": entry.names, "key": entry.key}).encode() + b"\n" + entry.cubin
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with replaced(path) as temporary:
         temporary.write_bytes(_first_line(body) + b"\n" + body)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _first_line(body: bytes) -> bytes:

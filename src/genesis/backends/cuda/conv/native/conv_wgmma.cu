@@ -2,17 +2,17 @@
 //
 //   out (pixels x outputs) = sum over taps and channels of input (pixels x channels) * weight (outputs x channels)
 //
-// The copy engine gathers the pixels that a tap meets (im2col mode: padding, strides and dilation are its business). The
-// input's gradient is the same sum over the gradient, for each residue of the position modulo the stride.
+// The copy engine gathers the pixels that a tap meets (im2col mode: padding, strides and dilation are its business).
+// The input's gradient is the same sum over the gradient, for each residue of the position modulo the stride.
 //
 // SPLIT: float32. Weights come as float16 parts (kernels/conv_split.py); the input is split here, in registers, with a
-// scale per pixel and 64 channels, so that small pixels beside large ones keep their digits. Three products per term, the
-// small ones first, in chains of 64 terms that are added up in float32: tensor cores cut off where they should round,
-// which long chains would show. (Ootomo & Yokota 2022, arXiv:2203.03341.)
+// scale per pixel and 64 channels, so that small pixels beside large ones keep their digits. Three products per term,
+// the small ones first, in chains of 64 terms that are added up in float32: tensor cores cut off where they should
+// round, which long chains would show. (Ootomo & Yokota 2022, arXiv:2203.03341.)
 // Else: operands of 16 bits, one chain.
 //
-// Macros: BN columns of a tile; STAGES tiles on the way; CONSUMERS warpgroups of 64 rows; SPLIT; PINGPONG: they take turns;
-// KIND "f16" | "bf16".
+// Macros: BN columns of a tile; STAGES tiles on the way; CONSUMERS warpgroups of 64 rows; SPLIT; PINGPONG: they take
+// turns; KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
@@ -65,26 +65,14 @@ struct Unit {
   }
 };
 
-// Which of the stages is next, and the parity of its barriers in this round.
-struct Turn {
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ __forceinline__ void produce(
-    u32 base, u32 full, u32 empty, int units, int steps, int chunks, const TensorMap* input_map, const TensorMap* high_map,
-    const TensorMap* low_map, const Geometry& g) {
+    u32 base, u32 full, u32 empty, int units, int steps, int chunks, const TensorMap* input_map,
+    const TensorMap* high_map, const TensorMap* low_map, const Geometry& g) {
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, steps, g);
-    const int j = unit.row % g.out_width, rest = unit.row / g.out_width, i = rest % g.out_height, image = rest / g.out_height;
+    const int j = unit.row % g.out_width, rest = unit.row / g.out_width;
+    const int i = rest % g.out_height, image = rest / g.out_height;
     const int x = g.low_x + j * g.step_x, y = g.low_y + i * g.step_y;
     int chunk = unit.first % chunks, tap = unit.first / chunks, tap_x = tap % g.taps_x, tap_y = tap / g.taps_x;
     for (int step = unit.first; step < unit.last; ++step) {
@@ -113,8 +101,8 @@ __device__ __forceinline__ void produce(
 
 // The tile's sums to memory, through shared memory: a warp writes four rows of 32 columns at a time, whole lines.
 __device__ __forceinline__ void store(
-    const float (&sum)[BN / 2], const Unit& unit, int rows, int local, u32 staging, void* out, const float* weight_inverse,
-    const void* bias, const void* residual, const Geometry& g) {
+    const float (&sum)[BN / 2], const Unit& unit, int rows, int local, u32 staging, void* out,
+    const float* weight_inverse, const void* bias, const void* residual, const Geometry& g) {
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool whole = g.num_splits == 1;
   long long place[4];
@@ -246,7 +234,8 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
 #pragma unroll
       for (int part = 0; part < BN / CHAIN; ++part) {
         const bool is_last = part == BN / CHAIN - 1;
-        const u64 high = descriptor(weight + part * CHAIN * 128), low = descriptor(weight + WEIGHT_BYTES / 2 + part * CHAIN * 128);
+        const u64 high = descriptor(weight + part * CHAIN * 128);
+        const u64 low = descriptor(weight + WEIGHT_BYTES / 2 + part * CHAIN * 128);
         float chain[CHAIN / 2];
         wgmma_fence();
         wgmma<false>(chain, a.low[0], high);

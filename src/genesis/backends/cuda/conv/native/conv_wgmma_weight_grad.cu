@@ -2,8 +2,8 @@
 //
 //   out (outputs x taps x inputs) = sum over pixels of grad (pixels x outputs) * input (pixels at the tap x inputs)
 //
-// One warpgroup loads both operands, 64 pixels at a time. One turns the input's tile into float16 parts in its place, with
-// one scale; the others each take 64 outputs of the gradient, split them in registers with a scale per output, and
+// One warpgroup loads both operands, 64 pixels at a time. One turns the input's tile into float16 parts in its place,
+// with one scale; the others each take 64 outputs of the gradient, split them in registers with a scale per output, and
 // multiply (see conv_wgmma.cu). Programs stay and take units: a tile, a tap, and a part of the pixels.
 //
 // Macros: BN input channels of a tile; STAGES tiles on the way.
@@ -45,31 +45,22 @@ struct Unit {
   }
 };
 
-struct Turn {
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ __forceinline__ void produce(
-    u32 base, u32 full, u32 empty, int units, const TensorMap* grad_map, const TensorMap* input_map, const Geometry& g) {
+    u32 base, u32 full, u32 empty, int units, const TensorMap* grad_map, const TensorMap* input_map,
+    const Geometry& g) {
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
     const int right = unit.tap % g.taps_x * g.spread_x, down = unit.tap / g.taps_x * g.spread_y;
     for (int step = unit.first; step < unit.last; ++step) {
       const u32 barrier = full + 8 * turn.stage, grad = base + turn.stage * STAGE_BYTES, input = grad + GRAD_BYTES;
-      const int m = step * BK, j = m % g.out_width, rest = m / g.out_width, i = rest % g.out_height, image = rest / g.out_height;
+      const int m = step * BK, j = m % g.out_width, rest = m / g.out_width;
+      const int i = rest % g.out_height, image = rest / g.out_height;
       barrier_wait(empty + 8 * turn.stage, turn.parity ^ 1);
       barrier_expect(barrier, STAGE_BYTES);
 #pragma unroll
-      for (int part = 0; part < BM / 32; ++part) load_box(grad + part * LINE_BLOCK, grad_map, barrier, unit.row + 32 * part, m, 0);
+      for (int part = 0; part < BM / 32; ++part)
+        load_box(grad + part * LINE_BLOCK, grad_map, barrier, unit.row + 32 * part, m, 0);
 #pragma unroll
       for (int part = 0; part < BN / 32; ++part)
         load_pixels(input + part * LINE_BLOCK, input_map, barrier, unit.column + 32 * part, g.low_x + j * g.step_x,
@@ -79,9 +70,16 @@ __device__ __forceinline__ void produce(
   }
 }
 
-// The input's tile, 64 pixels of BN float32, becomes its high and its low part: blocks of 64 channels, a line per pixel.
+__device__ __forceinline__ void store_16_bytes(u32 place, const u32 (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+    ::"r"(place), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+// The input's tile, 64 pixels of BN float32, becomes its high and its low part: blocks of 64 channels, a line per
+// pixel.
 // factor[stage]: 2^SHIFT / scale.
-__device__ __forceinline__ void convert(u32 base, u32 full, u32 ready, int units, float* largest, float* factor, const Geometry& g) {
+__device__ __forceinline__ void convert(
+    u32 base, u32 full, u32 ready, int units, float* largest, float* factor, const Geometry& g) {
   const int thread = threadIdx.x % 128, pixel = thread % 64, half = thread / 64;
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
@@ -126,8 +124,8 @@ __device__ __forceinline__ void convert(u32 base, u32 full, u32 ready, int units
 #pragma unroll
           for (int e = 0; e < 4; ++e) split_rare_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
         const u32 place = input + channel / 64 * LINE_BLOCK + pixel * 128 + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(high[0]), "r"(high[1]), "r"(high[2]), "r"(high[3]) : "memory");
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place + INPUT_BYTES / 2), "r"(low[0]), "r"(low[1]), "r"(low[2]), "r"(low[3]) : "memory");
+        store_16_bytes(place, high);
+        store_16_bytes(place + INPUT_BYTES / 2, low);
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       barrier_arrive(ready + 8 * turn.stage);
@@ -184,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int pixel = i / 2 * 16 + 2 * quad + e % 2 + e / 2 * 8;
-            const u32 place = grad + row / 32 * LINE_BLOCK + pixel * 128 + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
+            const u32 line = grad + row / 32 * LINE_BLOCK + pixel * 128;
+            const u32 place = line + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
             asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x[e]) : "r"(place) : "memory");
           }
           v[i] = make_float4(x[0], x[1], x[2], x[3]);
@@ -193,7 +192,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
         a.split(v);
         barrier_wait(ready + 8 * turn.stage, turn.parity);
         const float input_factor = factor[turn.stage];
-        const u64 high = transposed_descriptor(input, LINE_BLOCK), low = transposed_descriptor(input + INPUT_BYTES / 2, LINE_BLOCK);
+        const u64 high = transposed_descriptor(input, LINE_BLOCK);
+        const u64 low = transposed_descriptor(input + INPUT_BYTES / 2, LINE_BLOCK);
         float chain[BN / 2];
         asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
         wgmma_fence();
@@ -222,7 +222,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) conv_wgmma_weight_grad(
 #pragma unroll
         for (int i = 0; i < BN / 8; ++i) {
           const int column = unit.column + 8 * i + 2 * quad;
-          if (column < g.num_inputs) *(float2*)(line + column) = make_float2(sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]);
+          if (column >= g.num_inputs) continue;
+          *(float2*)(line + column) = make_float2(sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]);
         }
       }
     }

@@ -22,9 +22,23 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
 }
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
-    "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}\n"
+    "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+    "@p bra DONE;\nbra AGAIN;\nDONE:\n}\n"
     ::"r"(barrier), "r"(parity) : "memory");
 }
+
+// Which of the STAGES tiles on the way is next, and the parity of its barriers in this round.
+struct Turn {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
 
 // Pixels from (image, row, column) on, in the map's order and steps, each shifted by a tap's offset; some channels.
 __device__ __forceinline__ void load_pixels(

@@ -4,8 +4,9 @@
 typedef unsigned int u32;
 
 #define FULL_WARP 0xFFFFFFFFu
-// Weights come scaled to about 2^15 (kernels/conv_split.py); sums are kept 2^8 times as large as those of weights of about
-// 1, so that sums of denormal numbers keep their digits with weights up to 2^8, and large numbers do not overflow.
+// Weights come scaled to about 2^15 (kernels/conv_split.py); sums are kept 2^8 times as large as those of weights of
+// about 1, so that sums of denormal numbers keep their digits with weights up to 2^8, and large numbers do not
+// overflow.
 #define SHIFT 7
 
 __device__ __forceinline__ u32 pack(float low, float high) {
@@ -15,15 +16,18 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 }
 
 __device__ __forceinline__ void unpack(u32 v, float& low, float& high) {
-  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}\n" : "=f"(low), "=f"(high) : "r"(v));
+  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}\n" : "=f"(low), "=f"(high)
+      : "r"(v));
 }
 // 2 ** e, e from -149 on
 __device__ __forceinline__ float power_of_2(int e) {
   return __int_as_float(e >= -126 ? (e + 127) << 23 : 1 << (e + 149));
 }
+__device__ __forceinline__ float sign(float v) { return v > 0.f ? 1.f : v < 0.f ? -1.f : 0.f; }
 __device__ __forceinline__ bool is_finite(float v) { return fabsf(v) < __int_as_float(0x7F800000); }
 
-// 64 terms of two rows: v[2 * j + row], j-th group of 16; to the parts that the products take, and 2^-SHIFT / scale per row.
+// 64 terms of two rows: v[2 * j + row], j-th group of 16; to the parts that the products take, and 2^-SHIFT / scale per
+// row.
 struct Fragments {
   u32 high[4][4], low[4][4];
   float inverse[2];
@@ -64,8 +68,8 @@ struct Fragments {
     }
   }
 
-  // Rows with infinities, which the scale leaves out and which stand in low with +-1 in high, or with nothing but numbers
-  // so small that their scale is no float32.
+  // Rows with infinities, which the scale leaves out and which stand in low with +-1 in high, or with nothing but
+  // numbers so small that their scale is no float32.
   __device__ __forceinline__ void split_rare(const float4 (&v)[8]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -94,7 +98,7 @@ struct Fragments {
             unpack(pack(x[i], 0.f), high_part[i], unused);
             x[i] -= high_part[i];
           } else {
-            high_part[i] = x[i] > 0.f ? 1.f : x[i] < 0.f ? -1.f : 0.f;
+            high_part[i] = sign(x[i]);
           }
         }
         high[j][r] = pack(high_part[0], high_part[1]);
@@ -121,7 +125,7 @@ __device__ __forceinline__ void split_rare_pair(float x, float y, float scale, u
   float h0, h1;
   split_pair(is_finite(x) ? x : 0.f, is_finite(y) ? y : 0.f, scale, high, low);
   unpack(high, h0, h1);
-  high = pack(is_finite(x) ? h0 : x > 0.f ? 1.f : x < 0.f ? -1.f : 0.f, is_finite(y) ? h1 : y > 0.f ? 1.f : y < 0.f ? -1.f : 0.f);
+  high = pack(is_finite(x) ? h0 : sign(x), is_finite(y) ? h1 : sign(y));
   unpack(low, h0, h1);
   low = pack(is_finite(x) ? h0 : x, is_finite(y) ? h1 : y);
 }

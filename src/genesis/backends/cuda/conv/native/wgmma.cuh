@@ -1,9 +1,8 @@
 // One asynchronous product of a warpgroup: d (64 x N, float32) = a (64 x 16) * b (16 x N) + d, or without d.
 //
-// a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost (TRANSPOSED: b with its
-// columns innermost). Fragments: thread t of
-// 128 holds rows 16 (t / 32) + t % 32 / 4 and 8 below; of d columns 8 i + 2 (t % 4) and the next, in d[4 i], d[4 i + 1]
-// for the first row, d[4 i + 2], d[4 i + 3] for the second.
+// a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost (TRANSPOSED: b with
+// its columns innermost). Fragments: thread t of 128 holds rows 16 (t / 32) + t % 32 / 4 and 8 below; of d columns 8 i
+// + 2 (t % 4) and the next, in d[4 i], d[4 i + 1] for the first row, d[4 i + 2], d[4 i + 3] for the second.
 // Source: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions". KIND: "f16" or "bf16".
 #pragma once
 
@@ -84,7 +83,9 @@ __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
 template <int N>
 __device__ __forceinline__ void keep(float (&d)[N]) {
 #pragma unroll

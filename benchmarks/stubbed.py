@@ -1,0 +1,79 @@
+"""The CUDA backend with launches that do nothing: what calls cost on the host, on machines without a GPU.
+
+PyTorch's tensors are in host memory and are taken for tensors of the device, on its default stream.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from cuda.bindings import driver as cu
+
+import genesis
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import cuda_driver
+from genesis.backends.cuda.driver.native_kernel import NativeKernel
+from genesis.backends.cuda.simulated import SimulatedDriver
+from genesis.cuda import arguments
+from genesis.cuda.arguments import Operand
+from genesis.cuda.kernel import Kernel
+from genesis.torch import bridge, modules, ops, tensors
+
+_DONE = (cu.CUresult.CUDA_SUCCESS,)
+
+
+class StubbedDriver(SimulatedDriver):
+    """The simulated device, but kernels are packed as for a GPU, and launching them does nothing."""
+
+    watches_memory = False
+    watch_launches = False
+
+    def load_kernel(self, device: int, kernel: Any, signature: Any) -> Any:
+        types_ = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
+        metadata = types.SimpleNamespace(num_warps=4, num_ctas=1, shared=0, global_scratch_size=0)
+        function = cu.CUfunction(0)
+        return cuda_driver.CudaKernel(self, device, kernel.__name__, function, types_, metadata)  # type: ignore[arg-type]
+
+    def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
+        return result[1]
+
+    def activate(self, device: int) -> None:
+        pass
+
+    def recorder(self, device: int) -> Callable[[str], None]:
+        return lambda name: None
+
+
+class _HostTensors(tensors.TorchTensors):
+    """PyTorch's tensors, wherever they are, as those of device 0."""
+
+    def device_of(self, tensor: Any) -> int | None:
+        return 0
+
+    current_stream = staticmethod(lambda device: 0)
+
+    def describe(self, tensor: Any) -> Operand:
+        return super().describe(tensor)._replace(device=0)
+
+
+class _StubbedKernel(Kernel):
+    """A user's kernel of which nothing is compiled."""
+
+    def _load(self, device: int) -> Any:
+        slots = [kind.slot for kind in self._kinds]  # type: ignore[union-attr]
+        return NativeKernel(driver.get(), device, cu.CUfunction(0), self.name, slots)
+
+
+def install() -> None:
+    """From now on "cuda" is the stubbed device."""
+    cu.cuLaunchKernel = lambda *args: _DONE
+    cu.cuFuncGetAttribute = lambda *args: (*_DONE, 1024)
+    driver._drivers["simulated"] = StubbedDriver()
+    genesis.settings.settings.cuda = "simulated"
+    for module in (modules, ops):
+        module.call = bridge.call_cuda
+    arguments._frameworks[torch.Tensor] = _HostTensors()
+    genesis.cuda.modules.Kernel = _StubbedKernel

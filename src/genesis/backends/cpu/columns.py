@@ -1,0 +1,50 @@
+"""The gradient of a convolution's weight as one matrix product, for few pixels and many channels.
+
+    grad_weight[k, (r, s, c)] = Σ_{n,p,q} grad[(n, p, q), k] · columns[(n, p, q), (r, s, c)]
+
+A column holds what the kernel sees from one pixel of the output. The product comes out in the order that a
+channels-last weight has in memory, whereas oneDNN's own kernel gives blocks of it, which are reordered, and that
+copied: of a weight that is larger than the columns, this takes as long as the sums themselves.
+
+Source: Chellapilla, Puri & Simard 2006, "High performance convolutional neural networks for document processing".
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional
+from torch import Tensor
+
+from genesis.backends.contract import Pair, Shape
+
+
+def pays(grad: Tensor, weight_shape: Shape, groups: int) -> bool:
+    """Whether the columns are smaller than the weight, of a kernel that is not 1×1."""
+    num_images, _, height, width = grad.shape
+    out_channels, _, *kernel = weight_shape
+    is_plain = grad.dtype is torch.float32 and groups == 1 and math.prod(kernel) > 1
+    return is_plain and num_images * height * width <= out_channels
+
+
+def weight_grad(
+    grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
+) -> Tensor:
+    """grad (N, K, P, Q) and input (N, C, H, W), channels last in memory; the result (K, C, R, S) is so too."""
+    rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1])
+    product = rows.t() @ _columns(input, grad.shape, weight_shape, stride, padding, dilation)
+    out_channels, in_channels, *kernel = weight_shape
+    return product.view(out_channels, *kernel, in_channels).permute(0, 3, 1, 2)
+
+
+def _columns(
+    input: Tensor, output_shape: Shape, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
+) -> Tensor:
+    """(N · P · Q, R · S · C)"""
+    top, left = padding
+    images = torch.nn.functional.pad(input.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
+    image, row, column, channel = images.stride()
+    pixels, column_shape = (output_shape[0], *output_shape[2:]), (*weight_shape[2:], weight_shape[1])
+    steps = (image, row * stride[0], column * stride[1], row * dilation[0], column * dilation[1], channel)
+    return images.as_strided((*pixels, *column_shape), steps).reshape(math.prod(pixels), math.prod(column_shape))

@@ -1,1 +1,0 @@
-"""What `genesis demo` is made of: the photograph, the crops, the training, the progress, the picture of the result."""

@@ -46,13 +46,9 @@ def attention(
     lead, num_queries = query.shape[:-2], query.shape[-2]
     y = array.empty((*lead, num_queries, value.shape[-1]), query.dtype, query.device_index)
     logsumexp = array.empty((*lead, num_queries), _wide(query), query.device_index)
-    faster = None
-    if mask is None:
-        faster = attention_cudnn.faster(_attention, query, key, value, is_causal, scale)
-    if faster is None:
-        _attention(y, logsumexp, query, key, value, mask, is_causal, scale)
-    else:
-        faster(y, logsumexp, query, key, value)
+    operands = (y, logsumexp, query, key, value)
+    if mask is not None or not attention_cudnn.attend(_attention, *operands, is_causal, scale):
+        _attention(*operands, mask, is_causal, scale)
     return y, logsumexp
 
 

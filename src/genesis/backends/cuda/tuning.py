@@ -11,11 +11,19 @@ _REPEATS, _ROUNDS = 4, 3
 
 
 def fastest(ways: Sequence[Callable[[], None]], device: int) -> int:
-    """The index of the quickest; 0, untried, where there is no choice or where the device is simulated."""
-    if len(ways) == 1 or driver.get().name == "simulated":
+    """The index of the quickest; 0, untried, where there is no choice or nothing can be measured."""
+    if len(ways) == 1:
         return 0
-    times = [_milliseconds(way, device) for way in ways]
+    times = milliseconds(ways, device)
     return times.index(min(times))
+
+
+def milliseconds(ways: Sequence[Callable[[], None]], device: int) -> list[float]:
+    """How long each takes; 0, untried, where the device is simulated or its work is being captured."""
+    here = driver.get()
+    if here.name == "simulated" or here.is_capturing(device, streams.current_handle(device)):
+        return [0.0] * len(ways)
+    return [_milliseconds(way, device) for way in ways]
 
 
 def _milliseconds(way: Callable[[], None], device: int) -> float:

@@ -11,7 +11,8 @@ import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -66,6 +67,16 @@ def installed() -> str:
         except metadata.PackageNotFoundError:
             continue
     return f"cuDNN {version()}, frontend {frontend}" if version() else ""
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Whatever cuDNN raises inside the with block is a KernelError: its own exceptions have changed their class from
+    version to version."""
+    try:
+        yield
+    except Exception as error:
+        raise KernelError(f"cuDNN: {error}") from error
 
 
 def data_type(dtype: DType) -> Any:
@@ -151,7 +162,7 @@ class Graph:
         """
         notes = self._module.numerical_note
         modes = self._module.heur_mode
-        try:
+        with reported():
             self.ops.validate()
             self.ops.build_operation_graph()
             self.ops.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
@@ -162,8 +173,6 @@ class Graph:
                 unwanted.append(notes.NONDETERMINISTIC)
             self.ops.deselect_numeric_notes(unwanted)
             return [self.ops.get_plan_name_at_index(i) for i in range(self.ops.get_execution_plan_count())]
-        except Exception as error:  # its own exceptions have changed their class from version to version
-            raise KernelError(f"cuDNN: {error}") from error
 
     def plan_named(self, name: str) -> bool:
         """Ask for the plan of that name only, without the heuristics; False: the frontend cannot put it that way."""
@@ -184,14 +193,13 @@ class Graph:
         """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
         here: Any = driver.get()
         here.activate(self.device)
-        try:
+        with reported():
             self.ops.build_plan_at_index(index)
-        except Exception as error:
-            raise KernelError(f"cuDNN: {error}") from error
 
     def workspace(self, index: int) -> int:
         """Bytes; 0 before build()."""
-        return int(self.ops.get_workspace_size_plan_at_index(index))
+        with reported():
+            return int(self.ops.get_workspace_size_plan_at_index(index))
 
     def runner(self, index: int) -> Callable[..., None]:
         """run(stream, workspace, *addresses): the plan that was built."""
@@ -200,7 +208,8 @@ class Graph:
         packer = struct.Struct(f"<{self._uids}Q")
         table = ctypes.create_string_buffer(packer.size)
         pack, start = packer.pack_into, ctypes.addressof(table)
-        execute = self._execute(index)
+        with reported():
+            execute = self._execute(index)
         lock = threading.Lock()  # a graph has one table of addresses, in the frontend too
         idle: dict[int, list[int]] = {}  # by stream
 

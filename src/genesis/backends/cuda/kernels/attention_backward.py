@@ -9,6 +9,7 @@ of dS is there at a time: ../attention.py says which.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.kernels.attention import _LOG2_E, _admit, _key_range, _matrix, _read
@@ -64,7 +65,7 @@ def _delta_kernel(
     present, batch = queries < num_queries, batch.to(tl.int64)
     logsumexp = tl.load(logsumexp_ptr + batch * num_queries + queries, mask=present, other=0)
     offsets = batch * row_size + queries
-    tl.store(delta_ptr + offsets, tl.sum(grad * y, axis=1), mask=present)
+    tl.store(delta_ptr + offsets, tl.sum(libdevice.mul_rn(grad, y), axis=1), mask=present)
     tl.store(log2sumexp_ptr + offsets, logsumexp * _LOG2_E, mask=present)
 
 

@@ -23,14 +23,16 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, nn, optim
-from genesis.backends.cuda import array, random, storage, streams
+from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
 from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.attention_cudnn import Problem, Way
 from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
+from genesis.backends.cuda.driver import cudnn
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
 from tests.cuda.test_custom_op import square
@@ -77,6 +79,22 @@ def attend_in_16_bits() -> None:
             results.append([x.detach().cpu().to(genesis.float32) for x in (y, *(x.grad for x in qkv))])
         for expected, result in zip(*results, strict=True):
             assert ((result - expected).norm() / expected.norm()).item() < 0.02
+
+
+def attend_by_cudnn() -> None:
+    """What cuDNN is compared by finds no difference between equal results; then cuDNN itself, where it is installed."""
+    x = storage.cast(random.randn((2, 2, 261, 64), 0), dtypes.bfloat16)
+    problem = Problem(0, x.dtype, *[((2, 2, 261, 64), x.strides)] * 3, True, 0.1)
+
+    def ours(*arrays: DeviceArray) -> None:
+        attention._attention(*arrays, None, True, 0.1)
+
+    results, expected = (attention_cudnn._results(x, x) for _ in range(2))
+    ours(*expected, x, x, x)
+    assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
+    way = attention_cudnn.suggested(problem)
+    assert way is None or attention_cudnn._error(way, (*results, x, x, x), expected) < 2**-6
+    assert (way is not None) is cudnn.is_available()
 
 
 def infer_with_packed_weights() -> None:
@@ -151,6 +169,7 @@ STEPS: dict[str, Callable[[], None]] = {
         draw_numbers,
         step_optimizers,
         attend_in_16_bits,
+        attend_by_cudnn,
         infer_with_packed_weights,
         launch_kernels_of_users,
         convolve_with_own_kernels,

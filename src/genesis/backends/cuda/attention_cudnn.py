@@ -15,13 +15,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, elementwise, random, reduction, storage, streams, tuning
+from genesis.backends.cuda import array, driver, random, storage, streams, tuning
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import platform
 from genesis.backends.cuda.conv.store import Entry
 from genesis.backends.cuda.driver import KernelError, cudnn
 from genesis.backends.cuda.driver.debug import show_choice
+from genesis.backends.cuda.kernels.attention_cudnn import _distance_kernel
+from genesis.backends.cuda.launch import launch
 from genesis.backends.cuda.pointwise import collapse, reach
+from genesis.backends.cuda.tiles import power_of_2
 from genesis.dtypes import DType
 from genesis.errors import OutOfMemoryError
 from genesis.shapes import Shape, contiguous_strides
@@ -31,7 +34,7 @@ Run = Callable[[DeviceArray, DeviceArray, DeviceArray, DeviceArray, DeviceArray]
 _OURS, _CUDNN = "attention/triton", "attention/cudnn/"  # names of ways; that of a plan follows
 _LEAST_OPERATIONS = 2**33  # some 20 µs of a large GPU: for less, building a plan does not pay
 _MOST_PROBLEMS = 64  # that are looked at: a program whose lengths keep changing must not build plans all the time
-_NUM_TRIED = 2  # of cuDNN's plans
+_BLOCK_ROWS = 32
 # How far a row of the result may be from our kernel's, relatively: both round probabilities and result.
 _ROW_BOUND = {dtypes.float16: 2.0**-9, dtypes.bfloat16: 2.0**-6}
 _LOGSUMEXP_BOUND = 2.0**-12  # absolute: as a factor of all probabilities of a row, below what 16 bits show
@@ -189,16 +192,19 @@ def restored(problem: Problem, name: str) -> Run | None:
 def decide(
     ours: Run, problem: Problem, query: DeviceArray, key: DeviceArray, value: DeviceArray
 ) -> tuple[Entry, Run | None]:
-    """The fastest of cuDNN's ways whose result is right; None: ours is faster. Raises: OutOfMemoryError."""
+    """cuDNN's way if its result is right and it is faster; None: ours. Raises: OutOfMemoryError."""
     drawn = [_drawn(x, seed) for seed, x in enumerate((query, key, value))]
     trial, expected = (*_results(query, value), *drawn), _results(query, value)
     ours(*expected, *drawn)
-    found = [(Way(_OURS, ours, 0), 0.0)]
-    found += [(way, error) for way in ways(problem) if math.isfinite(error := _error(way, trial, expected))]
-    times = tuning.milliseconds([functools.partial(way.run, *trial) for way, _ in found], problem.device)
-    fastest = times.index(min(times))
-    way, error = found[fastest]
-    return Entry(way.name, times[fastest] * 1e3, error, way.workspace), way.run if fastest else None
+    way = suggested(problem)
+    error = math.inf if way is None else _error(way, trial, expected)
+    by_ours = functools.partial(ours, *trial)
+    if way is None or math.isinf(error):
+        return Entry(_OURS, tuning.milliseconds([by_ours], problem.device)[0] * 1e3, 0.0, 0), None
+    slow, fast = tuning.milliseconds([by_ours, functools.partial(way.run, *trial)], problem.device)
+    if fast < slow:
+        return Entry(way.name, fast * 1e3, error, way.workspace), way.run
+    return Entry(_OURS, slow * 1e3, 0.0, 0), None
 
 
 def _results(query: DeviceArray, value: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
@@ -223,39 +229,38 @@ def _error(way: Way, trial: tuple[DeviceArray, ...], expected: tuple[DeviceArray
     except KernelError as error:
         show_choice(way.name, str(error))
         return math.inf
-    y, wanted = (storage.cast(x, dtypes.float32) for x in (trial[0], expected[0]))
-    distance, size = (_row_squares(x) for x in (elementwise.sub(y, wanted), wanted))
-    relative = _largest(elementwise.div(distance, size)) ** 0.5
-    absolute = _largest(elementwise.abs(elementwise.sub(trial[1], expected[1])))
-    if relative <= _ROW_BOUND[trial[0].dtype] and absolute <= _LOGSUMEXP_BOUND:  # False for NaN
+    num_rows, value_size = trial[1].size, trial[0].shape[-1]
+    num_blocks = -(-num_rows // _BLOCK_ROWS)
+    largest = array.empty((2, num_blocks), dtypes.float32, device)
+    launch(
+        _distance_kernel, (num_blocks,), largest, trial[0], expected[0], trial[1], expected[1], num_rows,
+        VALUE_SIZE=value_size, BLOCK_M=_BLOCK_ROWS, BLOCK_V=power_of_2(value_size),
+    )  # fmt: skip
+    squares, absolute = storage.to_cpu(largest).max(axis=1).tolist()
+    relative = math.sqrt(squares)
+    if relative <= _ROW_BOUND[trial[0].dtype] and absolute <= _LOGSUMEXP_BOUND:
         return relative
     show_choice(way.name, f"is not right: {relative:.1e} from ours, and {absolute:.1e} in logarithms")
     return math.inf
 
 
-def _row_squares(x: DeviceArray) -> DeviceArray:
-    return reduction.sum(elementwise.mul(x, x), (len(x.shape) - 1,), False)
+def suggested(problem: Problem) -> Way | None:
+    """The first of the ways that cuDNN suggests which can be built; None: it has nothing for the problem.
 
-
-def _largest(x: DeviceArray) -> float:
-    return float(storage.to_cpu(reduction.amax(x, tuple(range(len(x.shape))), False)))
-
-
-def ways(problem: Problem) -> list[Way]:
-    """What cuDNN suggests, the best first; none where it has nothing for the problem."""
-    found: list[Way] = []
+    Each takes half a second to build, and none but the first has been the fastest yet.
+    """
     try:
-        names = _names(_graph(problem))
+        graph = _graph(problem)
+        names = graph.plan_names(tensor_cores=True, deterministic=True)
     except KernelError as error:
         show_choice(str(problem), f"not by cuDNN, {error}")
-        return found
-    for name in list(dict.fromkeys(names))[:_NUM_TRIED]:  # the lists that they are from overlap
+        return None
+    for index, name in enumerate(names):
         try:
-            graph = _graph(problem)  # of its own: each runs the plan that was built last
-            found.append(_way(problem, graph, _names(graph).index(name), name))
+            return _way(problem, graph, index, name)
         except KernelError as error:  # it was deselected, or is not for these sizes
             show_choice(_CUDNN + name, str(error))
-    return found
+    return None
 
 
 def _way(problem: Problem, graph: cudnn.Graph, index: int, name: str) -> Way:
@@ -287,7 +292,3 @@ def _graph(problem: Problem) -> cudnn.Graph:
         shape = (batch, heads, num_queries, 1)
         graph.result(logsumexp, shape, contiguous_strides(shape), dtypes.float32)
     return graph
-
-
-def _names(graph: cudnn.Graph) -> list[str]:
-    return graph.plan_names(tensor_cores=True, deterministic=True)

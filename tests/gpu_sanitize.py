@@ -25,14 +25,13 @@ import genesis.nn.functional as F
 from genesis import amp, dtypes, nn, optim
 from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
 from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.attention_cudnn import Problem, Way
+from genesis.backends.cuda.attention_cudnn import Way
 from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
-from genesis.backends.cuda.driver import cudnn
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
 from tests.cuda.test_custom_op import square
@@ -81,10 +80,9 @@ def attend_in_16_bits() -> None:
             assert ((result - expected).norm() / expected.norm()).item() < 0.02
 
 
-def attend_by_cudnn() -> None:
-    """What cuDNN is compared by finds no difference between equal results; then cuDNN itself, where it is installed."""
-    x = storage.cast(random.randn((2, 2, 261, 64), 0), dtypes.bfloat16)
-    problem = Problem(0, x.dtype, *[((2, 2, 261, 64), x.strides)] * 3, True, 0.1)
+def compare_attentions() -> None:
+    """What cuDNN's attention is compared by, on equal results. (Its kernels are not ours to be checked.)"""
+    x = storage.cast(random.randn((2, 2, 261, 80), 0), dtypes.bfloat16)
 
     def ours(*arrays: DeviceArray) -> None:
         attention._attention(*arrays, None, True, 0.1)
@@ -92,9 +90,6 @@ def attend_by_cudnn() -> None:
     results, expected = (attention_cudnn._results(x, x) for _ in range(2))
     ours(*expected, x, x, x)
     assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
-    way = attention_cudnn.suggested(problem)
-    assert way is None or attention_cudnn._error(way, (*results, x, x, x), expected) < 2**-6
-    assert (way is not None) is cudnn.is_available()
 
 
 def infer_with_packed_weights() -> None:
@@ -169,7 +164,7 @@ STEPS: dict[str, Callable[[], None]] = {
         draw_numbers,
         step_optimizers,
         attend_in_16_bits,
-        attend_by_cudnn,
+        compare_attentions,
         infer_with_packed_weights,
         launch_kernels_of_users,
         convolve_with_own_kernels,

@@ -218,8 +218,8 @@ class Graph:
             handles = idle.get(stream)
             if handles is None:
                 handles = idle[stream] = _idle.setdefault((device, stream), [])
-            handle = _take_handle(device, stream, handles)
             try:
+                handle = _take_handle(device, stream, handles)
                 with lock:
                     pack(table, 0, *addresses)
                     execute(start, addresses, workspace, handle)

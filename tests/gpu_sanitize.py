@@ -24,8 +24,9 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, nn, optim
-from genesis.backends.cuda import array, random, storage, streams
+from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
 from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.attention_cudnn import Way
 from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
@@ -78,6 +79,18 @@ def attend_in_16_bits() -> None:
             results.append([x.detach().cpu().to(genesis.float32) for x in (y, *(x.grad for x in qkv))])
         for expected, result in zip(*results, strict=True):
             assert ((result - expected).norm() / expected.norm()).item() < 0.02
+
+
+def compare_attentions() -> None:
+    """What cuDNN's attention is compared by, on equal results. (Its kernels are not ours to be checked.)"""
+    x = storage.cast(random.randn((2, 2, 261, 80), 0), dtypes.bfloat16)
+
+    def ours(*arrays: DeviceArray) -> None:
+        attention._attention(*arrays, None, True, 0.1)
+
+    results, expected = (attention_cudnn._results(x, x) for _ in range(2))
+    ours(*expected, x, x, x)
+    assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
 
 
 def infer_with_packed_weights() -> None:
@@ -157,6 +170,7 @@ STEPS: dict[str, Callable[[], None]] = {
         draw_numbers,
         step_optimizers,
         attend_in_16_bits,
+        compare_attentions,
         infer_with_packed_weights,
         launch_kernels_of_users,
         convolve_with_own_kernels,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import functools
 import math
 import multiprocessing
 import os
@@ -232,23 +233,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after that time")
     arguments = parser.parse_args()
     seeds = arguments.only or range(arguments.problems)
-    begin = time.monotonic()
+    begin = time.time()
+    check_in_time = functools.partial(_checked, begin + arguments.seconds)
     families_seen: collections.Counter[str] = collections.Counter()
     done = failed = 0
     with ProcessPoolExecutor(arguments.workers, multiprocessing.get_context("spawn"), _begin) as workers:
         list(workers.map(_compile, range(len(_cubins()))))
-        for first in range(0, len(seeds), 50 * _ALIKE):
-            if time.monotonic() - begin > arguments.seconds:
-                break
-            for seed, outcome in workers.map(_checked, seeds[first : first + 50 * _ALIKE], chunksize=_ALIKE):
-                done += 1
-                if isinstance(outcome, str):
-                    failed += 1
-                    print(f"python -m {__spec__.name} --only {seed}   # {outcome}", flush=True)
-                else:
-                    families_seen.update(outcome)
+        for seed, outcome in workers.map(check_in_time, seeds, chunksize=_ALIKE):
+            done += outcome is not None
+            if isinstance(outcome, str):
+                failed += 1
+                print(f"python -m {__spec__.name} --only {seed}   # {outcome}", flush=True)
+            else:
+                families_seen.update(outcome or [])
     counts = ", ".join(f"{name} {count}" for name, count in families_seen.most_common())
-    print(f"{done} problems in {time.monotonic() - begin:.0f} s, {failed} failed; candidates: {counts}")
+    print(f"{done} problems in {time.time() - begin:.0f} s, {failed} failed; candidates: {counts}")
     return int(failed > 0 or done < len(seeds))
 
 
@@ -279,8 +278,10 @@ def _compile(index: int) -> None:
     _cubins()[index]()
 
 
-def _checked(seed: int) -> tuple[int, list[str] | str]:
-    """The seed and what check() gives, or what is wrong."""
+def _checked(deadline: float, seed: int) -> tuple[int, list[str] | str | None]:
+    """The seed and what check() gives, or what is wrong, or None after the deadline."""
+    if time.time() > deadline:
+        return seed, None
     cuda = backends.get("cuda")
     try:
         return seed, check(cuda, *ways(cuda), seed, _LARGEST)

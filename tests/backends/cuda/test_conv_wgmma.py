@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.conv import few_channels, wgmma, wgmma_weight_grad
-from genesis.backends.cuda.conv.candidate import FULL, Candidate
+from genesis.backends.cuda.conv import few_channels, hopper, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv.candidate import ALLOWED, FULL, Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import Wgmma, WgmmaFamily
@@ -153,6 +154,26 @@ def test_splits_keep_sums_short(simulated: Backend) -> None:
     assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [1]
     problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
     assert wgmma._worthwhile_splits(problem, _SHAPE) == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize(("precision", "products"), [("highest", 3), ("high", 1), ("medium", 1)])
+def test_products_follow_the_precision(precision: str, products: int) -> None:
+    asked = dataclasses.replace(PROBLEMS[0], precision=precision)
+    assert hopper.arithmetic(asked) in ALLOWED[precision]
+    for module in (wgmma, wgmma_weight_grad):
+        assert {shape.products for shape in module.shapes(asked)} == {products}
+
+
+def test_short_sums_of_float32_are_left_to_others(simulated: Backend) -> None:
+    """Full precision from 64 terms on; an input's gradient with a stride has fewer at some positions."""
+    short, rounded = (
+        ConvProblem(FORWARD, (1, 32, 8, 8), (32, 32, 1, 1), dtype=dtypes.float32, precision=precision)
+        for precision in ("highest", "high")
+    )
+    assert not hopper.is_accurate(short, wgmma._least_terms(short))
+    assert hopper.is_accurate(rounded, wgmma._least_terms(rounded))
+    strided = ConvProblem(INPUT_GRAD, (1, 16, 8, 8), (24, 16, 3, 3), (2, 2), (1, 1), dtype=dtypes.float32)
+    assert (strided.num_terms, wgmma._least_terms(strided)) == (216, 24)
 
 
 def test_not_without_a_gpu(simulated: Backend) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv.candidate import FULL, TF32
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import Axis
 
@@ -20,6 +21,11 @@ def is_available(device: int) -> bool:
     """Is it a Hopper GPU, and NVRTC there?"""
     here = driver.get()
     return here.name == "cuda" and here.properties(device).compute_capability == 90 and _has_compiler()
+
+
+def arithmetic(problem: ConvProblem) -> str:
+    """Of these kernels: in less than full precision they round to float16, which has as many bits as TF32."""
+    return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
 
 
 def is_accurate(problem: ConvProblem, num_terms: int) -> bool:

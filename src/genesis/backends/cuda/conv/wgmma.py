@@ -16,7 +16,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
-from genesis.backends.cuda.conv.candidate import FULL, TF32, Candidate, Family, Launch
+from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis, input_grad_axes
@@ -89,16 +89,11 @@ class WgmmaFamily(Family):
         if not _is_supported(problem):
             return []
         choice = [
-            Wgmma(shape, splits, arithmetic(problem))
+            Wgmma(shape, splits, hopper.arithmetic(problem))
             for shape in shapes(problem)
             for splits in _worthwhile_splits(problem, shape)
         ]
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
-
-
-def arithmetic(problem: ConvProblem) -> str:
-    """Of these kernels: float16 has as many bits as TF32."""
-    return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
 
 
 class View(NamedTuple):

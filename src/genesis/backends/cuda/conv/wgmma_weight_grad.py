@@ -9,7 +9,7 @@ import struct
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import hopper
-from genesis.backends.cuda.conv.candidate import FULL, TF32, Candidate, Launch
+from genesis.backends.cuda.conv.candidate import FULL, Candidate, Launch
 from genesis.backends.cuda.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis
@@ -74,9 +74,8 @@ def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
     """The candidates for a problem, the best guess first."""
     if not _is_supported(problem):
         return []
-    arithmetic = TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
     choice = [
-        WgmmaWeightGrad(prefix, shape, splits, arithmetic)
+        WgmmaWeightGrad(prefix, shape, splits, hopper.arithmetic(problem))
         for shape in shapes(problem)
         for splits in _worthwhile_splits(problem, shape)
     ]

@@ -154,6 +154,9 @@ def test_splits_keep_sums_short(simulated: Backend) -> None:
     assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [1]
     problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
     assert wgmma._worthwhile_splits(problem, _SHAPE) == [1, 2, 3, 4, 6]
+    problem = dataclasses.replace(problem, dtype=dtypes.bfloat16)
+    assert wgmma._worthwhile_splits(problem, _SHAPE) == [1, 2, 4, 6]  # its sums may be as long as they are
+    assert wgmma._worthwhile_splits(problem, wgmma._PLAIN_SHAPES[0]) == [1, 2, 4, 6]
 
 
 @pytest.mark.parametrize(("precision", "products"), [("highest", 3), ("high", 1), ("medium", 1)])

@@ -232,14 +232,15 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums what
-    keeps each split's short: they are rounded at every step."""
-    if problem.dtype is not dtypes.float32 or len(_axes(problem)) > 1:
+    """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums of
+    float32 what keeps each split's short: they are rounded at every step."""
+    if len(_axes(problem)) > 1:
         return [1]
     processors = driver.get().properties(problem.device).multiprocessor_count
     tiles, steps = _num_tiles(problem, shape), _num_steps(problem)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
-    wanted.add(-(-steps // _MOST_STEPS))
+    if problem.dtype is dtypes.float32:
+        wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]
 
 

@@ -177,11 +177,13 @@ __device__ __forceinline__ void store(
         y.z = y.z < 0.f ? 0.f : y.z;
         y.w = y.w < 0.f ? 0.f : y.w;
       }
-#if SPLIT
-      *(float4*)((float*)out + place[q] + n) = y;
-#else
-      *(uint2*)((u16*)out + place[q] + n) = make_uint2(pack_result(y.x, y.y), pack_result(y.z, y.w));
+#if !SPLIT
+      if (whole) {
+        *(uint2*)((u16*)out + place[q] + n) = make_uint2(pack_result(y.x, y.y), pack_result(y.z, y.w));
+        continue;
+      }
 #endif
+      *(float4*)((float*)out + place[q] + n) = y;
     }
   }
 }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from genesis.backends.cuda import driver, reduction
+from genesis.backends.cuda import array, driver, reduction
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import softmax as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE

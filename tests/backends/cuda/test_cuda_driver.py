@@ -46,7 +46,7 @@ class Recorder:
         self._streams = _Streams()
         self.launched: list[str] = []
         self.calls: list[Call] = []
-        self.activated: list[int] = []
+        self.activated: list[tuple[int, bool]] = []
         self.count = 1
         self.statuses: list[int] = []  # of the next calls; then success
         monkeypatch.setattr(launching, "driver_call", lambda: self._record)
@@ -58,8 +58,8 @@ class Recorder:
     def device_count(self) -> int:
         return self.count
 
-    def activate(self, device: int) -> None:
-        self.activated.append(device)
+    def activate(self, device: int, anew: bool = False) -> None:
+        self.activated.append((device, anew))
 
     def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
         return _check(result, doing)
@@ -176,7 +176,7 @@ def test_a_thread_without_context_is_given_one(monkeypatch: pytest.MonkeyPatch) 
     assert recorder.activated == []
     recorder.statuses = [int(cu.CUresult.CUDA_ERROR_INVALID_CONTEXT)]
     kernel.launch((1, 1, 1), 0, [2])
-    assert recorder.activated == [0]
+    assert recorder.activated == [(0, True)]
     assert [arguments(call.table, "i") for call in recorder.calls[1:]] == [[2], [2]]
 
 
@@ -186,7 +186,7 @@ def test_with_several_devices_each_launch_makes_its_own_current(monkeypatch: pyt
     kernel = CudaKernel(recorder, 1, "_kernel", cu.CUfunction(0), ["i32"], metadata())  # type: ignore[arg-type]
     kernel.launch((1, 1, 1), 0, [1])
     kernel.prepare((1, 1, 1), 1, ())(0, 1)
-    assert recorder.activated == [1, 1]
+    assert recorder.activated == [(1, False)] * 2
 
 
 def test_refused_launches(monkeypatch: pytest.MonkeyPatch) -> None:

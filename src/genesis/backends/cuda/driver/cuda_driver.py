@@ -73,9 +73,10 @@ class CudaDriver:
         free, total = _check(cu.cuMemGetInfo(), "cuMemGetInfo")
         return free, total
 
-    def activate(self, device: int) -> None:
-        """Make the device's context current in this thread."""
-        if self._thread.device != device or self._count > 1:  # with several devices, others may have switched meanwhile
+    def activate(self, device: int, anew: bool = False) -> None:
+        """Make the device's context current in this thread; anew: even where it has been."""
+        # With several devices, others may have switched meanwhile.
+        if anew or self._thread.device != device or self._count > 1:
             _check(cu.cuCtxSetCurrent(self._device(device).context), "cuCtxSetCurrent")
             self._thread.device = device
 

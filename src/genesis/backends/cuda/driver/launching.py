@@ -151,9 +151,9 @@ class Launcher:
         return run
 
     def _failed(self, status: int, block: Block) -> None:
-        """Once more, where this thread had no context yet; else the error."""
+        """Once more, where this thread had no context, not yet or no longer; else the error."""
         if status == _NO_CONTEXT:
-            self.driver.activate(self.device)
+            self.driver.activate(self.device, anew=True)
             status = driver_call()(block.configuration, self._function, block.table, None)
         if status:
             self.driver.check(self.device, (cu.CUresult(status),), f"launch {self._name}")

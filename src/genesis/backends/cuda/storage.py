@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from genesis import dtypes
@@ -14,6 +16,8 @@ from genesis.backends.cuda.pointwise import Number, apply_into, is_dense
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
 
+_ALIGNMENT = 256  # of what copies() puts into one allocation, in bytes: as if each had its own
+_CHUNK = 1 << 16  # bytes that one program copies
 _BITS = {8: dtypes.int64, 4: dtypes.int32, 2: dtypes.int16, 1: dtypes.int8}
 
 
@@ -61,6 +65,26 @@ def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
     out = array.empty(x.shape, x.dtype, x.device_index, strides)
     copy_into(out, x)
     return out
+
+
+def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:
+    """Those that keep their strides lie one after the other in one allocation, and one launch fills it."""
+    made: dict[int, DeviceArray] = {}
+    taken, places, end = [], [], 0
+    for i, (x, its_strides) in enumerate(zip(arrays, strides, strict=True)):
+        if x.strides == its_strides and not x.data_pointer & 15 and x.size:
+            taken.append(i)
+            places.append(end)
+            end += -(-x.size * x.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        else:
+            made[i] = copy(x, its_strides)
+    if taken:
+        memory = array.empty((end,), dtypes.int8, arrays[0].device_index).storage
+        for i, place in zip(taken, places, strict=True):
+            x = arrays[i]
+            made[i] = DeviceArray(memory, x.shape, x.strides, place // x.dtype.itemsize, x.dtype)
+        _copy_all_bytes([made[i] for i in taken], [arrays[i] for i in taken])
+    return tuple([made[i] for i in range(len(arrays))])
 
 
 def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
@@ -138,6 +162,24 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
     stream = streams.current_handle(target.device_index)
     num_bytes = target.size * target.dtype.itemsize
     driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
+
+
+def _copy_all_bytes(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
+    """One launch for all; each of the arrays is dense, aligned, and not empty. A program copies one chunk of them."""
+    num_bytes = np.array([x.size * x.dtype.itemsize for x in sources])
+    num_chunks = -(-num_bytes // _CHUNK)
+    which = np.repeat(np.arange(len(sources)), num_chunks)
+    first = _CHUNK * (np.arange(len(which)) - np.repeat(np.cumsum(num_chunks) - num_chunks, num_chunks))
+    chunks = np.stack(
+        [
+            np.array([x.data_pointer for x in targets])[which] + first,
+            np.array([x.data_pointer for x in sources])[which] + first,
+            np.minimum(num_bytes[which] - first, _CHUNK),
+        ],
+        axis=1,
+    )
+    table = from_cpu(chunks, dtypes.int64, sources[0].device_index)
+    launch(kernels._copies_kernel, (len(chunks),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
 
 
 def _copy_across(target: DeviceArray, source: DeviceArray) -> None:

@@ -6,14 +6,14 @@ goes on holding them. No array is changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from genesis import dtypes, shapes
 from genesis.dtypes import DType
-from genesis.growth.channel_map import Site
+from genesis.growth.channel_map import Part, Site
 from genesis.ndarray import Device, NDArray
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
@@ -28,70 +28,95 @@ class Choice(NamedTuple):
     shares: Sequence[float]
 
 
+class Elements:
+    """What a Choice does to an axis, element by element. Every device gets the arrays once, for all tensors alike.
+
+    Attributes:
+        sources: (new size,) int64, NEW where there is no original.
+        shares: (new size,) float64.
+        copies: (new size,) bool: not the first with its source.
+    """
+
+    def __init__(self, parts: Sequence[Part], group: int, choice: Choice) -> None:
+        units = np.asarray(choice.sources, np.int64)
+        again = np.ones(len(units), bool)
+        again[np.unique(units, return_index=True)[1]] = False
+        rows = []  # of sources, shares and copies
+        start = 0
+        for part in parts:
+            kept = np.arange(start, start + part.size)
+            if part.group == group:
+                blocks = kept.reshape(-1, part.width)[units]
+                blocks[units == NEW] = NEW
+                shares = np.repeat(np.asarray(choice.shares, np.float64), part.width)
+                rows.append((blocks.reshape(-1), shares, np.repeat(again & (units != NEW), part.width)))
+            else:
+                rows.append((kept, np.ones(part.size), np.zeros(part.size, bool)))
+            start += part.size
+        self.sources, self.shares, self.copies = map(np.concatenate, zip(*rows, strict=True))
+        self.has_new, self._shared = bool((self.sources == NEW).any()), not np.all(self.shares == 1)
+        self._sent: dict[Any, NDArray] = {}
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def index(self, device: Device) -> NDArray:
+        """Where each comes from; 0 where it has no original."""
+        return self._on(device, "index", dtypes.int64, lambda: np.where(self.sources == NEW, 0, self.sources))
+
+    def is_new(self, device: Device) -> NDArray:
+        return self._on(device, "is_new", dtypes.bool_, lambda: self.sources == NEW)
+
+    def factors(self, power: int, dtype: DType, device: Device) -> NDArray | None:
+        """The shares to this power; None if all are 1."""
+        return self._on(device, power, dtype, lambda: self.shares**power) if power and self._shared else None
+
+    def _on(self, device: Device, key: Any, dtype: DType, make: Callable[[], np.ndarray]) -> NDArray:
+        if (key, dtype, device) not in self._sent:
+            self._sent[key, dtype, device] = _on_device(make(), dtype, device)
+        return self._sent[key, dtype, device]
+
+
 class Edit(NamedTuple):
-    """What a Choice means for one dimension of one tensor, element by element."""
+    """What happens to one dimension of a tensor; splits and fresh are those of its site."""
 
     dim: int
-    sources: np.ndarray  # (new size,) int64, NEW where there is no original
-    shares: np.ndarray  # (new size,) float64
+    elements: Elements
     splits: bool
     fresh: str
-    copies: np.ndarray  # (new size,) bool: not the first with its source
+
+    def shape_after(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape[: self.dim], len(self.elements), *shape[self.dim + 1 :])
 
 
-def edit_of(site: Site, group: int, choice: Choice) -> Edit:
-    """The change of a site's dimension when a group becomes choice; other parts of it stay."""
-    sources: list[np.ndarray] = []
-    shares: list[np.ndarray] = []
-    copies: list[np.ndarray] = []
-    units = np.asarray(choice.sources, np.int64)
-    again = np.ones(len(units), bool)
-    again[np.unique(units, return_index=True)[1]] = False
-    start = 0
-    for part in site.parts:
-        if part.group == group:
-            within = np.arange(part.width)
-            elements = np.where(units[:, None] == NEW, NEW, start + units[:, None] * part.width + within)
-            sources.append(elements.reshape(-1))
-            shares.append(np.repeat(np.asarray(choice.shares, np.float64), part.width))
-            copies.append(np.repeat(again & (units != NEW), part.width))
-        else:
-            sources.append(start + np.arange(part.size))
-            shares.append(np.ones(part.size))
-            copies.append(np.zeros(part.size, bool))
-        start += part.size
-    return Edit(
-        site.dim, np.concatenate(sources), np.concatenate(shares), site.splits, site.fresh, np.concatenate(copies)
-    )
+class Edits:
+    """The edits by which a group becomes choice; other parts of the same dimensions stay."""
+
+    def __init__(self, group: int, choice: Choice) -> None:
+        self._group, self._choice = group, choice
+        self._known: dict[Sequence[Part], Elements] = {}  # most dimensions that show a group show it alike
+
+    def of(self, site: Site) -> Edit:
+        if site.parts not in self._known:
+            self._known[site.parts] = Elements(site.parts, self._group, self._choice)
+        return Edit(site.dim, self._known[site.parts], site.splits, site.fresh)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-class Sent:
-    """Indices and factors on the device, sent once for all the tensors of a group: they are mostly the same."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, NDArray] = {}
-
-    def __call__(self, values: np.ndarray, dtype: DType, device: Device) -> NDArray:
-        key = (values.tobytes(), values.dtype, values.shape, dtype, device)
-        if key not in self._known:
-            self._known[key] = _on_device(values, dtype, device)
-        return self._known[key]
-
-
-def edited(array: NDArray, edit: Edit, factors: np.ndarray | None, fresh: NDArray | None, send: Sent) -> NDArray:
-    """A new array: the chosen elements of dimension edit.dim times factors; fresh (or 0) where there is no original."""
-    dim, device = edit.dim, array.device
-    is_new = edit.sources == NEW
-    result = array.index_select(dim, send(np.where(is_new, 0, edit.sources), dtypes.int64, device))
+def edited(array: NDArray, edit: Edit, power: int, fresh: NDArray | None) -> NDArray:
+    """A new array in the order of memory of the old one: the chosen elements of dimension edit.dim, times their shares
+    to this power; fresh (or 0) where there is no original."""
+    elements, device = edit.elements, array.device
     along = [1] * array.ndim
-    along[dim] = len(edit.sources)
-    if factors is not None and not np.all(factors == 1):
-        result = result.mul(send(factors, array.dtype, device).reshape(along))
-    if is_new.any():
-        mask = send(is_new, dtypes.bool_, device).reshape(along)
+    along[edit.dim] = len(elements)
+    result = array.index_select(edit.dim, elements.index(device))
+    factors = elements.factors(power, array.dtype, device)
+    if factors is not None:
+        result = result.mul(factors.reshape(along))
+    if elements.has_new:
+        mask = elements.is_new(device).reshape(along)
         result = mask.where(result.full_like(0) if fresh is None else fresh, result)
     return in_memory_order_of(array, result)
 
@@ -99,7 +124,10 @@ def edited(array: NDArray, edit: Edit, factors: np.ndarray | None, fresh: NDArra
 def in_memory_order_of(old: NDArray, new: NDArray) -> NDArray:
     """new, dense, with its dimensions in memory in the order of old's."""
     order = sorted(range(old.ndim), key=lambda dim: -old.strides[dim])
-    ordered = NDArray.empty(new.shape, old.dtype, old.device, shapes.strides_in_order(new.shape, order))
+    strides = shapes.strides_in_order(new.shape, order)
+    if new.strides == strides:
+        return new
+    ordered = NDArray.empty(new.shape, old.dtype, old.device, strides)
     ordered.copy_into(new)
     return ordered
 
@@ -113,11 +141,9 @@ def _on_device(values: np.ndarray, dtype: DType, device: Device) -> NDArray:
 
 def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> NDArray | None:
     """What elements without an original begin with, in the shape of the whole result; None is zeros."""
-    if edit.splits or edit.fresh == "zero" or not (edit.sources == NEW).any():
+    if edit.splits or edit.fresh == "zero" or not edit.elements.has_new:
         return None
-    old = array.numpy_values().astype(np.float64)
-    size = list(array.shape)
-    size[edit.dim] = len(edit.sources)
+    old, size = array.numpy_values().astype(np.float64), edit.shape_after(array.shape)
     if edit.fresh == "mean":
         return _on_device(np.full(size, old.mean()), array.dtype, array.device)
     return _on_device(generator.normal(0.0, max(float(old.std()), 1e-8), size), array.dtype, array.device)
@@ -125,14 +151,12 @@ def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> 
 
 def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Generator) -> NDArray | None:
     """What makes copies of weights differ: normal, `amount` times as wide as the weights are; None where nothing is."""
-    if not amount or edit.splits or edit.fresh != "normal" or not edit.copies.any():
+    if not amount or edit.splits or edit.fresh != "normal" or not edit.elements.copies.any():
         return None
-    old = array.numpy_values()
-    size = list(array.shape)
-    size[edit.dim] = len(edit.sources)
     along = [1] * array.ndim
-    along[edit.dim] = len(edit.sources)
-    drawn = generator.normal(0.0, amount * float(old.std()), size) * edit.copies.reshape(along)
+    along[edit.dim] = len(edit.elements)
+    spread = amount * float(array.numpy_values().std())
+    drawn = generator.normal(0.0, spread, edit.shape_after(array.shape)) * edit.elements.copies.reshape(along)
     return _on_device(drawn, array.dtype, array.device)
 
 
@@ -140,26 +164,22 @@ def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Genera
 
 
 def change(
-    tensors: Iterable[Tensor],
-    edit: Edit,
-    optimizers: Sequence[Optimizer],
-    amount: float,
+    tensors: Iterable[Tensor], edit: Edit, optimizers: Sequence[Optimizer], amount: float,
     generator: np.random.Generator,
-    send: Sent,
-) -> None:
+) -> None:  # fmt: skip
     """Give the first tensor (of the model) and the others (the same one of averaged copies) their new arrays."""
     first, *others = tensors
     fresh = fresh_values(first.array, edit, generator)
     jitter = noise(first.array, edit, amount, generator)
-    factors = edit.shares if edit.splits else None
     for tensor in (first, *others):
         old = tensor.array
-        new = edited(old, edit, factors, None if fresh is None else fresh.to_device(old.device).to(old.dtype), send)
+        its_fresh = None if fresh is None else fresh.to_device(old.device).to(old.dtype)
+        new = edited(old, edit, 1 if edit.splits else 0, its_fresh)
         replace(tensor, new if jitter is None else in_memory_order_of(old, new.add(jitter.to_device(old.device))))
         if tensor.grad is not None:
-            replace(tensor.grad, edited(tensor.grad.array, edit, None if edit.splits else edit.shares, None, send))
+            replace(tensor.grad, edited(tensor.grad.array, edit, 0 if edit.splits else 1, None))
         for optimizer in optimizers:
-            _change_state(optimizer, tensor, old, edit, send)
+            _change_state(optimizer, tensor, old, edit)
 
 
 def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> None:
@@ -179,7 +199,7 @@ def replace(tensor: Tensor, array: NDArray) -> None:
     tensor.array = array
 
 
-def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: Edit, send: Sent) -> None:
+def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: Edit) -> None:
     """Move what an optimizer keeps for a parameter as the gradient moves, of which it is a mean.
 
     A copy of a channel gets its share of the channel's gradient; a weight that takes the copy gets the gradient of the
@@ -192,14 +212,9 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: E
         if not isinstance(entry, Tensor) or entry.shape != old.shape:
             continue
         is_square = name.endswith("_sq")
-        factors = None if edit.splits else edit.shares ** (2 if is_square else 1)
         fresh = None
-        if is_square and (edit.sources == NEW).any():  # no history yet: steps of the size that the others have
+        if is_square and edit.elements.has_new:  # no history yet: steps of the size that the others have
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
-            fresh = entry.array.full_like(mean, _resized(old.shape, edit))
-        moved = in_memory_order_of(old, edited(entry.array, edit, factors, fresh, send))
-        state[name] = Tensor(moved)
-
-
-def _resized(shape: tuple[int, ...], edit: Edit) -> tuple[int, ...]:
-    return (*shape[: edit.dim], len(edit.sources), *shape[edit.dim + 1 :])
+            fresh = entry.array.full_like(mean, edit.shape_after(old.shape))
+        power = 0 if edit.splits else 2 if is_square else 1
+        state[name] = Tensor(in_memory_order_of(old, edited(entry.array, edit, power, fresh)))

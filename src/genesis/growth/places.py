@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from genesis.errors import GrowthError, describe
 from genesis.nn.module import Module
+from genesis.tensor import Tensor
 
 
 def name_of(op: str, model: Module, where: str | Module) -> str:
@@ -21,6 +24,17 @@ def name_of(op: str, model: Module, where: str | Module) -> str:
         if module is where:
             return name
     raise GrowthError(describe(op, "where", "a module of the network, or its name", type(where).__name__))
+
+
+def tensors_of(modules: Iterable[Module]) -> list[Tensor]:
+    """The parameters and buffers of these modules themselves, each once."""
+    found = {
+        id(tensor): tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    }
+    return list(found.values())
 
 
 def put(model: Module, name: str, module: Module) -> None:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from genesis.growth.places import tensors_of
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
@@ -17,19 +18,14 @@ class Snapshot:
 
     def __init__(self, modules: Sequence[Module], optimizers: Sequence[Optimizer], others: Sequence[Any]) -> None:
         parts = {id(part): part for module in modules for part in module.modules()}.values()
-        tensors = {
-            id(tensor): tensor
-            for part in parts
-            for tensor in (*part._parameters.values(), *part._buffers.values())
-            if tensor is not None
-        }
+        tensors = tensors_of(parts)
         states = [state for optimizer in optimizers for state in optimizer.state.values()]
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        tables = [vars(each) for each in (*parts, *tensors.values(), *optimizers)] + groups + states
+        tables = [vars(each) for each in (*parts, *tensors, *optimizers)] + groups + states
         self._tables = [_Table.of(table) for table in tables]
-        gradients = [tensor.grad for tensor in tensors.values() if tensor.grad is not None]
+        gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
         moments = [entry for state in states for entry in state.values() if isinstance(entry, Tensor)]
-        self._arrays = [(tensor, tensor.array) for tensor in (*tensors.values(), *gradients, *moments)]
+        self._arrays = [(tensor, tensor.array) for tensor in (*tensors, *gradients, *moments)]
         self._values = NDArray.copies([array for _, array in self._arrays])
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
 
@@ -66,4 +62,3 @@ class _Table(NamedTuple):
                 container.extend(contents)
             else:
                 container.update(contents)
-

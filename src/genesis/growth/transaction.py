@@ -16,6 +16,8 @@ from genesis import dtypes
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
+from genesis.growth.places import tensors_of
+from genesis.growth.recorder import outputs_of
 from genesis.growth.snapshot import Snapshot
 from genesis.ndarray import Device, NDArray
 from genesis.nn.module import Module
@@ -33,6 +35,8 @@ _TOLERANCE = {dtypes.float64: 1e-6, dtypes.float32: 1e-3, dtypes.float16: 0.1, d
 class Transaction:
     """What operations need to know: the model, and all that must follow when it changes."""
 
+    is_single = False  # opened by one operation, for itself
+
     def __init__(
         self, model: Module, optimizers: Sequence[Optimizer], example: Any, averages: Sequence[Module], seed: int | None
     ) -> None:
@@ -47,7 +51,7 @@ class Transaction:
     @property
     def map(self) -> ChannelMap:
         """The channel map of the model as it is now, with its outputs on the example."""
-        arrays = [tensor.array for tensor in (*self.model.parameters(), *self.model.buffers())]
+        arrays = [tensor.array for tensor in tensors_of(self.model.modules())]
         counts = [array.changes.count for array in arrays]
         known, known_counts = self._mark  # the very arrays: ids alone could have been given to new ones
         if self._map is None or counts != known_counts or not all(map(operator.is_, arrays, known)):
@@ -58,12 +62,21 @@ class Transaction:
             self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
         return self._map
 
-    def run(self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool) -> None:
-        """Do an operation, run the network again, and compare: outputs that moved undo it."""
+    def run(
+        self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool, more_follows: bool = False
+    ) -> None:
+        """Do an operation, run the network again, and compare: outputs that moved undo it.
+
+        more_follows: the caller has more to do; the pass afterwards then makes the next map too.
+        """
         before = self.map.outputs
         change()
+        assert self.example is not None
         try:
-            after = self.map.outputs
+            if more_follows or not self.is_single:
+                after = self.map.outputs
+            else:
+                after = outputs_of(self.model, self.example)
         except Exception as error:
             place = f"{operation['operation']} of {operation['where']}"
             raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
@@ -76,7 +89,6 @@ class Transaction:
                     f"{limit:.0e}: what {operation['where']} feeds is not fully understood"
                 )
             self.step.deviation = max(deviation, self.step.deviation or 0.0)
-        assert self.example is not None
         self.step.example = [(arg.shape, arg.dtype.name) if isinstance(arg, Tensor) else arg for arg in self.example]
         self.step.operations.append(operation)
 
@@ -210,6 +222,7 @@ def joined(model: Module, **options: Any) -> Iterator[Transaction]:
     with transaction(model, options.pop("optimizer", None), **options):
         inside = current(model)
         assert inside is not None
+        inside.is_single = True
         yield inside
 
 

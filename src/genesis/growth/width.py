@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from genesis.errors import GrowthError, describe
-from genesis.growth.channel_map import ChannelGroup, Part
-from genesis.growth.edits import NEW, Choice, Sent, change, edit_of
+from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
+from genesis.growth.edits import NEW, Choice, Edits, change
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings
@@ -56,7 +57,7 @@ def grow_width(
     if noise < 0:
         raise GrowthError(describe(op, "noise", "a number >= 0", noise))
     with joined(model, **transaction) as opened:
-        for name, part, group in _layers(opened, op, where):
+        for name, mapped, part, group, more_follows in _layers(opened, op, where):
             units = _units(op, name, part, group, channels, factor)
             if units <= group.units:
                 raise GrowthError(describe(op, "channels", f"more than the {part.size} of {name}", units * part.width))
@@ -68,8 +69,11 @@ def grow_width(
                     f"{group.uniform[0]}"
                 )
             choice = _grown(group.units, units, new, opened.generator)
-            details = {"channels": units * part.width, "new": new, "noise": noise}
-            _resize(opened, op, name, group, choice, details, keeps_function=not noise)
+            operation = {
+                "operation": op, "where": name, "channels": units * part.width, "new": new, "noise": noise,
+            }  # fmt: skip
+            change = functools.partial(_resize, opened, mapped, group, choice, noise)
+            opened.run(operation, change, keeps_function=not noise, more_follows=more_follows)
     return opened.step
 
 
@@ -97,17 +101,18 @@ def prune_width(
     if by not in ("magnitude", "norm"):
         raise GrowthError(describe(op, "by", '"magnitude" or "norm"', repr(by)))
     with joined(model, **transaction) as opened:
-        for name, part, group in _layers(opened, op, where):
+        for name, mapped, part, group, more_follows in _layers(opened, op, where):
             units = _units(op, name, part, group, channels, factor)
             if not 1 <= units < group.units:
                 limits = f"from {part.width} to {part.size - part.width}, as {name} has {part.size}"
                 raise GrowthError(describe(op, "channels", limits, units * part.width))
             if group.fixed:
                 raise GrowthError(f"{op}: channels of {name} cannot go: {'; '.join(group.fixed)}")
-            scores = _scores(opened, op, name, group, by)
+            scores = _scores(opened, mapped, op, name, group, by)
             kept = sorted(np.argsort(-scores, kind="stable")[:units].tolist())
-            details = {"channels": units * part.width, "by": by}
-            _resize(opened, op, name, group, Choice(kept, [1.0] * units), details, keeps_function=False)
+            operation = {"operation": op, "where": name, "channels": units * part.width, "by": by}
+            change = functools.partial(_resize, opened, mapped, group, Choice(kept, [1.0] * units))
+            opened.run(operation, change, keeps_function=False, more_follows=more_follows)
     return opened.step
 
 
@@ -118,8 +123,9 @@ def _check_sizes(op: str, channels: int | None, factor: float | None) -> None:
 
 def _layers(
     opened: Transaction, op: str, where: Where | Sequence[Where] | None
-) -> Iterator[tuple[str, Part, ChannelGroup]]:
-    """The layers that are meant, with their channels as the map shows them then; of one group, only the first."""
+) -> Iterator[tuple[str, ChannelMap, Part, ChannelGroup, bool]]:
+    """The layers that are meant, of one group only the first: each with its channels as the map shows them then, and
+    whether others may follow."""
     if where is None:
         names = [
             next(site.names[0].rpartition(".")[0] for site in makers)
@@ -130,7 +136,7 @@ def _layers(
         listed = [where] if isinstance(where, str | Module) else where
         names = [name_of(op, opened.model, place) for place in listed]
     done: set[tuple[Any, ...]] = set()
-    for name in names:
+    for number, name in enumerate(names, 1):
         mapped = opened.map
         part, group = mapped.made_by(name)
         sites = mapped.sites_of(group.index)
@@ -139,7 +145,7 @@ def _layers(
         first = (sites[0].names, sites[0].dim)  # the numbers of groups may change from step to step
         if first not in done:
             done.add(first)
-            yield name, part, group
+            yield name, mapped, part, group, number < len(names)
 
 
 def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | None, factor: float | None) -> int:
@@ -168,31 +174,26 @@ def _grown(before: int, after: int, new: str, generator: np.random.Generator) ->
 
 
 def _resize(
-    opened: Transaction, op: str, name: str, group: ChannelGroup, choice: Choice, details: dict[str, Any],
-    keeps_function: bool,
+    opened: Transaction, mapped: ChannelMap, group: ChannelGroup, choice: Choice, noise: float = 0.0
 ) -> None:  # fmt: skip
     """Change every tensor that shows the group, and the settings of their layers."""
-    mapped = opened.map
-
-    def change_all() -> None:
-        send = Sent()
-        for site in mapped.sites_of(group.index):
-            edit = edit_of(site, group.index, choice)
-            amount = details.get("noise", 0.0)
-            change(opened.twins(site.names[0]), edit, opened.optimizers, amount, opened.generator, send)
-        for model in (opened.model, *opened.averages):
-            adjust_settings(model, mapped, group.index, len(choice.sources))
-
-    opened.run({"operation": op, "where": name, **details}, change_all, keeps_function)
+    edits = Edits(group.index, choice)
+    for site in mapped.sites_of(group.index):
+        tensors = opened.twins(site.names[0])
+        change(tensors, edits.of(site), opened.optimizers, noise, opened.generator)
+    for model in (opened.model, *opened.averages):
+        adjust_settings(model, mapped, group.index, len(choice.sources))
 
 
-def _scores(opened: Transaction, op: str, name: str, group: ChannelGroup, by: str) -> np.ndarray:
+def _scores(
+    opened: Transaction, mapped: ChannelMap, op: str, name: str, group: ChannelGroup, by: str
+) -> np.ndarray:  # fmt: skip
     """How much each unit of a group matters."""
     learned = {name for name, _ in opened.model.named_parameters(remove_duplicate=False)}
     wanted = "normal" if by == "magnitude" else "mean"
     total = np.zeros(group.units)
     found = False
-    for site in opened.map.sites_of(group.index):
+    for site in mapped.sites_of(group.index):
         if site.splits or site.fresh != wanted or site.names[0] not in learned:
             continue
         found = True

@@ -40,6 +40,9 @@ class Snapshot:
             other.load_state_dict(copy.deepcopy(state))
 
 
+_CONTAINERS = (dict, list, set)
+
+
 class _Table(NamedTuple):
     """A dictionary (the attributes of an object, a group of an optimizer, its state of a parameter), what it held, and
     the contents of those values that are containers: hooks, registries, lists of parameters."""
@@ -50,8 +53,9 @@ class _Table(NamedTuple):
 
     @classmethod
     def of(cls, table: dict[Any, Any]) -> _Table:
-        containers = [value for value in table.values() if isinstance(value, dict | list | set)]
-        return cls(table, dict(table), [(value, copy.copy(value)) for value in containers])
+        return cls(
+            table, table.copy(), [(value, value.copy()) for value in table.values() if isinstance(value, _CONTAINERS)]
+        )
 
     def restore(self) -> None:
         self.table.clear()

@@ -69,22 +69,26 @@ def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
 
 def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:
     """Those that keep their strides lie one after the other in one allocation, and one launch fills it."""
-    made: dict[int, DeviceArray] = {}
-    taken, places, end = [], [], 0
-    for i, (x, its_strides) in enumerate(zip(arrays, strides, strict=True)):
-        if x.strides == its_strides and not x.data_pointer & 15 and x.size:
-            taken.append(i)
-            places.append(end)
-            end += -(-x.size * x.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        else:
-            made[i] = copy(x, its_strides)
-    if taken:
-        memory = array.empty((end,), dtypes.int8, arrays[0].device_index).storage
-        for i, place in zip(taken, places, strict=True):
-            x = arrays[i]
-            made[i] = DeviceArray(memory, x.shape, x.strides, place // x.dtype.itemsize, x.dtype)
-        _copy_all_bytes([made[i] for i in taken], [arrays[i] for i in taken])
-    return tuple([made[i] for i in range(len(arrays))])
+    layouts = [x.layout for x in arrays]
+    together = [
+        i
+        for i, (layout, its_strides) in enumerate(zip(layouts, strides, strict=True))
+        if layout.strides == its_strides and layout.aligned and layout.num_bytes
+    ]
+    if not together:
+        return tuple(map(copy, arrays, strides))
+    device = arrays[0].device_index
+    num_bytes = np.array([layouts[i].num_bytes for i in together])
+    ends = np.cumsum(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
+    memory = array.empty((int(ends[-1]),), dtypes.int8, device).storage
+    places = np.append(0, ends[:-1])
+    made: dict[int, DeviceArray | None] = dict.fromkeys(range(len(arrays)))
+    for i, place in zip(together, places.tolist(), strict=True):
+        layout = layouts[i]
+        made[i] = DeviceArray(memory, layout.shape, layout.strides, place // layout.dtype.itemsize, layout.dtype)
+    sources = np.array([arrays[i].data_pointer for i in together])
+    _copy_all_bytes(memory.pointer + places, sources, num_bytes, device)
+    return tuple([copy(arrays[i], strides[i]) if x is None else x for i, x in made.items()])
 
 
 def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
@@ -164,22 +168,14 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
     driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
 
 
-def _copy_all_bytes(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
-    """One launch for all; each of the arrays is dense, aligned, and not empty. A program copies one chunk of them."""
-    num_bytes = np.array([x.size * x.dtype.itemsize for x in sources])
+def _copy_all_bytes(targets: np.ndarray, sources: np.ndarray, num_bytes: np.ndarray, device: int) -> None:
+    """Addresses, all aligned, and how many bytes lie there: one launch, of whose programs each copies one chunk."""
     num_chunks = -(-num_bytes // _CHUNK)
     which = np.repeat(np.arange(len(sources)), num_chunks)
     first = _CHUNK * (np.arange(len(which)) - np.repeat(np.cumsum(num_chunks) - num_chunks, num_chunks))
-    chunks = np.stack(
-        [
-            np.array([x.data_pointer for x in targets])[which] + first,
-            np.array([x.data_pointer for x in sources])[which] + first,
-            np.minimum(num_bytes[which] - first, _CHUNK),
-        ],
-        axis=1,
-    )
-    table = from_cpu(chunks, dtypes.int64, sources[0].device_index)
-    launch(kernels._copies_kernel, (len(chunks),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
+    columns = targets[which] + first, sources[which] + first, np.minimum(num_bytes[which] - first, _CHUNK)
+    table = from_cpu(np.stack(columns, axis=1), dtypes.int64, device)
+    launch(kernels._copies_kernel, (len(which),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
 
 
 def _copy_across(target: DeviceArray, source: DeviceArray) -> None:

@@ -6,75 +6,17 @@ goes on holding them. No array is changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from genesis import dtypes, shapes
-from genesis.dtypes import DType
+from genesis import shapes
 from genesis.growth.channel_map import Part, Site
-from genesis.ndarray import Device, NDArray
+from genesis.growth.elements import Choice, Elements, on_device
+from genesis.ndarray import NDArray
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
-
-NEW = -1  # in Choice.sources: a unit without an original
-
-
-class Choice(NamedTuple):
-    """The units of a group after a change: where each comes from, and its share of what the original gave."""
-
-    sources: Sequence[int]
-    shares: Sequence[float]
-
-
-class Elements:
-    """What a Choice does to an axis, element by element. Every device gets the arrays once, for all tensors alike.
-
-    Attributes:
-        sources: (new size,) int64, NEW where there is no original.
-        shares: (new size,) float64.
-        copies: (new size,) bool: not the first with its source.
-    """
-
-    def __init__(self, parts: Sequence[Part], group: int, choice: Choice) -> None:
-        units = np.asarray(choice.sources, np.int64)
-        again = np.ones(len(units), bool)
-        again[np.unique(units, return_index=True)[1]] = False
-        rows = []  # of sources, shares and copies
-        start = 0
-        for part in parts:
-            kept = np.arange(start, start + part.size)
-            if part.group == group:
-                blocks = kept.reshape(-1, part.width)[units]
-                blocks[units == NEW] = NEW
-                shares = np.repeat(np.asarray(choice.shares, np.float64), part.width)
-                rows.append((blocks.reshape(-1), shares, np.repeat(again & (units != NEW), part.width)))
-            else:
-                rows.append((kept, np.ones(part.size), np.zeros(part.size, bool)))
-            start += part.size
-        self.sources, self.shares, self.copies = map(np.concatenate, zip(*rows, strict=True))
-        self.has_new, self._shared = bool((self.sources == NEW).any()), not np.all(self.shares == 1)
-        self._sent: dict[Any, NDArray] = {}
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def index(self, device: Device) -> NDArray:
-        """Where each comes from; 0 where it has no original."""
-        return self._on(device, "index", dtypes.int64, lambda: np.where(self.sources == NEW, 0, self.sources))
-
-    def is_new(self, device: Device) -> NDArray:
-        return self._on(device, "is_new", dtypes.bool_, lambda: self.sources == NEW)
-
-    def factors(self, power: int, dtype: DType, device: Device) -> NDArray | None:
-        """The shares to this power; None if all are 1."""
-        return self._on(device, power, dtype, lambda: self.shares**power) if power and self._shared else None
-
-    def _on(self, device: Device, key: Any, dtype: DType, make: Callable[[], np.ndarray]) -> NDArray:
-        if (key, dtype, device) not in self._sent:
-            self._sent[key, dtype, device] = _on_device(make(), dtype, device)
-        return self._sent[key, dtype, device]
 
 
 class Edit(NamedTuple):
@@ -84,6 +26,10 @@ class Edit(NamedTuple):
     elements: Elements
     splits: bool
     fresh: str
+
+    def along(self, values: NDArray, ndim: int) -> NDArray:
+        """A value per element, shaped for arrays of so many dimensions."""
+        return values.reshape(tuple([len(self.elements) if dim == self.dim else 1 for dim in range(ndim)]))
 
     def shape_after(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (*shape[: self.dim], len(self.elements), *shape[self.dim + 1 :])
@@ -105,20 +51,37 @@ class Edits:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def edited(array: NDArray, edit: Edit, power: int, fresh: NDArray | None) -> NDArray:
+def edited(array: NDArray, edit: Edit, power: int, fresh: NDArray | None = None) -> NDArray:
     """A new array in the order of memory of the old one: the chosen elements of dimension edit.dim, times their shares
     to this power; fresh (or 0) where there is no original."""
-    elements, device = edit.elements, array.device
-    along = [1] * array.ndim
-    along[edit.dim] = len(elements)
-    result = array.index_select(edit.dim, elements.index(device))
-    factors = elements.factors(power, array.dtype, device)
+    elements = edit.elements
+    result = array.index_select(edit.dim, elements.index(array.device))
+    factors = elements.factors(power, array.dtype, array.device)
     if factors is not None:
-        result = result.mul(factors.reshape(along))
-    if elements.has_new:
-        mask = elements.is_new(device).reshape(along)
-        result = mask.where(result.full_like(0) if fresh is None else fresh, result)
-    return in_memory_order_of(array, result)
+        result = result.mul(edit.along(factors, array.ndim))
+    return in_memory_order_of(array, _filled(result, edit, fresh))
+
+
+def divided(array: NDArray, edit: Edit) -> NDArray:
+    """As edited(), but copies share each weight so that, rounded as they are, they add up to it exactly.
+
+    Of what is left, r, a copy takes r − fl(r − fl(s·r)) and leaves fl(r − fl(s·r)): one of the two is at least half of
+    r, and a difference of floats within a factor of 2 of each other is exact (Sterbenz 1974).
+    """
+    elements = edit.elements
+    left = array.index_select(edit.dim, elements.index(array.device))
+    for fractions, takes in elements.cuts(array.dtype, array.device):
+        after = left.sub(left.mul(edit.along(fractions, array.ndim)))
+        left = edit.along(takes, array.ndim).where(left.sub(after), after)
+    return in_memory_order_of(array, _filled(left, edit, None))
+
+
+def _filled(result: NDArray, edit: Edit, fresh: NDArray | None) -> NDArray:
+    """With fresh, or 0, where there is no original."""
+    if not edit.elements.has_new:
+        return result
+    mask = edit.along(edit.elements.is_new(result.device), result.ndim)
+    return mask.where(result.full_like(0) if fresh is None else fresh, result)
 
 
 def in_memory_order_of(old: NDArray, new: NDArray) -> NDArray:
@@ -132,21 +95,14 @@ def in_memory_order_of(old: NDArray, new: NDArray) -> NDArray:
     return ordered
 
 
-def _on_device(values: np.ndarray, dtype: DType, device: Device) -> NDArray:
-    """numpy's values in a dtype on a device; 16-bit floats by way of float32."""
-    kind = dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
-    sent = NDArray.from_numpy(np.ascontiguousarray(values, kind.name), kind)
-    return sent.to_device(device).to(dtype)
-
-
 def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> NDArray | None:
     """What elements without an original begin with, in the shape of the whole result; None is zeros."""
     if edit.splits or edit.fresh == "zero" or not edit.elements.has_new:
         return None
     old, size = array.numpy_values().astype(np.float64), edit.shape_after(array.shape)
     if edit.fresh == "mean":
-        return _on_device(np.full(size, old.mean()), array.dtype, array.device)
-    return _on_device(generator.normal(0.0, max(float(old.std()), 1e-8), size), array.dtype, array.device)
+        return on_device(np.full(size, old.mean()), array.dtype, array.device)
+    return on_device(generator.normal(0.0, max(float(old.std()), 1e-8), size), array.dtype, array.device)
 
 
 def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Generator) -> NDArray | None:
@@ -157,7 +113,7 @@ def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Genera
     along[edit.dim] = len(edit.elements)
     spread = amount * float(array.numpy_values().std())
     drawn = generator.normal(0.0, spread, edit.shape_after(array.shape)) * edit.elements.copies.reshape(along)
-    return _on_device(drawn, array.dtype, array.device)
+    return on_device(drawn, array.dtype, array.device)
 
 
 # --- tensors with what hangs on them ----------------------------------------------------------------------------------
@@ -174,10 +130,10 @@ def change(
     for tensor in (first, *others):
         old = tensor.array
         its_fresh = None if fresh is None else fresh.to_device(old.device).to(old.dtype)
-        new = edited(old, edit, 1 if edit.splits else 0, its_fresh)
+        new = divided(old, edit) if edit.splits else edited(old, edit, 0, its_fresh)
         replace(tensor, new if jitter is None else in_memory_order_of(old, new.add(jitter.to_device(old.device))))
         if tensor.grad is not None:
-            replace(tensor.grad, edited(tensor.grad.array, edit, 0 if edit.splits else 1, None))
+            replace(tensor.grad, edited(tensor.grad.array, edit, 0 if edit.splits else 1))
         for optimizer in optimizers:
             _change_state(optimizer, tensor, old, edit)
 

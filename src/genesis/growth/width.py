@@ -10,7 +10,8 @@ import numpy as np
 
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
-from genesis.growth.edits import NEW, Choice, Edits, change
+from genesis.growth.edits import Edits, change
+from genesis.growth.elements import NEW, Choice
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings

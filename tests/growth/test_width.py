@@ -343,9 +343,17 @@ def test_pruning_what_does_nothing_keeps_the_function(x: Tensor) -> None:
         ({"where": "0"}, "grow_width: argument 'channels': expected a number, or factor instead, got neither"),
         ({"where": "0", "channels": 5, "factor": 2}, "expected a number, or factor instead, got both"),
         ({"where": "0", "channels": 4}, "argument 'channels': expected more than the 4 of 0, got 4"),
-        ({"where": "0", "factor": 0.5}, "argument 'channels': expected more than the 4 of 0, got 2"),
+        ({"where": "0", "factor": 0.5}, "argument 'factor': expected a number above 1, got 0.5"),
+        ({"where": "0", "factor": float("nan")}, "argument 'factor': expected a number above 1, got nan"),
+        ({"where": "0", "factor": "2"}, "argument 'factor': expected a number above 1, got '2'"),
+        ({"where": "0", "channels": 6.0}, "argument 'channels': expected an int, got 6.0"),
+        ({"where": 0, "channels": 5}, "expected a module of the network, or its name, got 0"),
+        ({"where": [], "channels": 5}, "expected at least one layer, or None for all, got none"),
         ({"where": "9", "channels": 5}, "grow_width: argument 'where': get_submodule: Sequential has no '9'"),
-        ({"where": nn.ReLU(), "channels": 5}, "expected a module of the network, or its name, got ReLU"),
+        (
+            {"where": nn.ReLU(), "channels": 5},
+            "expected a module of the network, or its name, got a ReLU that is not in it",
+        ),
         ({"where": "0", "channels": 5, "new": "old"}, "argument 'new': expected \"copy\" or \"zero\", got 'old'"),
         ({"where": "0", "channels": 5, "noise": -1}, "argument 'noise': expected a number >= 0, got -1"),
         ({"where": "5", "channels": 5}, "the channels of 5 cannot grow: it is an output of the network"),
@@ -364,6 +372,16 @@ def test_more_messages(x: Tensor) -> None:
     model = small()
     with pytest.raises(GrowthError, match="argument 'example': expected an input of the network"):
         growth.grow_width(model, "0", channels=5)
+    with pytest.raises(
+        GrowthError, match=r"argument 'example': expected a Tensor that the network takes, .* got ndarray"
+    ):
+        growth.grow_width(model, "0", channels=5, example=x.numpy())
+    with pytest.raises(GrowthError, match="argument 'example': the network does not run on it: ShapeError: conv2d: "):
+        growth.grow_width(model, "0", channels=5, example=x[:, :1])
+    with pytest.raises(
+        GrowthError, match="prune_width: argument 'factor': expected a number above 0 and below 1, got 2"
+    ):
+        growth.prune_width(model, "0", factor=2, example=x)
     with pytest.raises(GrowthError, match="prune_width: argument 'channels': expected from 1 to 3, as 0 has 4, got 4"):
         growth.prune_width(model, "0", channels=4, example=x)
     with pytest.raises(GrowthError, match="argument 'by': expected \"magnitude\" or \"norm\", got 'age'"):

@@ -162,7 +162,8 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     """
     args = example if isinstance(example, tuple) else (example,)
     if not any(isinstance(arg, Tensor) for arg in args):
-        raise GrowthError(describe("growth", "example", "an input of the network, or a tuple of them", type(example)))
+        given = ", ".join(type(arg).__name__ for arg in args)
+        raise GrowthError(describe("growth", "example", "a Tensor that the network takes, or a tuple of inputs", given))
     recorder = Recorder(model)
     with in_mode(model, training=False):
         outputs = recorder.run(args)

@@ -23,7 +23,8 @@ def name_of(op: str, model: Module, where: str | Module) -> str:
     for name, module in model.named_modules():
         if module is where:
             return name
-    raise GrowthError(describe(op, "where", "a module of the network, or its name", type(where).__name__))
+    given = f"a {type(where).__name__} that is not in it" if isinstance(where, Module) else repr(where)
+    raise GrowthError(describe(op, "where", "a module of the network, or its name", given))
 
 
 def tensors_of(modules: Iterable[Module]) -> list[Tensor]:

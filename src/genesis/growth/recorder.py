@@ -12,6 +12,7 @@ from genesis.autograd.modes import observe
 from genesis.growth import axes
 from genesis.growth.axes import Axis
 from genesis.growth.rules import follow
+from genesis.growth.snapshot import Values
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -230,13 +231,12 @@ def in_mode(model: Module, training: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def without_traces(model: Module) -> Iterator[None]:
     """What a pass in training mode leaves behind (statistics, random numbers drawn) is taken back."""
-    buffers = [(buffer.array, buffer.array.clone()) for buffer in model.buffers()]
+    buffers = Values(buffer.array for buffer in model.buffers())
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())} | {genesis.device("cpu")}
     random_states = [(device, genesis.get_rng_state(device)) for device in devices]
     try:
         yield
     finally:
-        for array, before in buffers:
-            array.copy_into(before)
+        buffers.restore()
         for device, random_state in random_states:
             genesis.set_rng_state(random_state, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from genesis.growth.places import tensors_of
@@ -26,18 +26,38 @@ class Snapshot:
         gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
         moments = [entry for state in states for entry in state.values() if isinstance(entry, Tensor)]
         self._arrays = [(tensor, tensor.array) for tensor in (*tensors, *gradients, *moments)]
-        self._values = NDArray.copies([array for _, array in self._arrays])
+        self._values = Values([array for _, array in self._arrays])
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
 
     def restore(self) -> None:
         """Put everything back; what has been trained since is gone."""
         for table in self._tables:
             table.restore()
-        for (tensor, array), values in zip(self._arrays, self._values, strict=True):
-            array.copy_into(values)  # the very array: whoever shares its memory sees the values too
+        for tensor, array in self._arrays:
             tensor.array = array
+        self._values.restore()
         for other, state in self._others:
             other.load_state_dict(copy.deepcopy(state))
+
+
+class Values:
+    """Copies of arrays, to be put back into these very arrays: whoever shares their memory sees them too."""
+
+    def __init__(self, arrays: Iterable[NDArray]) -> None:
+        self._arrays = [_without_repeats(array) for array in arrays]
+        self._copies = NDArray.copies(self._arrays)
+
+    def restore(self) -> None:
+        for array, values in zip(self._arrays, self._copies, strict=True):
+            array.copy_into(values)
+
+
+def _without_repeats(array: NDArray) -> NDArray:
+    """Each element of memory once: of what expand() repeats, the first."""
+    if array.is_expanded:
+        for dim, stride in enumerate(array.strides):
+            array = array.narrow(dim, 0, 1) if stride == 0 else array
+    return array
 
 
 _CONTAINERS = (dict, list, set)

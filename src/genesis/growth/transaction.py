@@ -59,7 +59,13 @@ class Transaction:
                 raise GrowthError(
                     describe("growth", "example", "an input of the network, to see how its channels flow", None)
                 )
-            self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
+            try:
+                self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
+            except Exception as error:
+                if self._map is not None or isinstance(error, GrowthError):
+                    raise
+                reason = f"the network does not run on it: {type(error).__name__}: {error}"
+                raise GrowthError(f"growth: argument 'example': {reason}") from error
         return self._map
 
     def run(
@@ -153,7 +159,7 @@ def current(model: Module) -> Transaction | None:
 @contextlib.contextmanager
 def transaction(
     model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, example: Any = None,
-    averages: Module | Sequence[Module] = (), also: Sequence[Any] = (), seed: int | None = None, keep: bool = True,
+    averages: Module | Sequence[Module] = (), also: Any = (), seed: int | None = None, keep: bool = True,
 ) -> Iterator[Step]:  # fmt: skip
     """A with block in which the network grows: all of it happens, or nothing.
 
@@ -166,11 +172,13 @@ def transaction(
         example: an input (or a tuple of inputs) on which the network is run before and after each operation, to see
             how its channels flow and that its function has been kept; two samples are enough.
         averages: copies of the model (moving averages of its weights) that grow with it.
-        also: what else is to be put back on failure and by rollback(): anything with state_dict and load_state_dict.
+        also: what else is to be put back on failure and by rollback(), one object or several: anything with state_dict
+            and load_state_dict, such as learning-rate schedulers.
         seed: of the random choices; drawn from Genesis' generator by default.
         keep: keep the state from before for rollback(); `history(model).forget()` gives the memory back.
     Yields: the step, an entry of history(model) once the block has ended.
-    Raises: GrowthError: a transaction of this model is open already.
+    Raises: GrowthError: a transaction of this model is open already; an argument is of another kind, or the optimizer
+        of another model.
 
     Example:
         >>> from genesis import growth, optim
@@ -186,10 +194,17 @@ def transaction(
         raise GrowthError(describe("transaction", "model", "a Module", type(model).__name__))
     if current(model) is not None:
         raise GrowthError("transaction: one of this model is open already; operations inside it are part of it")
-    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    copies = [averages] if isinstance(averages, Module) else list(averages)
+    optimizers = _listed("optimizer", optimizer, lambda value: isinstance(value, Optimizer), "an Optimizer")
+    copies = _listed("averages", averages, lambda value: isinstance(value, Module), "a Module")
+    others = _listed("also", also, lambda value: hasattr(value, "load_state_dict"), "an object with load_state_dict")
+    own = {id(parameter) for parameter in model.parameters()}
+    for each in optimizers:
+        if not any(id(parameter) in own for group in each.param_groups for parameter in group["params"]):
+            raise GrowthError(
+                describe("transaction", "optimizer", "one that learns this model", "one of another model")
+            )
     past = history(model)
-    snapshot = Snapshot([model, *copies], optimizers, also)
+    snapshot = Snapshot([model, *copies], optimizers, others)
     opened = Transaction(model, optimizers, example, copies, seed)
     _active.open = {**getattr(_active, "open", {}), id(model): opened}
     try:
@@ -205,6 +220,15 @@ def transaction(
     step.parameters = (step.parameters[0], count(model))
     step.snapshot, step.history = snapshot if keep else None, past
     past.steps.append(step)
+
+
+def _listed(argument: str, given: Any, fits: Callable[[Any], bool], kind: str) -> list[Any]:
+    """One value, several or None, as a list; each must fit."""
+    found = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    for value in found:
+        if not fits(value):
+            raise GrowthError(describe("transaction", argument, f"{kind}, or a list of them", type(value).__name__))
+    return found
 
 
 @contextlib.contextmanager

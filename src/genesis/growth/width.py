@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +54,7 @@ def grow_width(
         step 0: grow_width 0 to 6 (122 → 182 parameters)
     """
     op = "grow_width"
-    _check_sizes(op, channels, factor)
+    _check_sizes(op, channels, factor, (1, math.inf))
     if new not in ("copy", "zero"):
         raise GrowthError(describe(op, "new", '"copy" or "zero"', repr(new)))
     if noise < 0:
@@ -98,7 +100,7 @@ def prune_width(
         step 0: prune_width 0 to 5 (50 → 32 parameters)
     """
     op = "prune_width"
-    _check_sizes(op, channels, factor)
+    _check_sizes(op, channels, factor, (0, 1))
     if by not in ("magnitude", "norm"):
         raise GrowthError(describe(op, "by", '"magnitude" or "norm"', repr(by)))
     with joined(model, **transaction) as opened:
@@ -117,9 +119,16 @@ def prune_width(
     return opened.step
 
 
-def _check_sizes(op: str, channels: int | None, factor: float | None) -> None:
+def _check_sizes(op: str, channels: int | None, factor: float | None, limits: tuple[float, float]) -> None:
+    """One of the two is given; factor lies between the limits."""
     if (channels is None) == (factor is None):
-        raise GrowthError(describe(op, "channels", "a number, or factor instead", "both" if channels else "neither"))
+        given = "neither" if channels is None else "both"
+        raise GrowthError(describe(op, "channels", "a number, or factor instead", given))
+    if channels is not None and (isinstance(channels, bool) or not hasattr(channels, "__index__")):
+        raise GrowthError(describe(op, "channels", "an int", repr(channels)))
+    if factor is not None and not (isinstance(factor, int | float) and limits[0] < factor < limits[1]):
+        wanted = f"a number above {limits[0]:g}" + ("" if math.isinf(limits[1]) else f" and below {limits[1]:g}")
+        raise GrowthError(describe(op, "factor", wanted, repr(factor)))
 
 
 def _layers(
@@ -134,7 +143,10 @@ def _layers(
             if (makers := [s for s in opened.map.sites_of(group.index) if s.fresh == "normal" and not s.splits])
         ]
     else:
-        listed = [where] if isinstance(where, str | Module) else where
+        several = not isinstance(where, str | Module) and isinstance(where, Iterable)
+        listed: list[Any] = list(where) if several else [where]  # type: ignore[arg-type]
+        if not listed:
+            raise GrowthError(describe(op, "where", "at least one layer, or None for all", "none"))
         names = [name_of(op, opened.model, place) for place in listed]
     done: set[tuple[Any, ...]] = set()
     for number, name in enumerate(names, 1):
@@ -154,6 +166,7 @@ def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | 
     if factor is not None:
         return max(round(group.units * factor), group.units + 1) if factor > 1 else round(group.units * factor)
     assert channels is not None
+    channels = operator.index(channels)
     if channels % part.width:
         expected = f"a multiple of {part.width}: the channels of {name} come in blocks of that size"
         raise GrowthError(describe(op, "channels", expected, channels))

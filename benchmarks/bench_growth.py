@@ -47,7 +47,9 @@ def main() -> None:
         synchronize()
 
     train()
-    comparison = Comparison("bench_growth", device=arguments.device)
+    where = "cpu" if arguments.device == "cpu" else "gpu"
+    about = {} if where == "cpu" else {"gpu": genesis.cuda.get_device_name()}
+    comparison = Comparison(f"bench_growth_{where}", **about)
     times: dict[str, list[float]] = {"training step": [], "growth step": []}
     for _ in range(arguments.rounds + 1):
         times["training step"].append(milliseconds(train))

@@ -91,15 +91,12 @@ class Recorder:
 
     @contextlib.contextmanager
     def _noting_modules(self) -> Iterator[None]:
-        handles = []
-        for module, name in self._modules.items():
+        def note(module: Module, args: tuple[Any, ...], output: Any) -> None:
+            given = [arg for arg in args if isinstance(arg, Tensor)]
+            if given and isinstance(output, Tensor):
+                self.passages[self._modules[module]] = Passage(given[0].shape, output.shape, self.layout(output))
 
-            def note(_: Module, args: tuple[Any, ...], output: Any, name: str = name) -> None:
-                given = [arg for arg in args if isinstance(arg, Tensor)]
-                if given and isinstance(output, Tensor):
-                    self.passages[name] = Passage(given[0].shape, output.shape, self.layout(output))
-
-            handles.append(module.register_forward_hook(note))
+        handles = [module.register_forward_hook(note) for module in self._modules]
         try:
             yield
         finally:

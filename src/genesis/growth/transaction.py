@@ -252,7 +252,7 @@ def joined(model: Module, **options: Any) -> Iterator[Transaction]:
 
 def count(model: Module) -> int:
     """How many numbers a model learns."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.array.numel for parameter in model.parameters())
 
 
 def relative_deviation(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

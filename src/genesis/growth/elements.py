@@ -50,6 +50,7 @@ class Elements:
         self._is_new = self._sources == NEW
         self._index = np.where(self._is_new, 0, self._sources)
         self.has_new, self._is_shared = bool(self._is_new.any()), bool((self._shares[~self._is_new] != 1).any())
+        self._powers = (np.ones(len(self)), self._shares, self._shares**2)
         self._cuts: list[tuple[np.ndarray, np.ndarray]] | None = None
         self._sent: dict[Any, NDArray] = {}
 
@@ -64,8 +65,8 @@ class Elements:
         return self._on(device, "is_new", dtypes.bool_, self._is_new)
 
     def factors(self, power: int, dtype: DType, device: Device) -> NDArray | None:
-        """The shares to this power; None if all are 1."""
-        return self._on(device, power, dtype, self._shares**power) if power and self._is_shared else None
+        """The shares to this power (0, 1 or 2); None if all are 1."""
+        return self._on(device, power, dtype, self._powers[power]) if power and self._is_shared else None
 
     def cuts(self, dtype: DType, device: Device) -> Iterator[tuple[NDArray, NDArray]]:
         """How copies divide what they came from, round by round: which fraction of what is left is cut off (0 where

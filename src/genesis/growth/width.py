@@ -144,7 +144,7 @@ def _layers(
         ]
     else:
         several = not isinstance(where, str | Module) and isinstance(where, Iterable)
-        listed: list[Any] = list(where) if several else [where]  # type: ignore[arg-type]
+        listed: list[Any] = list(where) if several else [where]
         if not listed:
             raise GrowthError(describe(op, "where", "at least one layer, or None for all", "none"))
         names = [name_of(op, opened.model, place) for place in listed]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -274,7 +275,23 @@ def _walk(
         return
     if action != "scatter_add":
         table, other = as_bits(table), as_bits(other)
-    sizes, walks = collapse(other.shape, [other.strides, table_steps, index_steps])
+    grid, numbers, constants = _geometry(
+        other.shape, other.strides, table_steps, index_steps, reach(table.shape, table.strides)
+    )
+    device = table.device_index
+    launch(
+        kernels.indexed_kernel, grid, table, other, index, faults.report(device), *numbers, step, size,
+        faults.CODES[op], ACTION=action, WRAP=wrap, **constants,
+    )  # fmt: skip
+    faults.check(device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _geometry(
+    shape: Shape, strides: Shape, table_steps: Shape, index_steps: Shape, table_reach: int
+) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+    """The grid of a walk over shape, what it gives the kernel to step by, and the kernel's constants."""
+    sizes, walks = collapse(shape, [strides, table_steps, index_steps])
     if len(sizes) == 1:  # the kernel has rows
         sizes, walks = (1, *sizes), [(0, *walk) for walk in walks]
     num_columns, others = sizes[-1], sizes[:-1][::-1]
@@ -282,15 +299,13 @@ def _walk(
     block_columns = min(1 << (num_columns - 1).bit_length(), _BLOCK)
     block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
     other_steps, steps, places = (walk[::-1] for walk in walks)
-    widest = max(reach(sizes, walk) for walk in walks) + reach(table.shape, table.strides) + _BLOCK
-    device = table.device_index
-    launch(
-        kernels.indexed_kernel, (-(-num_rows // block_rows) * -(-num_columns // block_columns),),
-        table, other, index, faults.report(device), num_rows, num_columns, others, steps, other_steps, places,
-        step, size, faults.CODES[op], ACTION=action, RANK=len(others), INDEX_PER_ROW=places[0] == 0, WRAP=wrap,
-        WIDE=widest >= 2**31, BLOCK_ROWS=block_rows, BLOCK_COLUMNS=block_columns,
-    )  # fmt: skip
-    faults.check(device)
+    widest = max(reach(sizes, walk) for walk in walks) + table_reach + _BLOCK
+    constants = {
+        "RANK": len(others), "INDEX_PER_ROW": places[0] == 0, "WIDE": widest >= 2**31, "BLOCK_ROWS": block_rows,
+        "BLOCK_COLUMNS": block_columns,
+    }  # fmt: skip
+    grid = (-(-num_rows // block_rows) * -(-num_columns // block_columns),)
+    return grid, (num_rows, num_columns, others, steps, other_steps, places), constants
 
 
 def _sums(x: DeviceArray, strides: Shape | None = None) -> DeviceArray:

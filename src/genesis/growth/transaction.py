@@ -252,7 +252,8 @@ def joined(model: Module, **options: Any) -> Iterator[Transaction]:
 
 def count(model: Module) -> int:
     """How many numbers a model learns."""
-    return sum(parameter.array.numel for parameter in model.parameters())
+    parameters = {id(tensor): tensor for module in model.modules() for tensor in module._parameters.values()}
+    return sum(tensor.array.numel for tensor in parameters.values() if tensor is not None)
 
 
 def relative_deviation(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

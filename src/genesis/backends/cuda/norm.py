@@ -355,7 +355,7 @@ def _rows(x: DeviceArray, normalized_ndim: int) -> tuple[Shape, int, int]:
 def _row_tile(num_rows: int, num_columns: int) -> dict[str, int]:
     block_columns = power_of_2(num_columns)
     block_rows = min(max(_TILE // block_columns, 1), power_of_2(num_rows))
-    # No more threads than elements: those that hold copies would write theirs to shared memory as well.
+    # No more threads than elements: the others would hold copies and do the same once more.
     num_warps = max(min(4, max(block_rows * block_columns // 128, 1)), min(block_columns // 512, 16))
     return {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": num_warps}
 

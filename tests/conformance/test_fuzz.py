@@ -18,7 +18,7 @@ NOT_DRAWN = words("""
     empty_pinned is_pinned current_stream record_stream time_mark seconds_between
     manual_seed get_rng_state set_rng_state rand randn randint randperm dropout
     conv_prepack conv_prepacked prepare
-    sgd_step adam_step scale_into norms unscale_into
+    sgd_step adam_step scale_into norms unscale_into index_select_each
 """)
 
 

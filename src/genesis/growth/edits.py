@@ -6,8 +6,9 @@ goes on holding them. No array is changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,29 +52,43 @@ class Edits:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def edited(array: NDArray, edit: Edit, power: int, fresh: NDArray | None = None) -> NDArray:
-    """A new array in the order of memory of the old one: the chosen elements of dimension edit.dim, times their shares
-    to this power; fresh (or 0) where there is no original."""
-    elements = edit.elements
-    result = array.index_select(edit.dim, elements.index(array.device))
-    factors = elements.factors(power, array.dtype, array.device)
-    if factors is not None:
-        result = result.mul(edit.along(factors, array.ndim))
-    return in_memory_order_of(array, _filled(result, edit, fresh))
+class Selections:
+    """What changes select from arrays, collected first and then made together: a network has hundreds of arrays."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[Any, list[tuple[NDArray, Edit, int, Callable[[NDArray], None]]]] = {}
+
+    def add(self, array: NDArray, edit: Edit, power: int, use: Callable[[NDArray], None]) -> None:
+        """use() is given the chosen elements of dimension edit.dim, times their shares to this power."""
+        self._wanted.setdefault((id(edit.elements), array.device, array.dtype), []).append((array, edit, power, use))
+
+    def make(self) -> None:
+        for (_, device, dtype), wanted in self._wanted.items():
+            elements = wanted[0][1].elements
+            index = elements.index(device)
+            if dtype.is_floating_point:
+                made = NDArray.index_select_each(
+                    [array for array, *_ in wanted],
+                    [edit.dim for _, edit, *_ in wanted],
+                    index,
+                    [elements.factors(power, dtype, device) for _, _, power, _ in wanted],
+                )
+            else:  # masks and counts, which are copied as they are
+                made = [array.index_select(edit.dim, index) for array, edit, *_ in wanted]
+            for (*_, use), result in zip(wanted, made, strict=True):
+                use(result)
 
 
-def divided(array: NDArray, edit: Edit) -> NDArray:
-    """As edited(), but copies share each weight so that, rounded as they are, they add up to it exactly.
+def _divided(left: NDArray, edit: Edit) -> NDArray:
+    """What copies get of the same weights: shares that, rounded as they are, add up to the weight exactly.
 
     Of what is left, r, a copy takes r − fl(r − fl(s·r)) and leaves fl(r − fl(s·r)): one of the two is at least half of
     r, and a difference of floats within a factor of 2 of each other is exact (Sterbenz 1974).
     """
-    elements = edit.elements
-    left = array.index_select(edit.dim, elements.index(array.device))
-    for fractions, takes in elements.cuts(array.dtype, array.device):
-        after = left.sub(left.mul(edit.along(fractions, array.ndim)))
-        left = edit.along(takes, array.ndim).where(left.sub(after), after)
-    return in_memory_order_of(array, _filled(left, edit, None))
+    for fractions, takes in edit.elements.cuts(left.dtype, left.device):
+        after = left.sub(left.mul(edit.along(fractions, left.ndim)))
+        left = edit.along(takes, left.ndim).where(left.sub(after), after)
+    return left
 
 
 def _filled(result: NDArray, edit: Edit, fresh: NDArray | None) -> NDArray:
@@ -121,21 +136,30 @@ def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Genera
 
 def change(
     tensors: Iterable[Tensor], edit: Edit, optimizers: Sequence[Optimizer], amount: float,
-    generator: np.random.Generator,
+    generator: np.random.Generator, selections: Selections,
 ) -> None:  # fmt: skip
-    """Give the first tensor (of the model) and the others (the same one of averaged copies) their new arrays."""
+    """Have the first tensor (of the model) and the others (the same one of averaged copies) given new arrays."""
     first, *others = tensors
     fresh = fresh_values(first.array, edit, generator)
     jitter = noise(first.array, edit, amount, generator)
     for tensor in (first, *others):
-        old = tensor.array
-        its_fresh = None if fresh is None else fresh.to_device(old.device).to(old.dtype)
-        new = divided(old, edit) if edit.splits else edited(old, edit, 0, its_fresh)
-        replace(tensor, new if jitter is None else in_memory_order_of(old, new.add(jitter.to_device(old.device))))
+        selections.add(tensor.array, edit, 0, functools.partial(_renew, tensor, edit, fresh, jitter))
         if tensor.grad is not None:
-            replace(tensor.grad, edited(tensor.grad.array, edit, 0 if edit.splits else 1))
+            power = 0 if edit.splits else 1
+            selections.add(tensor.grad.array, edit, power, functools.partial(_renew_gradient, tensor.grad, edit))
         for optimizer in optimizers:
-            _change_state(optimizer, tensor, old, edit)
+            _change_state(optimizer, tensor, edit, selections)
+
+
+def _renew(tensor: Tensor, edit: Edit, fresh: NDArray | None, jitter: NDArray | None, selected: NDArray) -> None:
+    old = tensor.array
+    fresh = None if fresh is None else fresh.to_device(old.device).to(old.dtype)
+    new = _filled(_divided(selected, edit) if edit.splits else selected, edit, fresh)
+    replace(tensor, in_memory_order_of(old, new if jitter is None else new.add(jitter.to_device(old.device))))
+
+
+def _renew_gradient(grad: Tensor, edit: Edit, selected: NDArray) -> None:
+    replace(grad, in_memory_order_of(grad.array, _filled(selected, edit, None)))
 
 
 def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> None:
@@ -155,22 +179,27 @@ def replace(tensor: Tensor, array: NDArray) -> None:
     tensor.array = array
 
 
-def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: Edit) -> None:
+def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selections: Selections) -> None:
     """Move what an optimizer keeps for a parameter as the gradient moves, of which it is a mean.
 
     A copy of a channel gets its share of the channel's gradient; a weight that takes the copy gets the gradient of the
     weight that takes the original. Means of squares (their names end with _sq) get the square of the share.
     """
-    if parameter not in optimizer.state:
-        return
-    state = optimizer.state[parameter]
-    for name, entry in list(state.items()):
-        if not isinstance(entry, Tensor) or entry.shape != old.shape:
+    state = optimizer.state.get(parameter, {})
+    for name, entry in state.items():
+        if not isinstance(entry, Tensor) or entry.shape != parameter.shape:
             continue
         is_square = name.endswith("_sq")
         fresh = None
         if is_square and edit.elements.has_new:  # no history yet: steps of the size that the others have
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
-            fresh = entry.array.full_like(mean, edit.shape_after(old.shape))
+            fresh = entry.array.full_like(mean, edit.shape_after(entry.shape))
         power = 0 if edit.splits else 2 if is_square else 1
-        state[name] = Tensor(in_memory_order_of(old, edited(entry.array, edit, power, fresh)))
+        use = functools.partial(_renew_state, state, name, edit, parameter.array, fresh)
+        selections.add(entry.array, edit, power, use)
+
+
+def _renew_state(
+    state: dict[str, Any], name: str, edit: Edit, like: NDArray, fresh: NDArray | None, selected: NDArray
+) -> None:  # fmt: skip
+    state[name] = Tensor(in_memory_order_of(like, _filled(selected, edit, fresh)))

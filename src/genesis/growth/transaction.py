@@ -35,7 +35,7 @@ _TOLERANCE = {dtypes.float64: 1e-6, dtypes.float32: 1e-3, dtypes.float16: 0.1, d
 class Transaction:
     """What operations need to know: the model, and all that must follow when it changes."""
 
-    is_single = False  # opened by one operation, for itself
+    is_single = False  # opened by one operation, for itself: nobody else changes anything until it has ended
 
     def __init__(
         self, model: Module, optimizers: Sequence[Optimizer], example: Any, averages: Sequence[Module], seed: int | None
@@ -46,12 +46,13 @@ class Transaction:
         self.generator = np.random.default_rng(seed)
         self.step = Step(len(history(model)), count(model))
         self._map: ChannelMap | None = None
+        self._has_changed = False
         self._mark: tuple[list[NDArray], list[int]] = [], []
 
     @property
     def map(self) -> ChannelMap:
         """The channel map of the model as it is now, with its outputs on the example."""
-        arrays = [tensor.array for tensor in tensors_of(self.model.modules())]
+        arrays = [] if self.is_single else [tensor.array for tensor in tensors_of(self.model.modules())]
         counts = [array.changes.count for array in arrays]
         known, known_counts = self._mark  # the very arrays: ids alone could have been given to new ones
         if self._map is None or counts != known_counts or not all(map(operator.is_, arrays, known)):
@@ -62,7 +63,7 @@ class Transaction:
             try:
                 self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
             except Exception as error:
-                if self._map is not None or isinstance(error, GrowthError):
+                if self._has_changed or isinstance(error, GrowthError):
                     raise
                 reason = f"the network does not run on it: {type(error).__name__}: {error}"
                 raise GrowthError(f"growth: argument 'example': {reason}") from error
@@ -77,6 +78,7 @@ class Transaction:
         """
         before = self.map.outputs
         change()
+        self._map, self._has_changed = None, True
         assert self.example is not None
         try:
             if more_follows or not self.is_single:

@@ -12,7 +12,7 @@ import numpy as np
 
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
-from genesis.growth.edits import Edits, change
+from genesis.growth.edits import Edits, Selections, change
 from genesis.growth.elements import NEW, Choice
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
@@ -192,9 +192,15 @@ def _resize(
 ) -> None:  # fmt: skip
     """Change every tensor that shows the group, and the settings of their layers."""
     edits = Edits(group.index, choice)
-    for site in mapped.sites_of(group.index):
-        tensors = opened.twins(site.names[0])
-        change(tensors, edits.of(site), opened.optimizers, noise, opened.generator)
+    sites = mapped.sites_of(group.index)
+    while sites:  # once, unless a tensor shows the group twice: its second dimension follows when the first is done
+        first = list({site.names: site for site in reversed(sites)}.values())[::-1]
+        selections = Selections()
+        for site in first:
+            tensors = opened.twins(site.names[0])
+            change(tensors, edits.of(site), opened.optimizers, noise, opened.generator, selections)
+        selections.make()
+        sites = [site for site in sites if not any(site is done for done in first)]
     for model in (opened.model, *opened.averages):
         adjust_settings(model, mapped, group.index, len(choice.sources))
 

@@ -356,6 +356,16 @@ class MathOps(Array):
     def index_select(self, dim: int, index: Any) -> Any:
         return call("index_select", self, dim, index)
 
+    @staticmethod
+    def index_select_each(arrays: Sequence[Any], dims: Sequence[int], index: Any, factors: Sequence[Any]) -> list[Any]:
+        """index_select of each array of one float dtype, times its factors (or None) along the dimension; at the cost
+        of one. The indices are not checked."""
+        device, given = index.device, [None if factor is None else factor.handle for factor in factors]
+        made = backend_of(device).index_select_each(
+            handles("index_select_each", [index, *arrays])[1:], dims, index.handle, given
+        )
+        return [type(index)(handle, device) for handle in made]
+
     def index_add(self, dim: int, index: Any, source: Any) -> Any:
         return call("index_add", self, dim, index, source)
 

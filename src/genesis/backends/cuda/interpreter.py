@@ -154,6 +154,8 @@ _LIBDEVICE: dict[str, Callable[..., Any]] = {
     "powi": np.float_power,
     "fdiv_rn": np.divide,
     "ddiv_rn": np.divide,
+    "fmul_rn": np.multiply,
+    "dmul_rn": np.multiply,
     "frcp_rn": np.reciprocal,
     "drcp_rn": np.reciprocal,
     "fsqrt_rn": np.sqrt,

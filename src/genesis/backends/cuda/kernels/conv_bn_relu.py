@@ -126,7 +126,7 @@ def _training_statistics_kernel(
     squares = tl.load(partial_ptr + num_parts * num_channels + elements, mask=inside, other=0)
     counts = tl.where(parts < num_parts, _count_of(parts, num_parts, num_rows, BLOCK_M), 0).to(means.dtype)[:, None]
     rows = num_rows.to(means.dtype)
-    shifted = libdevice.div_rn(tl.sum(means * counts, axis=0), rows)
+    shifted = libdevice.div_rn(tl.sum(libdevice.mul_rn(means, counts), axis=0), rows)
     deviations = tl.where(inside, means - shifted[None, :], 0)
     var = libdevice.div_rn(tl.sum(squares + deviations * deviations * counts, axis=0), rows)
     mean = shifted + tl.load(x_ptr + channels, mask=mask, other=0).to(means.dtype)

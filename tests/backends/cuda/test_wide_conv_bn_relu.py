@@ -24,6 +24,10 @@ CASES = [  # inputs, outputs, mean of the input in its deviations, operands left
     (24, 40, 0.5, ("bias",), "relu"),
     (56, 160, 30.0, ("gamma", "beta"), None),
     (16, 16, 1e4, ("bias", "residual"), "relu"),
+    (64, 256, 0.5, ("bias", "residual"), "relu"),  # from here on, Hopper GPUs have kernels of their own
+    (56, 512, 30.0, ("bias",), "relu"),
+    (64, 256, 1e4, ("gamma", "beta", "residual"), None),
+    (32, 256, 1.0, ("bias", "gamma"), "relu"),
 ]
 
 

@@ -20,10 +20,11 @@ from genesis.backends.cuda.launch import prepare_raw
 from genesis.backends.cuda.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
 from genesis.backends.cuda.storage import copy_into
 
-_MOST_PARTS = 512  # of a sum; one program puts them together
-_CHANNELS = 16  # of which it does so
+_MOST_PARTS, _LEAST_BLOCKS = 256, 6  # of a sum, each of so many blocks of rows; one program puts them together
+_CHANNELS = 8  # of which it does so
 _STAGES = 4  # blocks of a sum on their way at a time
 _SUMMED, _PASSED = 2048, 4096  # elements that a program of a sum holds at a time, of an element-wise pass
+_SUM_COLUMNS = 64
 
 _Results = tuple[DeviceArray | None, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
@@ -222,11 +223,11 @@ class _Parts(NamedTuple):
     def of(cls, x: Layout) -> _Parts:
         num_channels = x.shape[1]
         num_rows = x.size // max(num_channels, 1)
-        block_n = min(max(tiles.power_of_2(num_channels), 8), 64)
+        block_n = min(max(tiles.power_of_2(num_channels), 8), _SUM_COLUMNS)
         block_m = min(tiles.power_of_2(num_rows), _SUMMED // block_n)
         channel_blocks = -(-num_channels // block_n)
         wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
-        number = max(1, min(wanted, -(-num_rows // block_m), _MOST_PARTS))
+        number = max(1, min(wanted, -(-num_rows // (block_m * _LEAST_BLOCKS)), _MOST_PARTS))
         constants = {"COMPUTE": COMPUTE[x.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n}
         joining = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS}
         return cls(number, (number, channel_blocks), constants, (-(-num_channels // _CHANNELS),), joining)

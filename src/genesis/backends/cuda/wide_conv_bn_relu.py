@@ -1,6 +1,7 @@
 """conv_bn_relu in training where a 1×1 convolution has at least as many outputs as inputs, in bfloat16.
 
-The convolution's output is never written: kernels/wide_conv_bn_relu.py says how.
+The convolution's output is never written: kernels/wide_conv_bn_relu.py says how. Its large passes are others on Hopper:
+wide_hopper.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import driver, streams, tiles
+from genesis.backends.cuda import driver, streams, tiles, wide_hopper
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import wide_conv_bn_relu as kernels
 from genesis.backends.cuda.launch import prepare_raw
@@ -74,8 +75,11 @@ def _plan_forward(
     block_c = max(tiles.power_of_2(num_inputs), 16)
 
     parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
+    in_hopper = wide_hopper.gram(x)
+    if in_hopper is not None:
+        parts = wide_hopper.num_parts(num_rows, 0, device)
     partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-    add_gram = prepare_raw(
+    add_gram = in_hopper or prepare_raw(
         kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
     )
     gram, join = _joining(partial)
@@ -95,7 +99,7 @@ def _plan_forward(
     tile = _fitted(_FORWARD, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
-    normalize = prepare_raw(
+    normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
         kernels._wide_forward_kernel, device, (walks * blocks,),
         (y, bits, x, weight, residual, state, statistic, gamma, beta), *sizes, RELU=activation == "relu",
         BLOCK_C=block_c, **tile,
@@ -152,8 +156,11 @@ def _plan_backward(
     tile = _fitted(_PRODUCTS, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
+    in_hopper = wide_hopper.products(grad, x, matrix.shape)
+    if in_hopper is not None:
+        parts = wide_hopper.num_parts(num_rows, num_outputs, device)
     partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
-    multiply = prepare_raw(
+    multiply = in_hopper or prepare_raw(
         kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),
         *sizes, BLOCK_C=block_c, **tile,
     )  # fmt: skip
@@ -182,7 +189,7 @@ def _plan_backward(
         # The residual's gradient is the gradient before the activation.
         sources = (grad, passed) if grad_residual is None else (grad_residual, None)
         tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-        find_input_grad = prepare_raw(
+        find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape) or prepare_raw(
             kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
             (grad_input, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
         )  # fmt: skip

@@ -97,10 +97,11 @@ def main() -> int:
             for shape in SHAPES:
                 if not arguments.only or shape.name in arguments.only:
                     measure(comparison, shape, training, arguments)
+                comparison.finish(arguments.out)
     summarize(comparison)
     if arguments.bytes:
-        for shape in SHAPES:
-            report_bytes(shape)
+        comparison.notes += ["", "| MB of a training step | at least | counted | measured |", "|---|---|---|---|"]
+        comparison.notes += [report_bytes(shape) for shape in SHAPES]
     comparison.finish(arguments.out)
     return 0
 
@@ -191,7 +192,9 @@ def summarize(comparison: Comparison) -> None:
     for family, values in speeds.items():
         mean = math.exp(sum(map(math.log, values)) / len(values))
         shown = ", ".join(f"{value:.2f}" for value in values)
-        print(f"  {family:<10} against PyTorch's best: {mean:.3f}× (geometric mean of {shown})")
+        line = f"{family} against PyTorch's best: {mean:.3f}× (geometric mean of {shown})"
+        print(f"  {line}")
+        comparison.notes += ["", line]
 
 
 # --- bytes, by Nsight Compute ---
@@ -211,19 +214,20 @@ def run_profiled(name: str) -> int:
     return 0
 
 
-def report_bytes(shape: Shape) -> None:
+def report_bytes(shape: Shape) -> str:
+    """A line of the table; what the caches keep from kernel to kernel counts for them."""
     metrics = "dram__bytes_read.sum,dram__bytes_write.sum"
-    command = ["ncu", "--profile-from-start", "off", "--csv", "--print-units", "base", "--metrics", metrics]
+    options = ["--profile-from-start", "off", "--cache-control", "none", "--csv", "--print-units", "base"]
     script = [sys.executable, __file__, "--profiled", shape.name]
-    done = subprocess.run([*command, *script], capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines))))
+    done = subprocess.run(["ncu", *options, "--metrics", metrics, *script], capture_output=True, text=True, check=False)
+    rows = list(csv.DictReader(io.StringIO("\n".join(x for x in done.stdout.splitlines() if x.startswith('"')))))
     if not rows:
         print(f"  {shape.name}: no bytes measured: {done.stdout[-300:]} {done.stderr[-300:]}")
-        return
     total = sum(float(row["Metric Value"].replace(",", "")) for row in rows)
-    least, counted = least_bytes(shape, True) / 1e6, counted_bytes(shape, True) / 1e6
-    print(f"  training {shape.name}: {total / 1e6:,.0f} MB measured, {counted:,.0f} counted, {least:,.0f} at least")
+    figures = [least_bytes(shape, True), counted_bytes(shape, True), total]
+    line = f"| {shape.name} | {' | '.join(f'{figure / 1e6:,.0f}' if figure else '' for figure in figures)} |"
+    print(f"  {line}", flush=True)
+    return line
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ struct Walk {
 __device__ __forceinline__ void wait_for_group(int group) {  // the 128 threads of warpgroup 1 or 2
   asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
 }
-// Both warpgroups, at the end: once when all tiles have been read, once more when the sums of one are there.
-template <int TIME>
+template <int TIME>  // 1 or 2: a barrier for each time
 __device__ __forceinline__ void wait_for_both() {
+  __syncwarp();
   asm volatile("bar.sync %0, 256;" ::"n"(2 + TIME) : "memory");
 }
 // What was written to shared memory is seen by matrix instructions and by the copy engine.

@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
+  __shared__ float totals[32][64];  // of each quarter of a warp
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
   const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -70,23 +71,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     keep(sum);
     if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
   }
-  wait_for_both<1>();
-  float* shared = (float*)(memory + (base - shared_address(memory)));
-  float* totals = shared + 32 * 128;
   const int thread = threadIdx.x - 128;
-  if (group == 2)
 #pragma unroll
-    for (int i = 0; i < 32; ++i) shared[i * 128 + thread % 128] = sum[i];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) totals[thread / 8 * 64 + lane % 8 * 8 + i] = total[i];
-  wait_for_both<2>();
+  for (int i = 0; i < 8; ++i) totals[thread / 8][lane % 8 * 8 + i] = total[i];
+  wait_for_both<1>();
   float* out = partial + (long long)blockIdx.x * (g.num_inputs + 1) * g.num_inputs;
   if (thread < g.num_inputs) {
     float whole = 0.f;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) whole += totals[i * 64 + thread];
+    for (int i = 0; i < 32; ++i) whole += totals[i][thread];
     out[g.num_inputs * g.num_inputs + thread] = whole;
   }
+  float* shared = (float*)(memory + (base - shared_address(memory)));  // all tiles have been read
+  if (group == 2)
+#pragma unroll
+    for (int i = 0; i < 32; ++i) shared[i * 128 + thread % 128] = sum[i];
+  wait_for_both<2>();
   if (group == 1) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)

@@ -17,6 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     const float* __restrict__ mean, const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
+  __shared__ float totals[8][COLUMNS];  // of each warp
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
   const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -86,21 +87,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
   }
   // Both warpgroups' sums together, then to memory.
-  wait_for_both<1>();
-  float* shared = (float*)(memory + (base - shared_address(memory)));
-  float* totals = shared + COLUMNS / 2 * 128;
   const int thread = threadIdx.x - 128;
-  if (group == 2)
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; ++i) shared[i * 128 + thread % 128] = sum[i];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) totals[thread / 32 * COLUMNS + 8 * lane + i] = total[i];
-  wait_for_both<2>();
+  for (int i = 0; i < 8; ++i) totals[thread / 32][8 * lane + i] = total[i];
+  wait_for_both<1>();
   float* out = partial + (long long)part * (g.num_inputs + 1) * g.num_outputs + column;
   float whole = 0.f;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) whole += totals[i * COLUMNS + thread];
+  for (int i = 0; i < 8; ++i) whole += totals[i][thread];
   out[(long long)g.num_inputs * g.num_outputs + thread] = whole;
+  float* shared = (float*)(memory + (base - shared_address(memory)));  // all tiles have been read
+  if (group == 2)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) shared[i * 128 + thread % 128] = sum[i];
+  wait_for_both<2>();
   if (group == 1) {
 #pragma unroll
     for (int i = 0; i < COLUMNS / 8; ++i)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,8 +24,9 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, nn, optim
-from genesis.backends.cuda import array, random, storage, streams
+from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
 from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.attention_cudnn import Way
 from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
@@ -79,6 +81,18 @@ def attend_in_16_bits() -> None:
             assert ((result - expected).norm() / expected.norm()).item() < 0.02
 
 
+def compare_attentions() -> None:
+    """What cuDNN's attention is compared by, on equal results. (Its kernels are not ours to be checked.)"""
+    x = storage.cast(random.randn((2, 2, 261, 80), 0), dtypes.bfloat16)
+
+    def ours(*arrays: DeviceArray) -> None:
+        attention._attention(*arrays, None, True, 0.1)
+
+    results, expected = (attention_cudnn._results(x, x) for _ in range(2))
+    ours(*expected, x, x, x)
+    assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
+
+
 def infer_with_packed_weights() -> None:
     layer, x = nn.ConvBNReLU(3, 20, 3).eval(), genesis.randn(2, 3, 9, 9)
     with genesis.no_grad():
@@ -119,11 +133,16 @@ def launch_kernels_of_users() -> None:
 def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (WgmmaFamily(), FewChannelsFamily(), FewOutputsFamily())
-    for weight in ((20, 16, 3, 3), (3, 16, 3, 3), (8, 3, 3, 3)):
+    weights = ((24, 16, 3, 3), (3, 16, 3, 3), (8, 3, 5, 5))
+    tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
+    for (dtype, precision), weight in itertools.product(tolerances, weights):
         for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
-            problem = ConvProblem(direction, (2, weight[1], 9, 8), weight, (2, 1), (1, 1), dtype=dtypes.float32)
+            problem = ConvProblem(
+                direction, (2, weight[1], 9, 8), weight, (2, 1), (1, 1), dtype=dtype, precision=precision
+            )
             first, second = (
-                random.randn(shape, seed) for seed, shape in enumerate((problem.first_shape, problem.second_shape))
+                random.randn(shape, seed, dtype)
+                for seed, shape in enumerate((problem.first_shape, problem.second_shape))
             )
             found = {
                 candidate.name: convolve(problem, candidate, first, second)
@@ -133,7 +152,7 @@ def convolve_with_own_kernels() -> None:
             expected = convolve(problem, families.reference(problem), first, second)
             for name, result in found.items():
                 distance = abs(result - expected).max()
-                assert distance <= 1e-5 * abs(expected).max(), f"{name}: {problem}: {distance}"
+                assert distance <= tolerances[dtype, precision] * abs(expected).max(), f"{name}: {problem}: {distance}"
 
 
 def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray) -> np.ndarray:
@@ -142,7 +161,7 @@ def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray)
     workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
     addresses = [x.data_pointer for x in (out, *operands)]
     candidate.prepare(problem)(streams.current_handle(0), *addresses, 0, 0, workspace.data_pointer)
-    return storage.to_cpu(out)
+    return storage.to_cpu(storage.cast(out, dtypes.float32))
 
 
 STEPS: dict[str, Callable[[], None]] = {
@@ -151,6 +170,7 @@ STEPS: dict[str, Callable[[], None]] = {
         draw_numbers,
         step_optimizers,
         attend_in_16_bits,
+        compare_attentions,
         infer_with_packed_weights,
         launch_kernels_of_users,
         convolve_with_own_kernels,

@@ -163,6 +163,8 @@ def check_refused(ours: Callable[..., Any], sample: Any, wanted: str, device: st
     try:
         arguments, kwargs = to_genesis(((sample.input, *sample.args), sample.kwargs), device)
         result = ours(*arguments, **kwargs)
+        if device == "cuda":
+            genesis.cuda.synchronize()  # an index out of range is found by the kernel, and raised here
     except ERRORS as error:
         if str(error):
             return

@@ -12,12 +12,13 @@ import traceback
 from collections.abc import Sequence
 
 import genesis
-from genesis.cli import demo, info, kernels, segment, train, tune
+from genesis.cli import bench, demo, info, kernels, segment, train, tune
 from genesis.cli.exit_codes import FAILED, INTERRUPTED
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
 COMMANDS = {
+    "bench": bench,
     "demo": demo,
     "info": info,
     "kernels": kernels,

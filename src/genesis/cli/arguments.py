@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import genesis
 from genesis.errors import describe
 from genesis.segmentation.training import Plan
+
+_DTYPES = {"float32": genesis.float32, "float16": genesis.float16, "bfloat16": genesis.bfloat16}
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -63,6 +66,32 @@ def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:
     given = vars(arguments)
     names = [field.name for field in dataclasses.fields(Plan) if field.name in given]
     return dataclasses.replace(defaults, **{name: given[name] for name in names})
+
+
+def add_images(parser: argparse.ArgumentParser, device: str) -> None:
+    """What commands have in common that run a model on random images.
+
+    Args:
+        device: the default.
+    """
+    parser.add_argument("--batch", type=positive(int), default=1, help="images per batch")
+    parser.add_argument("--size", type=positive(int), nargs="+", default=[224], help="height and width of the images")
+    parser.add_argument("--channels", type=positive(int), help="of the images; default: what the model takes")
+    parser.add_argument("--dtype", choices=list(_DTYPES), default="float32", help="of the model and the images")
+    parser.add_argument("--precision", choices=genesis.precision.PRECISIONS, help="of float32")
+    parser.add_argument("--device", default=device, help="where to compute: cpu, cuda, cuda:1")
+
+
+def images_and_model(arguments: argparse.Namespace) -> tuple[genesis.Tensor, genesis.nn.Module]:
+    """What add_images and `model`, a name that models.create() knows, ask for."""
+    from genesis import models  # takes its time
+
+    height, width = (arguments.size * 2)[:2]
+    device, dtype = arguments.device, _DTYPES[arguments.dtype]
+    model = models.create(arguments.model)
+    channels = arguments.channels or next((p.shape[1] for p in model.parameters() if p.ndim == 4), 3)
+    images = genesis.randn(arguments.batch, channels, height, width, device=device, dtype=dtype)
+    return images, model.to(device, dtype)
 
 
 def read_names(command: str, path: Path) -> tuple[str, ...]:

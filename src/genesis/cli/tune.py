@@ -8,24 +8,18 @@ from pathlib import Path
 
 import genesis
 from genesis import cuda
-from genesis.cli.arguments import positive
+from genesis.cli.arguments import add_images, images_and_model, positive
 from genesis.cuda import plans
 from genesis.errors import DeviceError, describe
 
 HELP = "measure which kernels compute a model's convolutions fastest, and remember them"
-_DTYPES = {"float32": genesis.float32, "float16": genesis.float16, "bfloat16": genesis.bfloat16}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a name that models.create() knows")
-    parser.add_argument("--batch", type=positive(int), default=1, help="images per batch")
-    parser.add_argument("--size", type=positive(int), nargs="+", default=[224], help="height and width of the images")
-    parser.add_argument("--channels", type=positive(int), default=3, help="channels of the images")
-    parser.add_argument("--dtype", choices=list(_DTYPES), default="float32", help="of the model and the images")
-    parser.add_argument("--precision", choices=genesis.precision.PRECISIONS, help="of float32")
+    add_images(parser, device="cuda")
     parser.add_argument("--train", action="store_true", help="the gradients too")
     parser.add_argument("--budget", type=positive(float), default=60.0, help="seconds that it may take")
-    parser.add_argument("--device", default="cuda", help="where: cuda, cuda:1")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write all plans of the device to a file")
     parser.add_argument("--import", dest="source", type=Path, metavar="FILE", help="take over plans from such a file")
 
@@ -45,13 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> plans.TuningReport:
-    from genesis import models  # takes its time
-
-    height, width = (arguments.size * 2)[:2]
-    dtype = _DTYPES[arguments.dtype]
-    model = models.create(arguments.model).to(arguments.device, dtype)
+    images, model = images_and_model(arguments)
     model.train(arguments.train)
-    images = genesis.randn(arguments.batch, arguments.channels, height, width, device=arguments.device, dtype=dtype)
     with genesis.float32_precision(arguments.precision), genesis.set_grad_enabled(arguments.train):
         return plans.tune(model, images, budget=arguments.budget, progress=_show)
 

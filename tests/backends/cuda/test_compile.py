@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 
 import pytest
 
@@ -29,3 +30,15 @@ def test_kernel_compiles(specimen: Specimen, compute_capability: int) -> None:
     compiled = compile_kernel(specimen.kernel, specimen.signature(), compute_capability)
     assert compiled.asm["cubin"][:4] == b"\x7fELF"
     assert compiled.metadata.target.arch == compute_capability
+
+
+_CHANNELS_LAST = [specimen for specimen in _SPECIMENS if specimen.constants.get("CHANNELS_LAST")]
+
+
+@pytest.mark.parametrize("specimen", _CHANNELS_LAST, ids=_describe)
+def test_channels_side_by_side_are_loaded_and_stored_together(specimen: Specimen) -> None:
+    """What isn't compiled as divisible by 16 (a size in a mask, say) makes an access per element of it: 4 to 8 times
+    as many instructions."""
+    ptx = compile_kernel(specimen.kernel, specimen.signature(), 90).asm["ptx"]
+    for instruction in ("ld.global", "st.global"):
+        assert re.search(rf"{instruction}\S*\.v[24]", ptx), f"no wide {instruction}"

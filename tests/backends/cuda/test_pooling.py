@@ -58,6 +58,9 @@ def test_max_pool2d(cuda: Backend, cpu: Backend, put: Put, get: Get, window: tup
     expected, expected_indices = cpu.max_pool2d(x, *window)
     assert torch.equal(get(y), expected)
     assert torch.equal(get(indices), expected_indices)
+    values, none = cuda.max_pool2d(put(x), *window, with_indices=False)
+    assert torch.equal(get(values), expected)
+    assert none is None
     grad = sample(*expected.shape, layout=layout)
     close(
         get(cuda.max_pool2d_backward(put(grad), put(x), indices, *window)),

@@ -121,3 +121,9 @@ class DeviceArray:
 def empty(shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None) -> DeviceArray:
     """A new array, in the order of the current stream; row-major unless given other dense strides."""
     return layout_of(shape, dtype, device_index, strides).new(streams.current_handle(device_index))
+
+
+def require_float(op: str, dtype: DType) -> None:
+    """Raises: NotImplementedError: the op has a kernel for floating-point numbers only."""
+    if not dtype.is_floating_point:
+        raise NotImplementedError(f"{op} has no cuda implementation for {dtype.name}")

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, tiles
+from genesis.backends.cuda import array, attention_cudnn, driver, tiles
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import attention as kernels
 from genesis.backends.cuda.kernels import attention_backward as backward_kernels
@@ -43,34 +43,45 @@ def attention(
     query: DeviceArray, key: DeviceArray, value: DeviceArray, mask: DeviceArray | None, is_causal: bool, scale: float
 ) -> tuple[DeviceArray, DeviceArray]:
     _require(query, value)
-    lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
+    lead, num_queries = query.shape[:-2], query.shape[-2]
     y = array.empty((*lead, num_queries, value.shape[-1]), query.dtype, query.device_index)
-    row_size = _round_up(num_queries, 4)  # so that each row is aligned to 16 bytes
-    logsumexp = array.empty((*lead, row_size), _wide(query), query.device_index)
+    logsumexp = array.empty((*lead, num_queries), _wide(query), query.device_index)
+    operands = (y, logsumexp, query, key, value)
+    if mask is not None or not attention_cudnn.attend(_attention, *operands, is_causal, scale):
+        _attention(*operands, mask, is_causal, scale)
+    return y, logsumexp
+
+
+def _attention(
+    y: DeviceArray, logsumexp: DeviceArray, query: DeviceArray, key: DeviceArray, value: DeviceArray,
+    mask: DeviceArray | None, is_causal: bool, scale: float,
+) -> None:  # fmt: skip
+    """By our kernel, into y and logsumexp."""
+    lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     batch = _batch(lead, query, key, value, mask)
     constants = _constants(_FORWARD, (query, value), num_queries, num_keys, _fetchable(key, value))
     grid = (math.prod(lead) * -(-num_queries // constants["BLOCK_M"]),)
     launch(
-        kernels._attention_kernel, grid, y, logsumexp, query, key, value, mask, num_queries, num_keys, row_size,
+        kernels._attention_kernel, grid, y, logsumexp, query, key, value, mask, num_queries, num_keys,
         float(scale) * kernels.LOG2_E, *batch, *_matrix_strides(query, key, value, mask), BATCH_RANK=len(batch[0]),
         VALUE_SIZE=value.shape[-1], CAUSAL=is_causal, SCALE_LATE=scale >= 0 and mask is None, **constants,
     )  # fmt: skip
-    return y, logsumexp
 
 
 def attention_backward(
     grad: DeviceArray, query: DeviceArray, key: DeviceArray, value: DeviceArray, mask: DeviceArray | None,
     y: DeviceArray, saved: DeviceArray, is_causal: bool, scale: float,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
-    lead, (num_queries, num_keys), row_size = query.shape[:-2], (query.shape[-2], key.shape[-2]), saved.shape[-1]
+    lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     num_heads, device = math.prod(lead), query.device_index
-    delta = array.empty(saved.shape, saved.dtype, device)
+    row_size = _round_up(num_queries, 4)  # each row is aligned to 16 bytes
+    delta, log2sumexp = (array.empty((*lead, row_size), saved.dtype, device) for _ in range(2))
     batch = _batch(lead, grad, y)
     block_v = max(16, tiles.power_of_2(value.shape[-1]))
     block_m = min(tiles.power_of_2(num_queries), max(16, 8192 // block_v))
     launch(
-        backward_kernels._delta_kernel, (num_heads * -(-num_queries // block_m),), delta, grad, y, num_queries,
-        row_size, *batch, *_matrix_strides(grad, y), BATCH_RANK=len(batch[0]), VALUE_SIZE=value.shape[-1],
+        backward_kernels._delta_kernel, (num_heads * -(-num_queries // block_m),), delta, log2sumexp, grad, y, saved,
+        num_queries, row_size, *batch, *_matrix_strides(grad, y), BATCH_RANK=len(batch[0]), VALUE_SIZE=value.shape[-1],
         COMPUTE=COMPUTE[query.dtype], BLOCK_M=block_m, BLOCK_V=block_v,
     )  # fmt: skip
 
@@ -85,7 +96,20 @@ def attention_backward(
 
     batch, key_batch = _batch(lead, grad, query, key, value, mask), _batch(lead, key)
     strides = _matrix_strides(grad, query, key, value, mask)
-    operands = (grad, query, key, value, mask, saved, delta, num_queries, num_keys, row_size, slab_rows, slab_columns)
+    operands = (
+        grad,
+        query,
+        key,
+        value,
+        mask,
+        log2sumexp,
+        delta,
+        num_queries,
+        num_keys,
+        row_size,
+        slab_rows,
+        slab_columns,
+    )
     scales = (float(scale), float(scale) * kernels.LOG2_E)
     for head in range(0, num_heads, heads):
         count = min(heads, num_heads - head)

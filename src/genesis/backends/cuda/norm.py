@@ -43,7 +43,7 @@ def _norm_rows(
     mean: DeviceArray | None, eps: float,
 ) -> tuple[DeviceArray, DeviceArray]:  # fmt: skip
     """y and the inverse deviation; the mean goes where it is wanted."""
-    _floats_only(op, x)
+    array.require_float(op, x.dtype)
     x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
     lead, num_rows, num_columns = _rows(x, normalized_ndim)
     y = array.empty(x.shape, x.dtype, x.device_index)
@@ -135,7 +135,7 @@ def batch_norm(
     x: DeviceArray, weight: DeviceArray | None, bias: DeviceArray | None, running_mean: DeviceArray | None,
     running_var: DeviceArray | None, training: bool, momentum: float, eps: float,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
-    _floats_only("batch_norm", x)
+    array.require_float("batch_norm", x.dtype)
     x, weight, bias = _dense(x), _contiguous(weight), _contiguous(bias)
     running = (running_mean, running_var)
     running_mean, running_var = (_contiguous(statistic) for statistic in running)
@@ -189,7 +189,7 @@ def batch_norm_backward(
 def group_norm(
     x: DeviceArray, num_groups: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    _floats_only("group_norm", x)
+    array.require_float("group_norm", x.dtype)
     x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
     num_samples = x.shape[0]
     mean, inverse_std = (array.empty((num_samples, num_groups), accumulator(x.dtype), x.device_index) for _ in range(2))
@@ -355,7 +355,7 @@ def _rows(x: DeviceArray, normalized_ndim: int) -> tuple[Shape, int, int]:
 def _row_tile(num_rows: int, num_columns: int) -> dict[str, int]:
     block_columns = power_of_2(num_columns)
     block_rows = min(max(_TILE // block_columns, 1), power_of_2(num_rows))
-    # No more threads than elements: those that hold copies would write theirs to shared memory as well.
+    # No more threads than elements: the others would hold copies and do the same once more.
     num_warps = max(min(4, max(block_rows * block_columns // 128, 1)), min(block_columns // 512, 16))
     return {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": num_warps}
 
@@ -397,8 +397,3 @@ def _planes(x: DeviceArray) -> Iterator[DeviceArray]:
     """Views of a contiguous array, one for each index of its first dimension."""
     for i in range(x.shape[0]):
         yield x.view(x.shape[1:], x.strides[1:], x.offset + i * x.strides[0])
-
-
-def _floats_only(op: str, x: DeviceArray) -> None:
-    if not x.dtype.is_floating_point:
-        raise NotImplementedError(f"{op} has no cuda implementation for {x.dtype.name}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import array, tiles
+from genesis.backends.cuda import array, reduction, tiles
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import pooling as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
@@ -22,11 +22,11 @@ _ONE, _NONE = (1, 1), (0, 0)
 def max_pool2d(
     x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
     with_indices: bool = True,
-) -> tuple[DeviceArray, DeviceArray]:  # fmt: skip
+) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     out_size = tuple(
         _out_size(x.shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], ceil_mode) for i in (0, 1)
     )
-    return _max_pool(x, out_size, kernel_size, stride, padding, dilation, adaptive=False)
+    return _max_pool(x, out_size, kernel_size, stride, padding, dilation, adaptive=False, with_indices=with_indices)
 
 
 def max_pool2d_backward(
@@ -56,6 +56,11 @@ def avg_pool2d_backward(
 
 
 def adaptive_avg_pool2d(x: DeviceArray, output_size: Pair) -> DeviceArray:
+    if output_size == _ONE and 0 not in x.shape[-2:]:
+        array.require_float("adaptive_avg_pool2d", x.dtype)
+        return reduction.mean(
+            x, (len(x.shape) - 2, len(x.shape) - 1), keepdim=True
+        )  # a plane's elements are shared out over many programs
     return _avg_pool(x, output_size, _largest_windows(x, output_size), _ONE, _NONE, None, False, adaptive=True)
 
 
@@ -64,7 +69,10 @@ def adaptive_avg_pool2d_backward(grad: DeviceArray, x: DeviceArray) -> DeviceArr
 
 
 def adaptive_max_pool2d(x: DeviceArray, output_size: Pair) -> tuple[DeviceArray, DeviceArray]:
-    return _max_pool(x, output_size, _largest_windows(x, output_size), _ONE, _NONE, _ONE, adaptive=True)
+    windows = _largest_windows(x, output_size)
+    y, indices = _max_pool(x, output_size, windows, _ONE, _NONE, _ONE, adaptive=True, with_indices=True)
+    assert indices is not None
+    return y, indices
 
 
 def adaptive_max_pool2d_backward(grad: DeviceArray, x: DeviceArray, indices: DeviceArray) -> DeviceArray:
@@ -72,10 +80,11 @@ def adaptive_max_pool2d_backward(grad: DeviceArray, x: DeviceArray, indices: Dev
 
 
 def _max_pool(
-    x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, adaptive: bool
-) -> tuple[DeviceArray, DeviceArray]:
+    x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, adaptive: bool,
+    with_indices: bool,
+) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     out = _like(x, out_size, x.dtype)
-    indices = _like(x, out_size, dtypes.int64)
+    indices = _like(x, out_size, dtypes.int64) if with_indices else None
     grid, sizes, constants = _plan(out, x, out)
     launch(
         kernels._max_pool_kernel, grid, out, indices, x, *sizes, kernel, stride, padding, dilation, _four(x.strides),
@@ -100,9 +109,7 @@ def _avg_pool(
     x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, divisor: int | None,
     count_padding: bool, adaptive: bool,
 ) -> DeviceArray:  # fmt: skip
-    if not x.dtype.is_floating_point:
-        op = "adaptive_avg_pool2d" if adaptive else "avg_pool2d"
-        raise NotImplementedError(f"{op} has no cuda implementation for {x.dtype.name}")
+    array.require_float("adaptive_avg_pool2d" if adaptive else "avg_pool2d", x.dtype)
     out = _like(x, out_size, x.dtype)
     grid, sizes, constants = _plan(out, x, out)
     launch(

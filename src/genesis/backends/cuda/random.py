@@ -72,7 +72,7 @@ def set_rng_state(state: bytes, device_index: int = 0) -> None:
 
 # --- draws ------------------------------------------------------------------------------------------------------------
 def rand(shape: Shape, seed: int | None = None, dtype: DType = dtypes.float32, device_index: int = 0) -> DeviceArray:
-    _floats_only("rand", dtype)
+    array.require_float("rand", dtype)
     out = array.empty(shape, dtype, device_index)
     numbers = (*_seed_and_call(seed, device_index), out.size)
     launch(kernels._rand_kernel, _grid(out.size), out, *numbers, BITS=_EXACT_BITS[dtype], BLOCK=_BLOCK)
@@ -80,7 +80,7 @@ def rand(shape: Shape, seed: int | None = None, dtype: DType = dtypes.float32, d
 
 
 def randn(shape: Shape, seed: int | None = None, dtype: DType = dtypes.float32, device_index: int = 0) -> DeviceArray:
-    _floats_only("randn", dtype)
+    array.require_float("randn", dtype)
     out = array.empty(shape, dtype, device_index)
     numbers = (*_seed_and_call(seed, device_index), out.size)
     launch(kernels._randn_kernel, _grid(out.size), out, *numbers, BLOCK=_BLOCK)
@@ -109,7 +109,7 @@ def randperm(n: int, dtype: DType, device_index: int = 0) -> DeviceArray:
 
 
 def dropout(x: DeviceArray, p: float) -> tuple[DeviceArray, DeviceArray]:
-    _floats_only("dropout", x.dtype)
+    array.require_float("dropout", x.dtype)
     if not is_dense(x):
         x = copy(x, contiguous_strides(x.shape))
     y, mask = (array.empty(x.shape, dtype, x.device_index, x.strides) for dtype in (x.dtype, dtypes.bool_))
@@ -138,8 +138,3 @@ def _grid(size: int) -> tuple[int]:
 def _signed(number: int) -> int:
     """The int64 with the same 64 bits."""
     return number - 2**64 if number >= 2**63 else number
-
-
-def _floats_only(op: str, dtype: DType) -> None:
-    if not dtype.is_floating_point:
-        raise NotImplementedError(f"{op} has no cuda implementation for {dtype.name}")

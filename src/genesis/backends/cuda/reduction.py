@@ -29,7 +29,7 @@ def sum_in(x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType) -> DeviceAr
 
 
 def mean(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
-    _floats_only("mean", x)
+    array.require_float("mean", x.dtype)
     return _reduce("sum", x, dims, keepdim, x.dtype, divide=True)
 
 
@@ -145,7 +145,7 @@ def _arg(x: DeviceArray, dim: int, keepdim: bool, least: bool) -> DeviceArray:
 
 # --- two values per row -----------------------------------------------------------------------------------------------
 def logsumexp(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
-    _floats_only("logsumexp", x)
+    array.require_float("logsumexp", x.dtype)
     plan = walk(x, dims)
     out = _result(x, dims, keepdim, plan, x.dtype)
     _logsumexp(x, plan, out, None)
@@ -206,7 +206,7 @@ def moments(x: DeviceArray, plan: Walk) -> Moments:
 
 
 def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool) -> DeviceArray:
-    _floats_only("var", x)
+    array.require_float("var", x.dtype)
     plan = walk(x, dims, least_tiles=MOMENTS)
     out = _result(x, dims, keepdim, plan, x.dtype)
     parts = moments(x, plan)
@@ -276,11 +276,6 @@ def _lowest(dtype: DType) -> float:
 
 def _highest(dtype: DType) -> float:
     return float("inf") if dtype.is_floating_point else (1 << (8 * dtype.itemsize - 1)) - 1
-
-
-def _floats_only(op: str, x: DeviceArray) -> None:
-    if not x.dtype.is_floating_point:
-        raise NotImplementedError(f"{op} has no cuda implementation for {x.dtype.name}")
 
 
 def _result(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> DeviceArray:

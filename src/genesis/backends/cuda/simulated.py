@@ -104,6 +104,9 @@ class SimulatedDriver:
     def synchronize_stream(self, device: int, stream: int) -> None:
         pass  # work is done when it is launched
 
+    def is_capturing(self, device: int, stream: int) -> bool:
+        return False
+
     def synchronize(self, device: int) -> None:
         pass
 

@@ -36,8 +36,7 @@ def log_softmax_backward(grad: DeviceArray, y: DeviceArray, dim: int) -> DeviceA
 
 
 def _forward(op: str, x: DeviceArray, dim: int, log: bool) -> DeviceArray:
-    if not x.dtype.is_floating_point:
-        raise NotImplementedError(f"{op} has no cuda implementation for {x.dtype.name}")
+    array.require_float(op, x.dtype)
     if _is_long(x, dim):
         of_parts = kernels._log_softmax_of_parts_kernel if log else kernels._softmax_of_parts_kernel
         return apply(of_parts, x, *reduction.logsumexp_parts(x, dim), dtype=x.dtype)

@@ -68,11 +68,11 @@ def error_bound(problem: ConvProblem) -> float:
     """The largest relative L2 distance from float64 that a result may have on random operands.
 
     In float32 that is what a chain of float32 multiply-adds has, 1.8e-8 · √terms (PyTorch's measured error, from 64 to
-    4608 terms), but neither below that of 64 terms nor above 3e-7; elsewhere the rounding of the result, or of the
+    4608 terms), but neither below that of 31 terms nor above 3e-7; elsewhere the rounding of the result, or of the
     operands where that is coarser.
     """
     if problem.dtype is dtypes.float32 and problem.precision == "highest":
-        return min(3e-7, max(1.5e-7, 1.8e-8 * math.sqrt(problem.num_terms)))
+        return min(3e-7, max(1e-7, 1.8e-8 * math.sqrt(problem.num_terms)))
     if problem.dtype is dtypes.float64:
         return 2.0**-50 * max(1.0, math.sqrt(problem.num_terms) / 64)
     return _LOWERED.get(problem.precision if problem.dtype is dtypes.float32 else "", _UNIT_ROUNDOFF[problem.dtype] / 2)

@@ -153,6 +153,12 @@ class CudaDriver:
         self.activate(device)
         self.check(device, cu.cuStreamSynchronize(STREAMS[stream]), "synchronize a stream")
 
+    def is_capturing(self, device: int, stream: int) -> bool:
+        self.activate(device)
+        error, status = cu.cuStreamIsCapturing(STREAMS[stream])
+        # The legacy stream reports another stream's capture as an error: it may not be used until that ends.
+        return bool(error != _SUCCESS or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
     def synchronize(self, device: int) -> None:
         self.activate(device)
         self.check(device, cu.cuCtxSynchronize(), "synchronize")

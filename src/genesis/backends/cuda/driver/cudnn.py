@@ -11,7 +11,8 @@ import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -68,6 +69,16 @@ def installed() -> str:
     return f"cuDNN {version()}, frontend {frontend}" if version() else ""
 
 
+@contextmanager
+def reported() -> Iterator[None]:
+    """Whatever cuDNN raises inside the with block is a KernelError: its own exceptions have changed their class from
+    version to version."""
+    try:
+        yield
+    except Exception as error:
+        raise KernelError(f"cuDNN: {error}") from error
+
+
 def data_type(dtype: DType) -> Any:
     kinds = _module().data_type
     return {dtypes.float32: kinds.FLOAT, dtypes.float16: kinds.HALF, dtypes.bfloat16: kinds.BFLOAT16}[dtype]
@@ -106,7 +117,7 @@ _KNOBS = {
 
 
 class Graph:
-    """An operation graph on dense channels-last arrays; sums are float32."""
+    """An operation graph on arrays of one dtype, dense and channels-last unless given strides; sums are float32."""
 
     def __init__(self, device: int, dtype: DType, alignment: int = 16) -> None:
         self.device, self.dtype, self.alignment = device, dtype, alignment
@@ -117,7 +128,7 @@ class Graph:
         single = module.data_type.FLOAT
         self._handle = _take_handle(device, 0, _idle.setdefault((device, 0), []))  # given back with the graph
         self.ops = make(
-            name="conv", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
+            name="genesis", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
             handle=self._handle,
         )  # fmt: skip
         self._uids = 0
@@ -126,20 +137,21 @@ class Graph:
         if hasattr(self, "ops"):
             _idle[self.device, 0].append(self._handle)
 
-    def operand(self, shape: Shape) -> Any:
+    def operand(self, shape: Shape, strides: Shape | None = None) -> Any:
         """An array that run() is given the address of, in the order of these calls."""
         self._uids += 1
+        steps = channels_last_strides(shape) if strides is None else strides
         tensor = self.ops._make_tensor(
-            dim=list(shape), stride=list(channels_last_strides(shape)), data_type=data_type(self.dtype), uid=self._uids
+            dim=list(shape), stride=list(steps), data_type=data_type(self.dtype), uid=self._uids
         )
         tensor.set_alignment(self.alignment)
         return tensor
 
-    def result(self, tensor: Any, shape: Shape) -> None:
-        """tensor is what the graph computes; run() is given its address last."""
+    def result(self, tensor: Any, shape: Shape, strides: Shape | None = None, dtype: DType | None = None) -> None:
+        """tensor is what the graph computes; run() is given its address after those of operands and former results."""
         self._uids += 1
-        tensor.set_uid(self._uids).set_output(True).set_data_type(data_type(self.dtype))
-        tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape)))
+        tensor.set_uid(self._uids).set_output(True).set_data_type(data_type(dtype or self.dtype))
+        tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape) if strides is None else strides))
         tensor.set_alignment(self.alignment)
 
     def plan_names(self, tensor_cores: bool, deterministic: bool) -> list[str]:
@@ -150,7 +162,7 @@ class Graph:
         """
         notes = self._module.numerical_note
         modes = self._module.heur_mode
-        try:
+        with reported():
             self.ops.validate()
             self.ops.build_operation_graph()
             self.ops.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
@@ -161,8 +173,6 @@ class Graph:
                 unwanted.append(notes.NONDETERMINISTIC)
             self.ops.deselect_numeric_notes(unwanted)
             return [self.ops.get_plan_name_at_index(i) for i in range(self.ops.get_execution_plan_count())]
-        except Exception as error:  # its own exceptions have changed their class from version to version
-            raise KernelError(f"cuDNN: {error}") from error
 
     def plan_named(self, name: str) -> bool:
         """Ask for the plan of that name only, without the heuristics; False: the frontend cannot put it that way."""
@@ -183,14 +193,13 @@ class Graph:
         """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
         here: Any = driver.get()
         here.activate(self.device)
-        try:
+        with reported():
             self.ops.build_plan_at_index(index)
-        except Exception as error:
-            raise KernelError(f"cuDNN: {error}") from error
 
     def workspace(self, index: int) -> int:
         """Bytes; 0 before build()."""
-        return int(self.ops.get_workspace_size_plan_at_index(index))
+        with reported():
+            return int(self.ops.get_workspace_size_plan_at_index(index))
 
     def runner(self, index: int) -> Callable[..., None]:
         """run(stream, workspace, *addresses): the plan that was built."""
@@ -199,7 +208,8 @@ class Graph:
         packer = struct.Struct(f"<{self._uids}Q")
         table = ctypes.create_string_buffer(packer.size)
         pack, start = packer.pack_into, ctypes.addressof(table)
-        execute = self._execute(index)
+        with reported():
+            execute = self._execute(index)
         lock = threading.Lock()  # a graph has one table of addresses, in the frontend too
         idle: dict[int, list[int]] = {}  # by stream
 
@@ -208,8 +218,8 @@ class Graph:
             handles = idle.get(stream)
             if handles is None:
                 handles = idle[stream] = _idle.setdefault((device, stream), [])
-            handle = _take_handle(device, stream, handles)
             try:
+                handle = _take_handle(device, stream, handles)
                 with lock:
                     pack(table, 0, *addresses)
                     execute(start, addresses, workspace, handle)

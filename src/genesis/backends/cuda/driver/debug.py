@@ -1,4 +1,4 @@
-"""What GENESIS_DEBUG shows of the device, on stderr: 1 its name, 3 each launch, 4 what each kernel was compiled to."""
+"""What GENESIS_DEBUG shows of the device, on stderr: 1 its name and choices, 3 launches, 4 what kernels compile to."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ def show_device(device: int, properties: Properties) -> None:
             f"cuda:{device}: {properties.name}, sm_{properties.compute_capability}, "
             f"{properties.multiprocessor_count} multiprocessors, {gib:.1f} GiB"
         )
+
+
+def show_choice(subject: str, choice: str) -> None:
+    """choice: which way to compute the subject was taken, and why."""
+    if settings.debug >= 1:
+        _show(f"{subject}: {choice}")
 
 
 def show_launch(name: str, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:

@@ -17,6 +17,7 @@ from genesis.backends.cuda.tiles import DOT_PRECISION
 
 LOG2_E = 1.4426950408889634
 _LOG2_E = tl.constexpr(LOG2_E)
+_LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -148,7 +149,7 @@ def _attend(
     return total, weight, largest
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_keys", "row_size", "scale"])
+@triton.jit(do_not_specialize=["num_queries", "num_keys", "scale"])
 def _attention_kernel(
     out_ptr,
     logsumexp_ptr,
@@ -158,7 +159,6 @@ def _attention_kernel(
     mask_ptr,
     num_queries,
     num_keys,
-    row_size,
     scale,
     batch_shape,
     query_batch_strides,
@@ -182,7 +182,9 @@ def _attention_kernel(
     BLOCK_E: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """One program per block of queries of one head. logsumexp, in rows of row_size, is +inf where a query sees no key.
+    """One program per block of queries of one head.
+
+    logsumexp (batch, num_queries) is natural, as other implementations have it; +inf where a query sees no key.
 
     SCALE_LATE: the scale is not negative, and there is no mask.
     """
@@ -221,9 +223,9 @@ def _attention_kernel(
     weight = tl.where(blind, 1, weight)
     total = total / weight[:, None]
     present = queries < num_queries
-    logsumexp = tl.where(blind, float("inf"), largest + tl.log2(weight))
-    tl.store(logsumexp_ptr + batch.to(tl.int64) * row_size + queries, logsumexp, mask=present)
+    logsumexp = tl.where(blind, float("inf"), (largest + tl.log2(weight)) * _LN_2)
     row = batch.to(tl.int64) * num_queries + queries
+    tl.store(logsumexp_ptr + row, logsumexp, mask=present)
     columns = tl.arange(0, BLOCK_V)
     mask = present[:, None] & (columns < VALUE_SIZE)[None, :]
     tl.store(out_ptr + row[:, None] * VALUE_SIZE + columns[None, :], total.to(out_ptr.dtype.element_ty), mask=mask)
@@ -237,7 +239,7 @@ def _specimen(dtype, causal, mask, size, block, tma):
     constants = {"BATCH_RANK": 1, "HEAD_SIZE": size, "VALUE_SIZE": size, "CAUSAL": causal, "SCALE_LATE": mask is None}
     constants |= {"COMPUTE": COMPUTE[dtype], "PRECISION": DOT_PRECISION[dtype], "TMA": tma, "num_stages": 2}
     constants |= {"BLOCK_M": block, "BLOCK_N": 32, "BLOCK_E": padded, "BLOCK_V": padded}
-    sizes, walks = (1000, 1000, 1000, 0.1), ((8,), walk, walk, walk, mask_walk)
+    sizes, walks = (1000, 1000, 0.1), ((8,), walk, walk, walk, mask_walk)
     args = (dtype, wide, dtype, dtype, dtype, mask, *sizes, *walks, *[(size, 1)] * 3, mask_strides)
     return Specimen(_attention_kernel, args, constants)
 

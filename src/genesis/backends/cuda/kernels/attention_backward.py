@@ -9,9 +9,10 @@ of dS is there at a time: ../attention.py says which.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
-from genesis.backends.cuda.kernels.attention import _admit, _key_range, _matrix, _read
+from genesis.backends.cuda.kernels.attention import _LOG2_E, _admit, _key_range, _matrix, _read
 from genesis.backends.cuda.kernels.linalg import _batch_offset
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import Specimen
@@ -32,8 +33,10 @@ def _read_part(vector, first, size, TMA: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["num_queries", "row_size"])
 def _delta_kernel(
     delta_ptr,
+    log2sumexp_ptr,
     grad_ptr,
     y_ptr,
+    logsumexp_ptr,
     num_queries,
     row_size,
     batch_shape,
@@ -47,7 +50,10 @@ def _delta_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """delta (batch, row_size) = Σ grad · y, which is what softmax's backward subtracts."""
+    """delta = Σ grad · y, which is what softmax's backward subtracts, and logsumexp in units of log 2.
+
+    delta, log2sumexp: (batch, row_size), so that the copy engine can fetch their rows; logsumexp: (batch, num_queries).
+    """
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
     batch = tl.program_id(0) // num_blocks
     first = tl.program_id(0) % num_blocks * BLOCK_M
@@ -56,7 +62,11 @@ def _delta_kernel(
     grad = _read(grad_ptr, first, grad_strides, num_queries, VALUE_SIZE, True, False, BLOCK_M, BLOCK_V).to(COMPUTE)
     y = _read(y_ptr, first, y_strides, num_queries, VALUE_SIZE, True, False, BLOCK_M, BLOCK_V).to(COMPUTE)
     queries = first + tl.arange(0, BLOCK_M)
-    tl.store(delta_ptr + batch.to(tl.int64) * row_size + queries, tl.sum(grad * y, axis=1), mask=queries < num_queries)
+    present, batch = queries < num_queries, batch.to(tl.int64)
+    logsumexp = tl.load(logsumexp_ptr + batch * num_queries + queries, mask=present, other=0)
+    offsets = batch * row_size + queries
+    tl.store(delta_ptr + offsets, tl.sum(libdevice.mul_rn(grad, y), axis=1), mask=present)
+    tl.store(log2sumexp_ptr + offsets, logsumexp * _LOG2_E, mask=present)
 
 
 @triton.jit(
@@ -71,7 +81,7 @@ def _attention_key_value_grad_kernel(
     key_ptr,
     value_ptr,
     mask_ptr,
-    logsumexp_ptr,
+    log2sumexp_ptr,
     delta_ptr,
     num_queries,
     num_keys,
@@ -127,13 +137,13 @@ def _attention_key_value_grad_kernel(
     value_ptr += _batch_offset(batch, batch_shape, value_batch_strides, BATCH_RANK)
     if mask_ptr is not None:
         mask_ptr += _batch_offset(batch, batch_shape, mask_batch_strides, BATCH_RANK)
-    logsumexps = logsumexp_ptr + batch * row_size
+    log2sumexps = log2sumexp_ptr + batch * row_size
     deltas = delta_ptr + batch * row_size
     query_matrix = _matrix(query_ptr, query_strides, num_queries, HEAD_SIZE, TMA, BLOCK_N, BLOCK_E)
     grad_matrix = _matrix(grad_ptr, grad_strides, num_queries, VALUE_SIZE, TMA, BLOCK_N, BLOCK_V)
     slab = grad_scores_ptr + local * slab_rows * slab_columns
     if TMA:
-        logsumexps = tl.make_tensor_descriptor(logsumexps, [num_queries], [1], [BLOCK_N])
+        log2sumexps = tl.make_tensor_descriptor(log2sumexps, [num_queries], [1], [BLOCK_N])
         deltas = tl.make_tensor_descriptor(deltas, [num_queries], [1], [BLOCK_N])
         slab = tl.make_tensor_descriptor(
             slab, [slab_rows, slab_columns], [slab_columns.to(tl.int64), 1], [BLOCK_M, BLOCK_N]
@@ -151,7 +161,7 @@ def _attention_key_value_grad_kernel(
         grad = _read(grad_matrix, first, grad_strides, num_queries, VALUE_SIZE, True, TMA, BLOCK_N, BLOCK_V)
         scores = tl.dot(key, tl.trans(query), input_precision=PRECISION, out_dtype=COMPUTE)
         grad_probabilities = tl.dot(value, tl.trans(grad), input_precision=PRECISION, out_dtype=COMPUTE)
-        logsumexp = _read_part(logsumexps, first, num_queries, TMA, BLOCK_N)
+        log2sumexp = _read_part(log2sumexps, first, num_queries, TMA, BLOCK_N)
         scores = _admit(
             scores * log2_scale, queries[None, :], keys[:, None], mask_ptr, mask_strides, num_queries, num_keys,
             CAUSAL, False,
@@ -159,7 +169,7 @@ def _attention_key_value_grad_kernel(
         if CAUSAL:  # noqa: SIM102  (known when it is compiled, the other as it runs)
             if first < first_key + BLOCK_M:  # the diagonal
                 scores = tl.where(keys[:, None] <= queries[None, :], scores, float("-inf"))
-        probabilities = tl.exp2(scores - logsumexp[None, :])
+        probabilities = tl.exp2(scores - log2sumexp[None, :])
         grad_value = tl.dot(
             probabilities.to(grad.dtype), grad, grad_value, input_precision=PRECISION, out_dtype=COMPUTE
         )
@@ -301,7 +311,7 @@ def _specimens(dtype, causal, mask, size, block, tma):
     key_value = (*operands, 1000, 1000, 1000, 1024, 1024, 0, 0, 0.1, 0.1, *strides)
     total = wide if causal else None
     query = (dtype, total, dtype, dtype, 1000, 1000, 1024, 1024, 0, 0, 0.1, (8,), walk, matrix)
-    delta = (wide, dtype, dtype, 1000, 1000, (8,), walk, walk, matrix, matrix)
+    delta = (wide, wide, dtype, dtype, wide, 1000, 1000, (8,), walk, walk, matrix, matrix)
     return [
         Specimen(_delta_kernel, delta, {**common, **by_value}),
         Specimen(_attention_key_value_grad_kernel, key_value, {**tiled, **by_value}),

@@ -10,7 +10,7 @@ from genesis import dtypes
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import Specimen
 
-_SIZES = ["num_elements", "num_channels", "size", "counts"]
+_SIZES = ["size", "counts"]  # for the others see kernels/pooling.py
 
 
 @triton.jit

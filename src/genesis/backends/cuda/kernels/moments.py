@@ -72,7 +72,7 @@ def _merged(count, shift, offset, squares):
     pivot = tl.max(tl.where(count > 0, shift, -float("inf")), 1)
     mean = (shift - pivot[:, None]) + offset  # small numbers, whose differences lose nothing
     total = tl.sum(count, 1)
-    whole = tl.sum(tl.where(count > 0, count * mean, 0.0), 1) / total
+    whole = tl.sum(tl.where(count > 0, libdevice.mul_rn(count, mean), 0.0), 1) / total
     deviation = tl.where(count > 0, mean - whole[:, None], 0.0)
     return total, pivot + whole, tl.sum(squares + count * deviation * deviation, 1)
 

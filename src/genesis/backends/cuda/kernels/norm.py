@@ -2,6 +2,8 @@
 
 With x̂ = (x − mean)·r, g = grad·w, and averages over the elements that share a mean:
     grad_input = r·(g − average g − x̂·average(g·x̂)),  grad_weight = Σ grad·x̂,  grad_bias = Σ grad
+
+What is summed along rows is a product by mul_rn; see reduction.py.
 """
 
 import triton
@@ -45,7 +47,7 @@ def _layer_norm_kernel(
         mean = tl.sum(x, 1) / num_columns
         tl.store(mean_ptr + rows, mean, mask=rows < num_rows)
         x = tl.where(mask, x - mean[:, None], 0.0)
-    inverse_std = libdevice.rsqrt(tl.sum(x * x, 1) / num_columns + eps)
+    inverse_std = libdevice.rsqrt(tl.sum(libdevice.mul_rn(x, x), 1) / num_columns + eps)
     tl.store(inverse_std_ptr + rows, inverse_std, mask=rows < num_rows)
     y = x * inverse_std[:, None]
     if weight_ptr is not None:
@@ -101,7 +103,7 @@ def _layer_norm_backward_kernel(
         bias_sums += grad
         if grad_input_ptr is not None:
             grad *= weight[None, :]
-            result = grad - normal * (tl.sum(grad * normal, 1) / num_columns)[:, None]
+            result = grad - normal * (tl.sum(libdevice.mul_rn(grad, normal), 1) / num_columns)[:, None]
             if mean_ptr is not None:
                 result -= (tl.sum(grad, 1) / num_columns)[:, None]
             result *= inverse_std[:, None]

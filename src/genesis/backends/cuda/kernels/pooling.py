@@ -11,18 +11,9 @@ from genesis import dtypes
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import Specimen
 
-_SIZES = [
-    "num_elements",
-    "num_channels",
-    "out_size",
-    "size",
-    "kernel",
-    "stride",
-    "padding",
-    "dilation",
-    "reach",
-    "divisor",
-]
+# A kernel is compiled once for all values of these. Not so num_elements and num_channels: where they divide by 16,
+# channels that lie side by side are loaded and stored together.
+_SIZES = ["out_size", "size", "kernel", "stride", "padding", "dilation", "reach", "divisor"]
 
 
 @triton.jit
@@ -98,7 +89,7 @@ def _max_pool_kernel(
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The first of equals; NaN wins. indices count the elements of an input plane, row by row."""
+    """The first of equals; NaN wins. indices, or None, count the elements of an input plane, row by row."""
     index, mask = _lanes(num_elements, WIDE, BLOCK)
     image, channel, row, column = _element(index, num_channels, out_size, CHANNELS_LAST)
     top, bottom = _window(row, out_size[0], size[0], kernel[0], stride[0], padding[0], dilation[0], ADAPTIVE)
@@ -106,16 +97,19 @@ def _max_pool_kernel(
     plane = x_ptr + image * x_strides[0] + channel * x_strides[1]
     best = tl.full((BLOCK,), LOWEST, COMPUTE)
     found = tl.full((BLOCK,), -1, tl.int32)
-    for i in range(kernel[0] * kernel[1]):
-        y = top + i // kernel[1] * dilation[0]
-        x = left + i % kernel[1] * dilation[1]
-        inside = mask & (y >= 0) & (y < bottom) & (y < size[0]) & (x >= 0) & (x < right) & (x < size[1])
-        value = tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
-        taken = inside & ((found < 0) | (value > best) | (value != value))
-        best = tl.where(taken, value, best)
-        found = tl.where(taken, (y * size[1] + x).to(tl.int32), found)
+    for i in range(kernel[0]):
+        y = top + i * dilation[0]
+        inside_row = mask & (y >= 0) & (y < bottom) & (y < size[0])
+        for j in range(kernel[1]):
+            x = left + j * dilation[1]
+            inside = inside_row & (x >= 0) & (x < right) & (x < size[1])
+            value = tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
+            taken = inside & ((found < 0) | (value > best) | (value != value))
+            best = tl.where(taken, value, best)
+            found = tl.where(taken, (y * size[1] + x).to(tl.int32), found)
     tl.store(out_ptr + index, best.to(out_ptr.dtype.element_ty), mask=mask)
-    tl.store(indices_ptr + index, found.to(tl.int64), mask=mask)
+    if indices_ptr is not None:
+        tl.store(indices_ptr + index, found.to(tl.int64), mask=mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -146,14 +140,14 @@ def _max_pool_backward_kernel(
     grad_plane = grad_ptr + image * grad_strides[0] + channel * grad_strides[1]
     indices_plane = indices_ptr + image * indices_strides[0] + channel * indices_strides[1]
     total = tl.zeros((BLOCK,), COMPUTE)
-    for i in range(reach[0] * reach[1]):
-        y = bottom - i // reach[1]
-        x = right - i % reach[1]
-        inside = mask & (y >= 0) & (x >= 0)
-        at = tl.load(indices_plane + y * indices_strides[2] + x * indices_strides[3], mask=inside, other=-1)
-        chosen = inside & (at == row * size[1] + column)
-        value = tl.load(grad_plane + y * grad_strides[2] + x * grad_strides[3], mask=chosen, other=0)
-        total += value.to(COMPUTE)
+    for i in range(reach[0]):
+        y = bottom - i
+        for j in range(reach[1]):
+            x = right - j
+            inside = mask & (y >= 0) & (x >= 0)
+            at = tl.load(indices_plane + y * indices_strides[2] + x * indices_strides[3], mask=inside, other=-1)
+            value = tl.load(grad_plane + y * grad_strides[2] + x * grad_strides[3], mask=inside, other=0)
+            total += tl.where(at == row * size[1] + column, value.to(COMPUTE), 0)
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -198,12 +192,14 @@ def _avg_pool_kernel(
     plane = x_ptr + image * x_strides[0] + channel * x_strides[1]
     total = tl.zeros((BLOCK,), COMPUTE)
     any_inside = mask & (bottom < top)  # nothing yet
-    for i in range(kernel[0] * kernel[1]):
-        y = top + i // kernel[1]
-        x = left + i % kernel[1]
-        inside = mask & (y >= 0) & (y < bottom) & (y < size[0]) & (x >= 0) & (x < right) & (x < size[1])
-        total += tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
-        any_inside |= inside
+    for i in range(kernel[0]):
+        y = top + i
+        inside_row = mask & (y >= 0) & (y < bottom) & (y < size[0])
+        for j in range(kernel[1]):
+            x = left + j
+            inside = inside_row & (x >= 0) & (x < right) & (x < size[1])
+            total += tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
+            any_inside |= inside
     total = total / _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING).to(COMPUTE)
     total = tl.where(any_inside, total, 0)  # a window in the padding only
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
@@ -237,16 +233,17 @@ def _avg_pool_backward_kernel(
     last_column = _last_window(column, out_size[1], size[1], stride[1], padding[1], ADAPTIVE)
     plane = grad_ptr + image * grad_strides[0] + channel * grad_strides[1]
     total = tl.zeros((BLOCK,), COMPUTE)
-    for i in range(reach[0] * reach[1]):
-        y = last_row - i // reach[1]
-        x = last_column - i % reach[1]
+    for i in range(reach[0]):
+        y = last_row - i
         top, bottom = _window(y, out_size[0], size[0], kernel[0], stride[0], padding[0], 1, ADAPTIVE)
-        left, right = _window(x, out_size[1], size[1], kernel[1], stride[1], padding[1], 1, ADAPTIVE)
-        inside = mask & (y >= 0) & (x >= 0)
-        inside = inside & (top <= row) & (row < bottom) & (left <= column) & (column < right)
-        grad = tl.load(plane + y * grad_strides[2] + x * grad_strides[3], mask=inside, other=0).to(COMPUTE)
-        share = _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING).to(COMPUTE)
-        total += tl.where(inside, grad / share, 0)
+        inside_row = mask & (y >= 0) & (top <= row) & (row < bottom)
+        for j in range(reach[1]):
+            x = last_column - j
+            left, right = _window(x, out_size[1], size[1], kernel[1], stride[1], padding[1], 1, ADAPTIVE)
+            inside = inside_row & (x >= 0) & (left <= column) & (column < right)
+            grad = tl.load(plane + y * grad_strides[2] + x * grad_strides[3], mask=inside, other=0).to(COMPUTE)
+            share = _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING).to(COMPUTE)
+            total += tl.where(inside, grad / share, 0)
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -260,9 +257,12 @@ def _specimens(dtype, adaptive, channels_last):
     specimens = [
         Specimen(
             _max_pool_kernel,
-            (dtype, dtypes.int64, dtype, *sizes, kernel, stride, padding, dilation, strides),
+            (dtype, indices, dtype, *sizes, kernel, stride, padding, dilation, strides),
             {**common, "LOWEST": lowest},
-        ),
+        )
+        for indices in (dtypes.int64, None)
+    ]
+    specimens += [
         Specimen(
             _max_pool_backward_kernel,
             (dtype, dtype, dtypes.int64, *sizes, stride, padding, reach, strides, strides),

@@ -6,6 +6,10 @@
 Program (i, s) reduces split s of block i of the kept elements and stores at s · num_kept + kept. With more than one
 split these are partial results, which a second launch of the same kernel reduces in its turn. Each thread accumulates
 its own lanes over the tiles; only at the end do lanes meet.
+
+A product whose sum is taken across lanes is rounded by itself, with mul_rn. The compiler would join x·y with the first
+addition of another lane's product, so that of two lanes each had its own exact and the other's rounded: they would not
+agree on the sum, and where all that hold it store it, the last one would decide.
 """
 
 import triton

@@ -87,7 +87,7 @@ def _softmax_backward_kernel(
     if LOG:
         result = grad - libdevice.exp(y) * tl.sum(grad, 1)[:, None]
     else:
-        result = y * (grad - tl.sum(grad * y, 1)[:, None])
+        result = y * (grad - tl.sum(libdevice.mul_rn(grad, y), 1)[:, None])
     at = _at(rows, columns, grad_input_rows, grad_input_stride, RANK, WIDE)
     tl.store(grad_input_ptr + at, result.to(grad_input_ptr.dtype.element_ty), mask=mask)
 

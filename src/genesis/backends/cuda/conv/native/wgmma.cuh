@@ -9,6 +9,13 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+// Two sums as elements of KIND.
+__device__ __forceinline__ u32 pack_result(float low, float high) {
+  u32 r;
+  asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define D32(i) D16(i), D16(i + 16)
@@ -27,7 +34,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) 
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
-template <bool TRANSPOSED_A = false, bool TRANSPOSED_B = false>
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." KIND "." KIND " {"
@@ -52,7 +59,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) 
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
-template <bool TRANSPOSED_A = false, bool TRANSPOSED_B = false>
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n128k16.f32." KIND "." KIND " {"
@@ -65,7 +72,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
     : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
 
-template <bool TRANSPOSED_A = false, bool TRANSPOSED_B = false>
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n256k16.f32." KIND "." KIND " {"

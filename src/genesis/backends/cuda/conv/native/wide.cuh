@@ -57,11 +57,6 @@ __device__ __forceinline__ void store_chunk(u32 address, const uint4& v) {
     ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-__device__ __forceinline__ u32 pack_pair(float low, float high) {
-  u32 r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
 __device__ __forceinline__ float low_half(u32 v) { return __uint_as_float(v << 16); }
 __device__ __forceinline__ float high_half(u32 v) { return __uint_as_float(v & 0xFFFF0000u); }
 
@@ -119,10 +114,10 @@ __device__ __forceinline__ void subtract(u32 tile, int first_row, const Eight& c
     const u32 address = place(tile, first_row + 4 * j + lane / 8, lane % 8);
     uint4 v = load_chunk(address);
     const float* c = centre.v;
-    v.x = pack_pair(low_half(v.x) - c[0], high_half(v.x) - c[1]);
-    v.y = pack_pair(low_half(v.y) - c[2], high_half(v.y) - c[3]);
-    v.z = pack_pair(low_half(v.z) - c[4], high_half(v.z) - c[5]);
-    v.w = pack_pair(low_half(v.w) - c[6], high_half(v.w) - c[7]);
+    v.x = pack_result(low_half(v.x) - c[0], high_half(v.x) - c[1]);
+    v.y = pack_result(low_half(v.y) - c[2], high_half(v.y) - c[3]);
+    v.z = pack_result(low_half(v.z) - c[4], high_half(v.z) - c[5]);
+    v.w = pack_result(low_half(v.w) - c[6], high_half(v.w) - c[7]);
     store_chunk(address, v);
   }
 }

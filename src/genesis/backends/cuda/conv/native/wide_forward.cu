@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
     const Eight centre(input_mean, lane % 8 * 8, g.num_inputs);
     const float* c = centre.v;
     const uint4 rounded =
-      make_uint4(pack_pair(c[0], c[1]), pack_pair(c[2], c[3]), pack_pair(c[4], c[5]), pack_pair(c[6], c[7]));
+      make_uint4(pack_result(c[0], c[1]), pack_result(c[2], c[3]), pack_result(c[4], c[5]), pack_result(c[6], c[7]));
 #pragma unroll
     for (int j = 0; j < 4; ++j) store_chunk(place(out, 16 * warp + 4 * j + lane / 8, lane % 8), rounded);
     fence_for_engines();
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       const Eight centre(input_mean, 8 * chunk, g.num_inputs);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const u32 rounded = pack_pair(centre.v[2 * i], centre.v[2 * i + 1]);
+        const u32 rounded = pack_result(centre.v[2 * i], centre.v[2 * i + 1]);
         rest += low_half(pair[i]) * (centre.v[2 * i] - low_half(rounded));
         rest += high_half(pair[i]) * (centre.v[2 * i + 1] - high_half(rounded));
       }
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
           y0 += low_half(other);
           y1 += high_half(other);
 #endif
-          u32 pair = pack_pair(y0, y1);
+          u32 pair = pack_result(y0, y1);
           const u32 above = positive(pair);
           word[r] |= permute(above, 0x1010) & 1u << (i % 4 * 8 + 2 * quad);
           word[r] |= permute(above, 0x3232) & 2u << (i % 4 * 8 + 2 * quad);

@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) total[i] += d[i];
-      v = make_uint4(pack_pair(d[0], d[1]), pack_pair(d[2], d[3]), pack_pair(d[4], d[5]), pack_pair(d[6], d[7]));
+      v = make_uint4(pack_result(d[0], d[1]), pack_result(d[2], d[3]), pack_result(d[4], d[5]), pack_result(d[6], d[7]));
       store_chunk(address, v);
     }
     fence_for_engines();

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const u32 address = place(out, 16 * warp + lane / 4 + 8 * r, i) + lane % 4 * 4;
-        const u32 pair = pack_pair(sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]);
+        const u32 pair = pack_result(sum[4 * i + 2 * r], sum[4 * i + 2 * r + 1]);
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
       }
     fence_for_engines();

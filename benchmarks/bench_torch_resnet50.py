@@ -64,7 +64,6 @@ def compare(
         names = list(replays)
         for name in names[index % len(names) :] + names[: index % len(names)]:
             times[name].append(timed(replays[name]))
-    comparison.rows.clear()
     comparison.add(f"ResNet-50 training, batch {arguments.batch}", times)
     for name, values in times.items():
         speed = arguments.batch / statistics.median(values) * 1e3

@@ -80,7 +80,8 @@ class Comparison:
         self.add(case, interleaved(sides, rounds, warmup))
 
     def add(self, case: str, times: Mapping[str, list[float]], family: str = "", work: Work | None = None) -> None:
-        """A row per side from times measured elsewhere, in milliseconds."""
+        """A row per side from times measured elsewhere, in milliseconds; in the place of the case's earlier ones."""
+        self.rows = [row for row in self.rows if row["case"] != case]
         reference = statistics.median(next(iter(times.values())))
         for side, values in times.items():
             median = statistics.median(values)

@@ -2,7 +2,7 @@
 
     python benchmarks/bench_fused.py                        training and inference over five shapes, bfloat16, NHWC
     python benchmarks/bench_fused.py --modes default        torch.compile's quick mode only
-    python benchmarks/bench_fused.py --bytes                also count the bytes that the memory moves, by Nsight Compute
+    python benchmarks/bench_fused.py --bytes                count the bytes that the memory moves by Nsight Compute, too
     python benchmarks/bench_fused.py --families --bytes     only that, of cases that were measured before
 
 Each side is captured in a CUDA graph and replayed in turn; PyTorch runs eager with cudnn.benchmark, and compiled in

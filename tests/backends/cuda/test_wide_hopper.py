@@ -21,8 +21,8 @@ def test_kernel_compiles(kernel: Kernel) -> None:
 
 def test_rows_are_shared_by_all_multiprocessors(simulated: Backend) -> None:
     """The simulated device has four."""
-    assert [wide_hopper.num_parts(1000, num_outputs, 0) for num_outputs in (0, 256, 512, 2048)] == [4, 4, 2, 1]
-    assert wide_hopper.num_parts(65, 256, 0) == 2  # tiles of 64 rows
+    assert [wide_hopper.num_programs(1000, num_outputs, 0) for num_outputs in (0, 256, 512, 2048)] == [4, 4, 2, 1]
+    assert wide_hopper.num_programs(65, 256, 0) == 2  # tiles of 64 rows
 
 
 def test_operands_that_stay_with_triton(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

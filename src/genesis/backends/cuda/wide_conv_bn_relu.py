@@ -77,7 +77,7 @@ def _plan_forward(
     parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
     in_hopper = wide_hopper.gram(x)
     if in_hopper is not None:
-        parts = wide_hopper.num_parts(num_rows, 0, device)
+        parts = wide_hopper.num_programs(num_rows, 0, device)
     partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
     add_gram = in_hopper or prepare_raw(
         kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
@@ -158,7 +158,7 @@ def _plan_backward(
     parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
     in_hopper = wide_hopper.products(grad, x, matrix.shape)
     if in_hopper is not None:
-        parts = wide_hopper.num_parts(num_rows, num_outputs, device)
+        parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
     partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
     multiply = in_hopper or prepare_raw(
         kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),

@@ -53,14 +53,17 @@ INPUT_GRAD = Kernel("wide_input_grad", 4, _BOTH_BYTES, _WEIGHT_BYTES + 128 * _MO
 KERNELS = (GRAM, FORWARD, FORWARD_RESIDUAL, PRODUCTS, INPUT_GRAD)
 
 
-def num_parts(num_rows: int, num_outputs: int, device: int) -> int:
-    """Programs that share the rows, where there are so many outputs; 0: of the Gram matrix."""
+def num_programs(num_rows: int, num_outputs: int, device: int) -> int:
+    """Those that share the rows, where there are so many outputs; 0: of the Gram matrix, each with a part of its own.
+
+    Of the products each has two.
+    """
     processors = driver.get().properties(device).multiprocessor_count
     return max(1, min(-(-num_rows // _ROWS), processors // max(1, num_outputs // _COLUMNS)))
 
 
 def gram(x: Layout) -> Launch | None:
-    """run(stream, partial, x), partial of num_parts() parts"""
+    """run(stream, partial, x), partial of num_programs() parts"""
     num_rows, num_inputs = _rows(x), x.shape[1]
     if not _supports(num_rows, num_inputs, _COLUMNS, x):
         return None
@@ -92,7 +95,7 @@ def forward(
 
 
 def products(grad: Layout, x: Layout, weight_shape: Shape) -> Launch | None:
-    """run(stream, partial, grad_residual, grad, passed, x, state), partial of num_parts() parts"""
+    """run(stream, partial, grad_residual, grad, passed, x, state), partial of 2 · num_programs() parts"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight_shape
     if not _supports(num_rows, num_inputs, num_outputs, x, grad):
         return None
@@ -142,5 +145,5 @@ def _prepare(
     ready = MapKernel(device, kernel.name, kernel.cubin(), kernel.shared_memory)
     structure = struct.pack("<5i", num_rows, num_inputs, num_outputs, vector_bytes, int(relu))
     boxes = [Box(dtypes.bfloat16, (1, rows, columns), box) for rows, columns, box in maps]
-    grid = num_parts(num_rows, num_outputs, device) * max(1, num_outputs // _COLUMNS)
+    grid = num_programs(num_rows, num_outputs, device) * max(1, num_outputs // _COLUMNS)
     return ready.prepare(grid, _THREADS, boxes, num_addresses, structure)

@@ -96,6 +96,25 @@ struct Bits {
   }
 };
 
+// The bits of 64 columns of a tile, 16 rows of them at a time, in words.
+struct ColumnBits {
+  u32 word[4];
+
+  __device__ __forceinline__ void load(const u32* passed, int row, int column, const Geometry& g) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = row + 16 * i + lane / 2;
+      word[i] = m < g.num_rows ? __ldg(passed + ((long long)m * g.num_outputs + column) / 32 + lane % 2) : 0u;
+    }
+  }
+  // Of row 4 j + lane / 8, eight columns from 8 (lane % 8) on.
+  __device__ __forceinline__ u32 of_rows(int j) const {
+    const int lane = threadIdx.x % 32, source = 2 * (j % 4 * 4 + lane / 8) + lane % 8 / 4;
+    return __shfl_sync(0xFFFFFFFFu, word[j / 4], source) >> 8 * (lane % 4) & 0xFFu;
+  }
+};
+
 // Eight numbers of a vector of float32, 0 beyond its end.
 struct Eight {
   float v[8];

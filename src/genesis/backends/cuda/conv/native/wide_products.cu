@@ -3,8 +3,9 @@
 //   partial (part, C + 1, K) = P = sum of x~ g^T, and below it the sum of g
 //
 // x~: the input less its mean; g: the gradient before the activation, which is grad where `passed` has a bit, and is
-// written to grad_residual if that is wanted. Each program takes every so-manieth tile of rows. A warpgroup masks and
-// centres a tile in its place in shared memory, from where the matrix instructions take both operands, rows innermost.
+// written to grad_residual if that is wanted. Each program takes every so-manieth tile of rows; its warpgroups have a
+// part each. One masks and centres a tile in its place in shared memory, a warp 64 columns of it, from where the matrix
+// instructions take both operands, rows innermost.
 //
 // Macros: STAGES tiles on the way.
 #include "wide.cuh"
@@ -17,7 +18,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     const float* __restrict__ mean, const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
-  __shared__ float totals[8][COLUMNS];  // of each warp
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
   const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -48,20 +48,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
 #pragma unroll
   for (int i = 0; i < 8; ++i) total[i] = 0.f;
   Walk walk(group - 1, tiles, part, parts);
-  Bits next;
-  if (passed && walk.index < walk.count) next.load(passed, walk.tile() * ROWS + 16 * warp, column, g);
+  ColumnBits next;
+  if (passed && walk.index < walk.count) next.load(passed, walk.tile() * ROWS, column + 64 * warp, g);
   for (; walk.index < walk.count; walk.index += 2) {
     const u32 input = base + walk.stage() * STAGE_BYTES, grad = input + NARROW_BYTES;
-    const int first = walk.tile() * ROWS + 16 * warp;
-    const Bits bits = next;
-    if (passed && walk.index + 2 < walk.count) next.load(passed, first + 2 * walk.step * ROWS, column, g);
+    const int first = walk.tile() * ROWS;
+    const ColumnBits bits = next;
+    if (passed && walk.index + 2 < walk.count)
+      next.load(passed, first + 2 * walk.step * ROWS, column + 64 * warp, g);
     barrier_wait(full + 8 * walk.stage(), walk.parity());
 #pragma unroll
-    for (int r = 0; r < 16; ++r) {
-      const u32 address = place(grad, 16 * warp + r, lane);
+    for (int j = 0; j < ROWS / 4; ++j) {
+      const int row = 4 * j + lane / 8, chunk = 8 * warp + lane % 8;
+      const u32 address = place(grad, row, chunk);
       uint4 v = load_chunk(address);
       if (passed) {
-        keep_set(v, bits.of_row(r));
+        keep_set(v, bits.of_rows(j));
         store_chunk(address, v);
       }
       const u32 pair[4] = {v.x, v.y, v.z, v.w};
@@ -70,8 +72,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
         total[2 * i] += low_half(pair[i]);
         total[2 * i + 1] += high_half(pair[i]);
       }
-      if (grad_residual && first + r < g.num_rows)
-        *(uint4*)(grad_residual + (long long)(first + r) * g.num_outputs + column + 8 * lane) = v;
+      if (grad_residual && first + row < g.num_rows)
+        *(uint4*)(grad_residual + (long long)(first + row) * g.num_outputs + column + 8 * chunk) = v;
     }
     subtract(input, 16 * warp, centre);
     fence_for_engines();
@@ -86,31 +88,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     keep(sum);
     if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
   }
-  // Both warpgroups' sums together, then to memory.
-  const int thread = threadIdx.x - 128;
+  float* out = partial + (long long)(2 * part + group - 1) * (g.num_inputs + 1) * g.num_outputs + column;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) totals[thread / 32][8 * lane + i] = total[i];
-  wait_for_both<1>();
-  float* out = partial + (long long)part * (g.num_inputs + 1) * g.num_outputs + column;
-  float whole = 0.f;
+  for (int i = 0; i < COLUMNS / 8; ++i)
 #pragma unroll
-  for (int i = 0; i < 8; ++i) whole += totals[i][thread];
-  out[(long long)g.num_inputs * g.num_outputs + thread] = whole;
-  float* shared = (float*)(memory + (base - shared_address(memory)));  // all tiles have been read
-  if (group == 2)
+    for (int r = 0; r < 2; ++r) {
+      const int channel = 16 * warp + lane / 4 + 8 * r, k = 4 * i + 2 * r;
+      if (channel < g.num_inputs)
+        *(float2*)(out + (long long)channel * g.num_outputs + 8 * i + lane % 4 * 2) = make_float2(sum[k], sum[k + 1]);
+    }
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; ++i) shared[i * 128 + thread % 128] = sum[i];
-  wait_for_both<2>();
-  if (group == 1) {
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 8; ++i)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int channel = 16 * warp + lane / 4 + 8 * r, k = 4 * i + 2 * r;
-        const float2 pair = make_float2(
-          sum[k] + shared[k * 128 + thread], sum[k + 1] + shared[(k + 1) * 128 + thread]);
-        if (channel < g.num_inputs)
-          *(float2*)(out + (long long)channel * g.num_outputs + 8 * i + lane % 4 * 2) = pair;
-      }
+  for (int i = 0; i < 8; ++i) {
+    total[i] += __shfl_xor_sync(0xFFFFFFFFu, total[i], 8);
+    total[i] += __shfl_xor_sync(0xFFFFFFFFu, total[i], 16);
+    if (lane < 8) out[(long long)g.num_inputs * g.num_outputs + 64 * warp + 8 * lane + i] = total[i];
   }
 }

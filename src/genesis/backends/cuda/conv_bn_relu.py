@@ -53,10 +53,11 @@ def conv_bn_relu(
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
     residual: DeviceArray | None, training: bool, momentum: float, eps: float,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+    count: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
     gamma, beta = dense(gamma), dense(beta)
     mean, var = dense(running_mean), dense(running_var)
-    vectors = (gamma, beta, mean, var)
+    vectors = (gamma, beta, mean, var, count if training else None)
     if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
         result = wide_conv_bn_relu.forward(input, weight, bias, *vectors, residual, momentum, eps, activation)
     else:
@@ -71,10 +72,10 @@ def conv_bn_relu(
 
 def _normalize(
     x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, residual: DeviceArray | None, training: bool, momentum: float, eps: float,
-    activation: str | None,
+    running_var: DeviceArray | None, count: DeviceArray | None, residual: DeviceArray | None, training: bool,
+    momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
-    arrays = (x, gamma, beta, running_mean, running_var, channels_last(residual))
+    arrays = (x, gamma, beta, running_mean, running_var, count, channels_last(residual))
     key: tuple[Any, ...] = (*layouts(*arrays), training, float(eps), activation)
     run = _plans.get(key)
     if run is None:
@@ -84,7 +85,7 @@ def _normalize(
 
 def _plan_forward(
     x: Layout, gamma: Layout | None, beta: Layout | None, running_mean: Layout | None, running_var: Layout | None,
-    residual: Layout | None, training: bool, eps: float, activation: str | None,
+    count: Layout | None, residual: Layout | None, training: bool, eps: float, activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
     num_channels, device = x.shape[1], x.device_index
     num_rows = x.size // max(num_channels, 1)
@@ -101,7 +102,7 @@ def _plan_forward(
             **parts.constants,
         )  # fmt: skip
         join = prepare_raw(
-            kernels._training_statistics_kernel, device, parts.joining_grid, (*vectors, partial, x, 0.0),
+            kernels._training_statistics_kernel, device, parts.joining_grid, (*vectors, count, partial, x, 0.0),
             num_rows, parts.number, num_channels, eps, BLOCK_M=parts.constants["BLOCK_M"], **parts.joining,
         )  # fmt: skip
     else:
@@ -117,7 +118,7 @@ def _plan_forward(
 
     def run(
         x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, running_mean: DeviceArray | None,
-        running_var: DeviceArray | None, residual: DeviceArray | None, momentum: float,
+        running_var: DeviceArray | None, count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         mean, inverse_std = statistic.new(stream), statistic.new(stream)
@@ -125,7 +126,7 @@ def _plan_forward(
         if training:
             sums = partial.new(stream)
             sum_up(stream, sums.data_pointer, x.data_pointer)
-            join(stream, *places, sums.data_pointer, x.data_pointer, momentum)
+            join(stream, *places, address(count), sums.data_pointer, x.data_pointer, momentum)
         else:
             running(stream, *places)
         result, passed = y.new(stream), new(bits, stream)

@@ -50,11 +50,12 @@ def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, gro
 def forward(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-    residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
+    count: DeviceArray | None, residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
     """As conv_bn_relu; in the convolution's output's place: the input's mean, and the weight times its covariance."""
     arrays = (
-        channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, channels_last(residual),
+        channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, count,
+        channels_last(residual),
     )  # fmt: skip
     key: tuple[Any, ...] = (*layouts(*arrays), float(eps), activation)
     run = _plans.get(key)
@@ -65,7 +66,7 @@ def forward(
 
 def _plan_forward(
     x: Layout, weight: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
-    running_mean: Layout | None, running_var: Layout | None, residual: Layout | None, eps: float,
+    running_mean: Layout | None, running_var: Layout | None, count: Layout | None, residual: Layout | None, eps: float,
     activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
     num_images, num_inputs, *size = x.shape
@@ -87,7 +88,7 @@ def _plan_forward(
     statistic = layout_of((num_outputs,), dtypes.float32, device)
     find_statistics = prepare_raw(
         kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
-        (statistic, statistic, running_mean, running_var, state, gram, x, weight, bias, 0.0), *sizes, eps,
+        (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0), *sizes, eps,
         PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16, BLOCK_C=block_c,
     )  # fmt: skip
 
@@ -108,7 +109,7 @@ def _plan_forward(
     def run(
         x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
         beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-        residual: DeviceArray | None, momentum: float,
+        count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         pieces, products = partial.new(stream), gram.new(stream)
@@ -117,7 +118,8 @@ def _plan_forward(
         mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
         find_statistics(
             stream, mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var),
-            kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer, address(bias), momentum,
+            address(count), kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer,
+            address(bias), momentum,
         )  # fmt: skip
         result, passed = y.new(stream), new(bits, stream)
         normalize(

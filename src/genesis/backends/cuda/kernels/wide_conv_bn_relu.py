@@ -84,8 +84,8 @@ def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexp
 
 @triton.jit(do_not_specialize=[*_SIZES, "momentum", "eps"])
 def _wide_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr, bias_ptr,
-    momentum, num_rows, num_inputs, num_outputs, eps,
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr,
+    bias_ptr, momentum, num_rows, num_inputs, num_outputs, eps,
     PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """state (1 + K, C): the input's mean, and below it V = W·Cov(x); from them the statistics of the output."""
@@ -108,8 +108,9 @@ def _wide_statistics_kernel(
         mean += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
     var = tl.sum(libdevice.mul_rn(weight, v), axis=1)
     _store_training_statistics(
-        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, outputs, mask, mean, var, num_rows, momentum, eps
-    )
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, outputs, mask, mean, var, num_rows,
+        momentum, eps,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -290,7 +291,7 @@ def _specimens():
         Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
         Specimen(
-            _wide_statistics_kernel, (*(wide,) * 6, short, short, wide, 0.1, *sizes, 1e-5),
+            _wide_statistics_kernel, (*(wide,) * 4, dtypes.int64, wide, wide, short, short, wide, 0.1, *sizes, 1e-5),
             {**small, "PRECISION": "bf16x6"},
         ),
         Specimen(

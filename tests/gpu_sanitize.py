@@ -117,8 +117,8 @@ def infer_with_packed_weights() -> None:
 
 
 def train_fused_convolutions() -> None:
-    """In bfloat16: a 1×1 convolution to more channels, whose output is never written, and one that writes it."""
-    for num_inputs, num_outputs in ((20, 40), (40, 20)):
+    """In bfloat16: 1×1 convolutions to more channels, whose output is never written, and one that writes it."""
+    for num_inputs, num_outputs in ((20, 40), (40, 256), (40, 20)):
         x, residual = genesis.randn(2, num_inputs, 9, 9), genesis.randn(2, num_outputs, 9, 9)
         genesis.manual_seed(0)
         layer = nn.ConvBNReLU(num_inputs, num_outputs, 1)

@@ -103,13 +103,13 @@ def conv_bn_relu(
         if operands[4] is not None:
             packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
             return call("conv_prepacked", input, packed, residual, activation)
-    mean, var, training, momentum = _begin_batch(norm)
+    mean, var, training, momentum, count = _begin_batch(norm, compiling)
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
     return ops.conv_bn_relu(
         input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation,
+        norm.eps, *geometry, activation, count,
     )  # fmt: skip
 
 
@@ -199,19 +199,23 @@ def _one_by_one(
     return y if activation is None else y.relu()
 
 
-def _begin_batch(norm: nn.BatchNorm2d) -> tuple[Tensor | None, Tensor | None, bool, float]:
-    """Count this batch; running mean and variance, training, momentum, as BatchNorm2d.forward has them."""
+def _begin_batch(
+    norm: nn.BatchNorm2d, compiling: bool
+) -> tuple[Tensor | None, Tensor | None, bool, float, Tensor | None]:
+    """Running mean and variance, training, momentum, as BatchNorm2d.forward has them; and what counts batches, if the
+    op is to count this one."""
     training, momentum = norm.training, norm.momentum
     mean, var, count = _buffers(norm)
     if not (training and norm.track_running_stats):
         count = None
-    if count is not None:
+    if count is not None and (compiling or momentum is None):
         count.add_(1)
     if momentum is None:  # the average over all batches
         momentum = 0.0 if count is None else 1.0 / float(count)
+        count = None
     if training and not norm.track_running_stats:
-        return None, None, True, momentum
-    return mean, var, training or mean is None, momentum
+        return None, None, True, momentum, None
+    return mean, var, training or mean is None, momentum, None if compiling else count
 
 
 def _needs_gradients(*tensors: Tensor | None) -> bool:

@@ -13,10 +13,13 @@ s = gamma · inverse_std and t_k = inverse_std_k · W_k · P_k (which is Σ g ·
 
 Only W, x and g are read; u, of K channels, is neither kept nor computed again. Sums are taken of differences from the
 input's first row or mean, so nothing cancels when these are large. Partial sums are put together in a fixed order.
+Products that are summed at once are rounded for themselves (mul_rn): contracted with the sum's first addition, they
+would differ from thread to thread, and threads write the sum to one place.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.kernels.conv_bn_relu import (
@@ -81,8 +84,8 @@ def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexp
 
 @triton.jit(do_not_specialize=[*_SIZES, "momentum", "eps"])
 def _wide_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr, bias_ptr,
-    momentum, num_rows, num_inputs, num_outputs, eps,
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr,
+    bias_ptr, momentum, num_rows, num_inputs, num_outputs, eps,
     PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """state (1 + K, C): the input's mean, and below it V = W·Cov(x); from them the statistics of the output."""
@@ -100,13 +103,14 @@ def _wide_statistics_kernel(
         tl.store(state_ptr + inputs, centre, mask=there)
     elements = num_inputs + outputs[:, None] * num_inputs + inputs[None, :]
     tl.store(state_ptr + elements, v, mask=mask[:, None] & there[None, :])
-    mean = tl.sum(weight * centre[None, :], axis=1)
+    mean = tl.sum(libdevice.mul_rn(weight, centre[None, :]), axis=1)
     if bias_ptr is not None:
         mean += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
-    var = tl.sum(weight * v, axis=1)
+    var = tl.sum(libdevice.mul_rn(weight, v), axis=1)
     _store_training_statistics(
-        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, outputs, mask, mean, var, num_rows, momentum, eps
-    )
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, outputs, mask, mean, var, num_rows,
+        momentum, eps,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -130,7 +134,8 @@ def _wide_forward_kernel(
     centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
     short = centre.to(weight.dtype)
     mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))
-    mean += tl.sum(weight.to(tl.float32) * (centre - short.to(tl.float32))[None, :], axis=1)[None, :]
+    rest = centre - short.to(tl.float32)
+    mean += tl.sum(libdevice.mul_rn(weight.to(tl.float32), rest[None, :]), axis=1)[None, :]
     scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
     beta = tl.zeros((BLOCK_K,), tl.float32)
     if beta_ptr is not None:
@@ -212,7 +217,7 @@ def _wide_parameter_grads_kernel(
     inverse_std = tl.load(inverse_std_ptr + outputs, mask=mask, other=0)
     total = tl.load(products_ptr + num_inputs * num_outputs + outputs, mask=mask, other=0)
     scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
-    slopes = tl.sum(weight * products, axis=1) * inverse_std
+    slopes = tl.sum(libdevice.mul_rn(weight, products), axis=1) * inverse_std
     tl.store(scaled_ptr + elements, (weight * scale[:, None]).to(scaled_ptr.dtype.element_ty), mask=inside)
     if grad_weight_ptr is not None:
         v = tl.load(state_ptr + num_inputs + elements, mask=inside, other=0)
@@ -247,7 +252,7 @@ def _projection_kernel(
         average = tl.load(average_ptr + outputs, mask=mask, other=0)
         sloped = (w_left.to(tl.float32) * -slope[:, None]).to(w_right.dtype)
         result = tl.dot(tl.trans(sloped), w_right, result)
-        constant += tl.sum(w_right.to(tl.float32) * average[:, None], axis=0)
+        constant += tl.sum(libdevice.mul_rn(w_right.to(tl.float32), average[:, None]), axis=0)
     inside = (left < num_inputs)[:, None] & (right < num_inputs)[None, :]
     out = projection_ptr + left[:, None] * num_inputs + right[None, :]
     tl.store(out, result.to(projection_ptr.dtype.element_ty), mask=inside)
@@ -286,7 +291,7 @@ def _specimens():
         Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
         Specimen(
-            _wide_statistics_kernel, (*(wide,) * 6, short, short, wide, 0.1, *sizes, 1e-5),
+            _wide_statistics_kernel, (*(wide,) * 4, dtypes.int64, wide, wide, short, short, wide, 0.1, *sizes, 1e-5),
             {**small, "PRECISION": "bf16x6"},
         ),
         Specimen(

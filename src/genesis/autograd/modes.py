@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 class _State(threading.local):
     recording: bool = True
+    folding: bool = True  # layers may compute with weights that were folded together beforehand, see without_folding
     autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None  # set by genesis.amp
     observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None] | None = (
         None  # sees each call, see observe
@@ -42,6 +43,16 @@ def without_autocast() -> Iterator[None]:
         yield
     finally:
         state.autocast = before
+
+
+@contextlib.contextmanager
+def without_folding() -> Iterator[None]:
+    """Inside, layers compute with their parameters as they are: for weights that change before folding them pays."""
+    before, state.folding = state.folding, False
+    try:
+        yield
+    finally:
+        state.folding = before
 
 
 class _GradMode:

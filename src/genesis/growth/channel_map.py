@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from genesis.errors import GrowthError, describe
 from genesis.growth import axes
-from genesis.growth.axes import Axis, Group
+from genesis.growth.axes import Axis, Group, Segment
 from genesis.growth.recorder import Passage, Recorder, Use, in_mode, without_traces
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
@@ -56,11 +57,12 @@ class ChannelMap:
         sites: where they show: dimensions of parameters and buffers.
         passages: what each module took and gave, by name.
         outputs: what the network gave in eval mode on the example.
-        macs: multiplications (with an addition each) of one pass over the example.
+        macs: multiplications (with an addition each) of one pass over the example; None in a map that was resized.
     """
 
     def __init__(self, recorder: Recorder, outputs: list[Tensor]) -> None:
-        self.outputs, self.macs = outputs, recorder.macs
+        self.outputs = outputs
+        self.macs: int | None = recorder.macs
         self.passages: dict[str, Passage] = recorder.passages
         self._numbers: dict[Group, int] = {}
         self._parts: dict[Axis, tuple[Part, ...]] = {}
@@ -76,11 +78,51 @@ class ChannelMap:
     def parts(self, axis: Axis) -> tuple[Part, ...]:
         """An axis by the numbers of its groups."""
         if axis not in self._parts:  # a convolution's axis is its norm's too, and their statistics'
-            self._parts[axis] = tuple(
-                Part(None if segment.group is None else self._number(segment.group), segment.width, segment.size)
-                for segment in axes.resolve(axis)
-            )
+            self._parts[axis] = tuple(self._part(segment) for segment in axes.resolve(axis))
         return self._parts[axis]
+
+    def _part(self, segment: Segment) -> Part:
+        if segment.group is None:
+            return Part(None, segment.width, segment.size)
+        number = self._number(segment.group)
+        return Part(number, segment.width, segment.width * self.groups[number].units)
+
+    def giving(self, outputs: list[Tensor]) -> ChannelMap:
+        """The map of a network of the same channels that gives these outputs."""
+        same = copy.copy(self)
+        same.outputs = outputs
+        return same
+
+    def resized(self, group: int, units: int) -> ChannelMap | None:
+        """The map once group has so many units and all that shows it has followed; None if only a pass can tell:
+        dimensions of one element may belong to channels, or be repeated for all."""
+        if min(units, self.groups[group].units) < 2:
+            return None
+        after = self.giving([])
+        after.macs = None
+        after.groups = [dataclasses.replace(its, units=units) if its.index == group else its for its in self.groups]
+        after._numbers, after._parts = dict(self._numbers), {}
+        after.sites = [site._replace(parts=tuple([after._part_of(part) for part in site.parts])) for site in self.sites]
+        after.passages = {name: after._passage(passage) for name, passage in self.passages.items()}
+        return after
+
+    def _part_of(self, part: Part) -> Part:
+        """The part of another map by this one's units."""
+        return part if part.group is None else part._replace(size=part.width * self.groups[part.group].units)
+
+    def _passage(self, passage: Passage) -> Passage:
+        """The passage of another map by this one's units."""
+        given, made = (
+            tuple(
+                size if axis is None else sum(part.size for part in self.parts(axis))
+                for size, axis in zip(shape, layout, strict=True)
+            )
+            for shape, layout in (
+                (passage.input_shape, passage.input_layout),
+                (passage.output_shape, passage.output_layout),
+            )
+        )
+        return passage._replace(input_shape=given, output_shape=made)
 
     @staticmethod
     def size_of(parts: Sequence[Part], group: int, units: int) -> int:

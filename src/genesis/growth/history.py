@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from genesis.errors import GrowthError, describe
+from genesis.growth.known import KnownMap
 from genesis.growth.snapshot import Snapshot
 from genesis.nn.module import Module
 
@@ -30,6 +31,7 @@ class Step:
         self.deviation: float | None = None
         self.snapshot: Snapshot | None = None
         self.history: History | None = None
+        self.known_before = KnownMap()
 
     def __repr__(self) -> str:
         return f"step {self.number}: {self.text()} ({self.parameters[0]:,} → {self.parameters[1]:,} parameters)"
@@ -56,6 +58,7 @@ class History:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.failures: list[str] = []
+        self.known = KnownMap()  # what the last growth has left for the next one
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -72,7 +75,7 @@ class History:
     def forget(self) -> None:
         """Give back the memory of the earlier states; no step can be undone any more."""
         for step in self.steps:
-            step.snapshot = None
+            step.snapshot, step.known_before = None, KnownMap()
 
     def state_dict(self) -> dict[str, Any]:
         """The log as plain values, for a checkpoint; see replay()."""
@@ -109,6 +112,7 @@ def rollback(step: Step) -> None:
             describe("rollback", "step", "a step whose earlier state is kept", f"step {step.number}, without one")
         )
     step.snapshot.restore()
+    log.known = step.known_before
     del log.steps[step.number :]
 
 

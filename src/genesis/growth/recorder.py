@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import genesis
-from genesis.autograd import Variable, enable_grad
-from genesis.autograd.modes import observe
+from genesis.autograd import Variable, enable_grad, no_grad
+from genesis.autograd.modes import observe, without_folding
+from genesis.errors import GraphError
 from genesis.growth import axes
 from genesis.growth.axes import Axis
 from genesis.growth.rules import follow
@@ -28,10 +29,11 @@ class Use(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """What a module got and gave: shapes, and the layout of what it gave."""
+    """What a module got and gave."""
 
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
+    input_layout: Layout
     output_layout: Layout
 
 
@@ -94,7 +96,8 @@ class Recorder:
         def note(module: Module, args: tuple[Any, ...], output: Any) -> None:
             given = [arg for arg in args if isinstance(arg, Tensor)]
             if given and isinstance(output, Tensor):
-                self.passages[self._modules[module]] = Passage(given[0].shape, output.shape, self.layout(output))
+                layouts = self.layout(given[0]), self.layout(output)
+                self.passages[self._modules[module]] = Passage(given[0].shape, output.shape, *layouts)
 
         handles = [module.register_forward_hook(note) for module in self._modules]
         try:
@@ -194,8 +197,13 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def outputs_of(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
     """What Recorder.run gives in eval mode, without following it."""
-    with in_mode(model, training=False), _as_if_trained(model.parameters()):
-        return [output.detach() for output in tensors_in(model(*args))]
+    with in_mode(model, training=False), without_folding():
+        try:
+            with no_grad():
+                return tensors_in(model(*args))
+        except GraphError:  # it differentiates on the way
+            with enable_grad():
+                return [output.detach() for output in tensors_in(model(*args))]
 
 
 @contextlib.contextmanager

@@ -179,6 +179,7 @@ class Schedule:
             raise _OverBudgetError(f"{parameters:,} parameters, at most {self.max_parameters:,}")
         if self.max_macs is not None:
             macs = channel_map(self.model, self.example).macs
+            assert macs is not None
             if macs > self.max_macs:
                 raise _OverBudgetError(f"{macs:,} multiplications, at most {self.max_macs:,}")
 

@@ -16,6 +16,7 @@ from genesis import dtypes
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
+from genesis.growth.known import KnownMap, Look
 from genesis.growth.places import tensors_of
 from genesis.growth.recorder import outputs_of
 from genesis.growth.snapshot import Snapshot
@@ -36,6 +37,8 @@ class Transaction:
     """What operations need to know: the model, and all that must follow when it changes."""
 
     is_single = False  # opened by one operation, for itself: nobody else changes anything until it has ended
+    carries = False  # such an operation, which knows what it does to the map: begins with that of the growth before it
+    has_carried = False  # and did so: no pass of this transaction has shown that it still is right
 
     def __init__(
         self, model: Module, optimizers: Sequence[Optimizer], example: Any, averages: Sequence[Module], seed: int | None
@@ -48,6 +51,7 @@ class Transaction:
         self._map: ChannelMap | None = None
         self._has_changed = False
         self._mark: tuple[list[NDArray], list[int]] = [], []
+        self.known_before = KnownMap()
 
     @property
     def map(self) -> ChannelMap:
@@ -61,7 +65,7 @@ class Transaction:
                     describe("growth", "example", "an input of the network, to see how its channels flow", None)
                 )
             try:
-                self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
+                self._map, self._mark = self._new_map(), (arrays, counts)
             except Exception as error:
                 if self._has_changed or isinstance(error, GrowthError):
                     raise
@@ -69,19 +73,45 @@ class Transaction:
                 raise GrowthError(f"growth: argument 'example': {reason}") from error
         return self._map
 
+    def _new_map(self) -> ChannelMap:
+        assert self.example is not None
+        if not self.carries or self._has_changed:
+            return channel_map(self.model, self.example)
+        look = Look(self.model, self.example)
+        known = history(self.model).known.of(look)
+        self.has_carried = known is not None
+        if known is None:
+            made = channel_map(self.model, self.example)
+        else:
+            made = known.giving(outputs_of(self.model, self.example))
+        self.known_before = KnownMap(made, look)
+        return made
+
+    def known_now(self) -> KnownMap:
+        """What the next growth can begin with."""
+        if not self.carries or self._map is None:
+            return KnownMap()
+        assert self.example is not None
+        return KnownMap(self._map, Look(self.model, self.example))
+
     def run(
-        self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool, more_follows: bool = False
-    ) -> None:
+        self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool, more_follows: bool = False,
+        resized: Callable[[], ChannelMap | None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Do an operation, run the network again, and compare: outputs that moved undo it.
 
-        more_follows: the caller has more to do; the pass afterwards then makes the next map too.
+        more_follows: the caller has more to do and needs the next map.
+        resized: makes the map afterwards from the one before, if that can be told, for operations that carry maps.
         """
         before = self.map.outputs
         change()
-        self._map, self._has_changed = None, True
+        self._map, self._has_changed = resized() if self.carries else None, True
         assert self.example is not None
         try:
-            if more_follows or not self.is_single:
+            if self._map is not None:
+                after = outputs_of(self.model, self.example)
+                self._map, self.has_carried = self._map.giving(after), self.has_carried or more_follows
+            elif more_follows or not self.is_single:
                 after = self.map.outputs
             else:
                 after = outputs_of(self.model, self.example)
@@ -213,6 +243,8 @@ def transaction(
         yield opened.step
     except BaseException as error:
         snapshot.restore()
+        if opened.has_carried:
+            past.known = KnownMap()
         past.failures.append(f"{type(error).__name__}: {error}")
         log.warning("growth undone, nothing has changed: %s: %s", type(error).__name__, error)
         raise
@@ -221,6 +253,7 @@ def transaction(
     step = opened.step
     step.parameters = (step.parameters[0], count(model))
     step.snapshot, step.history = snapshot if keep else None, past
+    step.known_before, past.known = opened.known_before, opened.known_now()
     past.steps.append(step)
 
 
@@ -250,6 +283,19 @@ def joined(model: Module, **options: Any) -> Iterator[Transaction]:
         assert inside is not None
         inside.is_single = True
         yield inside
+
+
+def twice_at_most(model: Module, attempt: Callable[[bool], Step]) -> Step:
+    """attempt(True), which may begin with the map of the growth before it; if that was out of date, for a reason that
+    cannot be seen from outside, everything has been put back, and attempt(False) goes by a map of its own."""
+    known = history(model).known if isinstance(model, Module) else None
+    try:
+        return attempt(True)
+    except GrowthError:
+        if known is None or history(model).known is known:
+            raise
+    history(model).failures.pop()
+    return attempt(False)
 
 
 def count(model: Module) -> int:

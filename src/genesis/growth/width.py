@@ -17,7 +17,7 @@ from genesis.growth.elements import NEW, Choice
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings
-from genesis.growth.transaction import Transaction, joined
+from genesis.growth.transaction import Transaction, joined, twice_at_most
 from genesis.nn.module import Module
 
 Where = str | Module
@@ -59,25 +59,33 @@ def grow_width(
         raise GrowthError(describe(op, "new", '"copy" or "zero"', repr(new)))
     if noise < 0:
         raise GrowthError(describe(op, "noise", "a number >= 0", noise))
-    with joined(model, **transaction) as opened:
-        for name, mapped, part, group, more_follows in _layers(opened, op, where):
-            units = _units(op, name, part, group, channels, factor)
-            if units <= group.units:
-                raise GrowthError(describe(op, "channels", f"more than the {part.size} of {name}", units * part.width))
-            if group.fixed:
-                raise GrowthError(f"{op}: the channels of {name} cannot grow: {'; '.join(group.fixed)}")
-            if group.uniform and (units % group.units or new == "zero"):
-                raise GrowthError(
-                    f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
-                    f"{group.uniform[0]}"
-                )
-            choice = _grown(group.units, units, new, opened.generator)
-            operation = {
-                "operation": op, "where": name, "channels": units * part.width, "new": new, "noise": noise,
-            }  # fmt: skip
-            change = functools.partial(_resize, opened, mapped, group, choice, noise)
-            opened.run(operation, change, keeps_function=not noise, more_follows=more_follows)
-    return opened.step
+
+    def attempt(carries: bool) -> Step:
+        with joined(model, **transaction) as opened:
+            opened.carries = carries and opened.is_single and not noise
+            for name, mapped, part, group, more_follows in _layers(opened, op, where):
+                units = _units(op, name, part, group, channels, factor)
+                if units <= group.units:
+                    raise GrowthError(
+                        describe(op, "channels", f"more than the {part.size} of {name}", units * part.width)
+                    )
+                if group.fixed:
+                    raise GrowthError(f"{op}: the channels of {name} cannot grow: {'; '.join(group.fixed)}")
+                if group.uniform and (units % group.units or new == "zero"):
+                    raise GrowthError(
+                        f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
+                        f"{group.uniform[0]}"
+                    )
+                choice = _grown(group.units, units, new, opened.generator)
+                operation = {
+                    "operation": op, "where": name, "channels": units * part.width, "new": new, "noise": noise,
+                }  # fmt: skip
+                change = functools.partial(_resize, opened, mapped, group, choice, noise)
+                resized = functools.partial(mapped.resized, group.index, units)
+                opened.run(operation, change, keeps_function=not noise, more_follows=more_follows, resized=resized)
+        return opened.step
+
+    return twice_at_most(model, attempt)
 
 
 def prune_width(

@@ -98,7 +98,7 @@ class FusedConv:
         of_conv, of_norm = conv._parameters, norm._parameters
         weight: Any = of_conv["weight"]
         bias, gamma, beta = of_conv["bias"], of_norm["weight"], of_norm["bias"]
-        if not norm.training and state.autocast is None:
+        if state.folding and not norm.training and state.autocast is None:
             operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
             if operands[4] is not None and not _needs_gradients(input, residual, *operands):
                 packed = self._get_packed(conv, norm.eps, operands, input.array.shape)

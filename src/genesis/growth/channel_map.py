@@ -102,13 +102,15 @@ class ChannelMap:
         after.macs = None
         after.groups = [dataclasses.replace(its, units=units) if its.index == group else its for its in self.groups]
         after._numbers, after._parts = dict(self._numbers), {}
-        after.sites = [site._replace(parts=tuple([after._part_of(part) for part in site.parts])) for site in self.sites]
+
+        def followed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+            return tuple([part._replace(size=part.width * units) if part.group == group else part for part in parts])
+
+        after.sites = [
+            site._replace(parts=followed(site.parts)) if _shows(site, group) else site for site in self.sites
+        ]
         after.passages = {name: after._passage(passage) for name, passage in self.passages.items()}
         return after
-
-    def _part_of(self, part: Part) -> Part:
-        """The part of another map by this one's units."""
-        return part if part.group is None else part._replace(size=part.width * self.groups[part.group].units)
 
     def _passage(self, passage: Passage) -> Passage:
         """The passage of another map by this one's units."""
@@ -166,7 +168,7 @@ class ChannelMap:
         return [group for group in self.groups if not group.fixed and self.sites_of(group.index)]
 
     def sites_of(self, group: int) -> list[Site]:
-        return [site for site in self.sites if any(part.group == group for part in site.parts)]
+        return [site for site in self.sites if _shows(site, group)]
 
     def __str__(self) -> str:
         """A line per group and place: what the group has, whether it grows, where its channels stand."""
@@ -215,6 +217,13 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
             recorder.run(args)
     recorder.macs = macs
     return ChannelMap(recorder, outputs)
+
+
+def _shows(site: Site, group: int) -> bool:
+    for part in site.parts:  # in a loop, as a generator costs more than what it goes over: most have one part
+        if part.group == group:
+            return True
+    return False
 
 
 def _elements(site: Site, group: int) -> str:

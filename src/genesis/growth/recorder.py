@@ -13,7 +13,7 @@ from genesis.errors import GraphError
 from genesis.growth import axes
 from genesis.growth.axes import Axis
 from genesis.growth.rules import follow
-from genesis.growth.snapshot import Values
+from genesis.growth.snapshot import copies_of
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -228,15 +228,17 @@ def in_mode(model: Module, training: bool) -> Iterator[None]:
         model.train(training)
         yield
     finally:
-        model.train(before[0][1])
-        for module, mode in before:
-            module.training = mode
+        mode = before[0][1]
+        model.train(mode)
+        for module, its in before:
+            if its is not mode:
+                module.training = its
 
 
 @contextlib.contextmanager
 def without_traces(model: Module) -> Iterator[None]:
     """What a pass in training mode leaves behind (statistics, random numbers drawn) is taken back."""
-    buffers = Values(buffer.array for buffer in model.buffers())
+    buffers = copies_of(buffer.array for buffer in model.buffers())
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())} | {genesis.device("cpu")}
     random_states = [(device, genesis.get_rng_state(device)) for device in devices]
     try:

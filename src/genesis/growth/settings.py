@@ -20,11 +20,11 @@ def adjust_settings(model: Module, mapped: ChannelMap, group: int, units: int) -
         mapped: the map from before the change.
     """
     touched = {name.rpartition(".")[0] for site in mapped.sites_of(group) for name in site.names}
-    for name, module in model.named_modules(remove_duplicate=False):
-        passage = mapped.passages.get(name)
-        if name in touched:
-            _follow_parameters(module)
-        elif passage is not None and isinstance(module, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | _BatchNorm):
+    for name in touched:
+        _follow_parameters(model.get_submodule(name))
+    for name in mapped.passages.keys() - touched:
+        module, passage = model.get_submodule(name), mapped.passages[name]
+        if isinstance(module, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | _BatchNorm):
             sizes = [
                 size if axis is None else mapped.size_of(mapped.parts(axis), group, units)
                 for axis, size in zip(passage.output_layout, passage.output_shape, strict=True)

@@ -1,5 +1,6 @@
 """Layer 3: the device-neutral array."""
 
+from genesis.ndarray.copies import Copies as Copies
 from genesis.ndarray.device import CPU as CPU
 from genesis.ndarray.device import Device as Device
 from genesis.ndarray.device import current_index as current_index

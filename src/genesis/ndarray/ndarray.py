@@ -153,17 +153,6 @@ class NDArray(MathOps, NeuralOps):
         """A copy that keeps the memory order of a dense array."""
         return call("copy", self, self._dense_strides())
 
-    @staticmethod
-    def copies(arrays: Sequence[NDArray]) -> list[NDArray]:
-        """A clone() of each, at the cost of a single one on each device; the copies may share an allocation."""
-        made: dict[int, NDArray] = {}
-        for device in {array.device for array in arrays}:
-            here = [i for i, array in enumerate(arrays) if array.device is device]
-            strides = [arrays[i]._dense_strides() for i in here]
-            handles = backend_of(device).copies([arrays[i].handle for i in here], strides)
-            made.update((i, NDArray(handle, device)) for i, handle in zip(here, handles, strict=True))
-        return [made[i] for i in range(len(arrays))]
-
     def contiguous(self, channels_last: bool = False) -> NDArray:
         """This array if its memory is in that order already, else a copy that is."""
         strides = _ordered_strides(self.shape, channels_last)

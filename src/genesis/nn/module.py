@@ -190,8 +190,7 @@ class Module:
     # --- what it holds ------------------------------------------------------------------------------------------------
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        for _, parameter in self.named_parameters(recurse=recurse):
-            yield parameter
+        return self._members("_parameters", recurse)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -200,8 +199,7 @@ class Module:
         return self._named_members("_parameters", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        for _, buffer in self.named_buffers(recurse=recurse):
-            yield buffer
+        return self._members("_buffers", recurse)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -221,6 +219,15 @@ class Module:
                     seen.add(id(member))
                 yield _join(module_name, name), member
 
+    def _members(self, kind: str, recurse: bool) -> Iterator[Any]:
+        """As _named_members gives them, without making up names."""
+        seen = set()
+        for module in self.modules() if recurse else (self,):
+            for member in module.__dict__[kind].values():
+                if member is not None and id(member) not in seen:
+                    seen.add(id(member))
+                    yield member
+
     def children(self) -> Iterator[Module]:
         for _, module in self.named_children():
             yield module
@@ -233,8 +240,15 @@ class Module:
                 yield name, module
 
     def modules(self) -> Iterator[Module]:
-        for _, module in self.named_modules():
-            yield module
+        """The module itself and all below it, parents first, each once."""
+        seen = set()
+        waiting: list[Module | None] = [self]
+        while waiting:
+            module = waiting.pop()
+            if module is not None and module not in seen:
+                seen.add(module)
+                yield module
+                waiting += reversed(module.__dict__["_modules"].values())
 
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True

@@ -220,10 +220,7 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
 
 
 def _shows(site: Site, group: int) -> bool:
-    for part in site.parts:  # in a loop, as a generator costs more than what it goes over: most have one part
-        if part.group == group:
-            return True
-    return False
+    return group in [part.group for part in site.parts]
 
 
 def _elements(site: Site, group: int) -> str:

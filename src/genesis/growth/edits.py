@@ -101,13 +101,17 @@ def _filled(result: NDArray, edit: Edit, fresh: NDArray | None) -> NDArray:
 
 def in_memory_order_of(old: NDArray, new: NDArray) -> NDArray:
     """new, dense, with its dimensions in memory in the order of old's."""
-    order = sorted(range(old.ndim), key=lambda dim: -old.strides[dim])
-    strides = shapes.strides_in_order(new.shape, order)
+    strides = _strides_in_order_of(old.strides, new.shape)
     if new.strides == strides:
         return new
     ordered = NDArray.empty(new.shape, old.dtype, old.device, strides)
     ordered.copy_into(new)
     return ordered
+
+
+@functools.lru_cache(maxsize=4096)
+def _strides_in_order_of(old: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shapes.strides_in_order(shape, sorted(range(len(old)), key=lambda dim: -old[dim]))
 
 
 def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> NDArray | None:

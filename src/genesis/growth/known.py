@@ -25,22 +25,29 @@ class Look:
     """
 
     def __init__(self, model: Module, example: Sequence[Any]) -> None:
-        objects: list[Any] = [*RULES.values()]
-        tensors = [arg for arg in example if isinstance(arg, Tensor)]
-        objects += [Tensor if isinstance(arg, Tensor) else arg for arg in example]
+        given = [arg for arg in example if isinstance(arg, Tensor)]
+        objects = [model, *RULES.values(), *[Tensor if isinstance(arg, Tensor) else arg for arg in example]]
+        tensors: list[Tensor | None] = []
         for module in model.modules():
             attributes = vars(module)
-            objects += (module, type(module), *attributes, *attributes.values())
-            for registry in (module._modules, module._parameters, module._buffers):
-                if registry:
-                    objects += registry
-                    objects += registry.values()
+            objects.append(type(module))
+            objects += attributes
+            objects += attributes.values()
             for value in attributes.values():
                 if type(value) is list:
                     objects += value
-            tensors += module._parameters.values()
-            tensors += module._buffers.values()
-        arrays = [tensor.array for tensor in tensors if tensor is not None]
+            below, parameters, buffers = attributes["_modules"], attributes["_parameters"], attributes["_buffers"]
+            if below:
+                objects += below
+                objects += below.values()
+            if parameters:
+                objects += parameters
+                tensors += parameters.values()
+            if buffers:
+                objects += buffers
+                tensors += buffers.values()
+        objects += tensors
+        arrays = [tensor.array for tensor in (*given, *tensors) if tensor is not None]
         self._objects = objects  # the very objects: ids alone could be given to new ones
         self._facts = [(array.shape, array.dtype, array.device) for array in arrays]
 

@@ -53,23 +53,20 @@ _CONTAINERS = (dict, list, set)
 
 
 class _Tables:
-    """Dictionaries (the attributes of an object, a group of an optimizer, its state of a parameter), what they held, and
-    the contents of those values that are containers: hooks, registries, lists of parameters."""
+    """Dictionaries (the attributes of an object, a group of an optimizer, its state of a parameter), what they held,
+    and the contents of those values that are containers: hooks, registries, lists of parameters."""
 
     def __init__(self, tables: Iterable[dict[Any, Any]]) -> None:
-        self._held: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._contents: list[tuple[Any, Any]] = []
-        for table in tables:
-            self._held.append((table, table.copy()))
-            for value in table.values():
-                if isinstance(value, _CONTAINERS):
-                    self._contents.append((value, value.copy() if value else ()))
+        self._tables = list(tables)
+        self._held = [table.copy() for table in self._tables]
+        self._containers = [value for table in self._held for value in table.values() if isinstance(value, _CONTAINERS)]
+        self._contents = [container.copy() if container else () for container in self._containers]
 
     def restore(self) -> None:
-        for table, held in self._held:
+        for table, held in zip(self._tables, self._held, strict=True):
             table.clear()
             table.update(held)
-        for container, contents in self._contents:
+        for container, contents in zip(self._containers, self._contents, strict=True):
             container.clear()
             if isinstance(container, list):
                 container.extend(contents)

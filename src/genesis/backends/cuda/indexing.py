@@ -17,7 +17,7 @@ import triton.language as tl
 
 from genesis import dtypes
 from genesis.backends.cuda import array, driver, faults, storage, streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import indexing as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import TRITON_NAMES, launch
@@ -144,12 +144,12 @@ def index_select_each(
     kept = [x if is_dense(x) else storage.copy(x, _like(x, x.shape).strides) for x in arrays]
     made: list[DeviceArray] = []
     rows: list[tuple[int, ...]] = []
+    stream = streams.current_handle(index.device_index)
     for x, dim, factor in zip(kept, dims, factors, strict=True):
-        out = _like(x, (*x.shape[:dim], length, *x.shape[dim + 1 :]))
-        order = sorted(range(len(x.shape)), key=lambda place: -x.strides[place])
-        inner = math.prod([x.shape[place] for place in order[order.index(dim) + 1 :]])
+        layout, inner = _selected(x.layout, dim, length)
+        out = layout.new(stream)
         factor_pointer = 0 if factor is None else _contiguous(factor).data_pointer
-        rows.append((out.data_pointer, x.data_pointer, factor_pointer, out.size, x.shape[dim], inner))
+        rows.append((out.data_pointer, x.data_pointer, factor_pointer, layout.size, x.shape[dim], inner))
         made.append(out)
     if not made:
         return ()
@@ -164,6 +164,15 @@ def index_select_each(
         DTYPE=tl.str_to_ty(TRITON_NAMES[dtype], None), COMPUTE=COMPUTE[dtype], BLOCK=_BLOCK,
     )  # fmt: skip
     return tuple(made)
+
+
+@functools.lru_cache(maxsize=4096)
+def _selected(x: Layout, dim: int, length: int) -> tuple[Layout, int]:
+    """What index_select gives, in x's order of memory, and how many elements there are for each one of dim."""
+    order = sorted(range(len(x.shape)), key=lambda place: -x.strides[place])
+    shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
+    inner = math.prod([x.shape[place] for place in order[order.index(dim) + 1 :]])
+    return layout_of(shape, x.dtype, x.device_index, strides_in_order(shape, order)), inner
 
 
 def index_add(x: DeviceArray, dim: int, index: DeviceArray, source: DeviceArray) -> DeviceArray:

@@ -303,7 +303,7 @@ class Module:
         """Training mode for the module and all below it: batch statistics, dropout."""
         if not isinstance(mode, bool):
             raise DTypeError(describe("train", "mode", "a bool", type(mode).__name__))
-        self.training = mode
+        self.__dict__["training"] = mode  # past __setattr__: networks have hundreds of modules
         for module in self._modules.values():
             if module is not None:
                 module.train(mode)

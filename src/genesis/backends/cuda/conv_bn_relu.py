@@ -105,15 +105,11 @@ def _plan_forward(
             kernels._training_statistics_kernel, device, parts.joining_grid, (*vectors, count, partial, x, 0.0),
             num_rows, parts.number, num_channels, eps, BLOCK_M=parts.constants["BLOCK_M"], **parts.joining,
         )  # fmt: skip
-    else:
-        running = prepare_raw(
-            kernels._running_statistics_kernel, device, (-(-num_channels // 128),), vectors, num_channels, eps,
-            BLOCK=128,
-        )  # fmt: skip
     blocks = _Pass.over(x)
+    statistics = (statistic, statistic, None, None) if training else vectors
     normalize = prepare_raw(
-        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, statistic, statistic, gamma, beta),
-        num_rows, num_channels, RELU=activation == "relu", **blocks.constants,
+        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, *statistics, gamma, beta),
+        num_rows, num_channels, eps, RELU=activation == "relu", **blocks.constants,
     )  # fmt: skip
 
     def run(
@@ -127,11 +123,9 @@ def _plan_forward(
             sums = partial.new(stream)
             sum_up(stream, sums.data_pointer, x.data_pointer)
             join(stream, *places, address(count), sums.data_pointer, x.data_pointer, momentum)
-        else:
-            running(stream, *places)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
-            stream, result.data_pointer, address(passed), x.data_pointer, address(residual), *places[:2],
+            stream, result.data_pointer, address(passed), x.data_pointer, address(residual), *places,
             address(gamma), address(beta),
         )  # fmt: skip
         return result, mean, inverse_std, x, passed

@@ -140,26 +140,17 @@ def _training_statistics_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["eps"])
-def _running_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, num_channels, eps, BLOCK: tl.constexpr
-):
-    """The mean and the inverse deviation that inference takes."""
-    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = channels < num_channels
-    mean = tl.load(running_mean_ptr + channels, mask=mask).to(mean_ptr.dtype.element_ty)
-    var = tl.load(running_var_ptr + channels, mask=mask).to(mean_ptr.dtype.element_ty)
-    tl.store(mean_ptr + channels, mean, mask=mask)
-    tl.store(inverse_std_ptr + channels, libdevice.rcp_rn(libdevice.sqrt_rn(var + eps)), mask=mask)
-
-
 @triton.jit
 def _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE: tl.constexpr):
     """inverse_std · gamma."""
-    scale = tl.load(inverse_std_ptr + channels, mask=mask, other=0).to(COMPUTE)
+    return _scaled(tl.load(inverse_std_ptr + channels, mask=mask, other=0).to(COMPUTE), gamma_ptr, channels, mask)
+
+
+@triton.jit
+def _scaled(inverse_std, gamma_ptr, channels, mask):
     if gamma_ptr is not None:
-        scale *= tl.load(gamma_ptr + channels, mask=mask, other=0).to(COMPUTE)
-    return scale
+        inverse_std *= tl.load(gamma_ptr + channels, mask=mask, other=0).to(inverse_std.dtype)
+    return inverse_std
 
 
 @triton.jit
@@ -173,14 +164,28 @@ def _normalized(x, mean, scale, beta_ptr, channels, mask):
 
 @triton.jit(do_not_specialize=_SIZES)
 def _normalize_kernel(
-    y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr, num_rows, num_channels,
+    y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, gamma_ptr,
+    beta_ptr, num_rows, num_channels, eps,
     RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """y = act((x − mean) · inverse_std · gamma + beta + residual), and where it is positive."""
+    """y = act((x − mean) · inverse_std · gamma + beta + residual), and where it is positive.
+
+    For inference the two are made from the running statistics here, and written down.
+    """
     rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
-    mean = tl.load(mean_ptr + channels, mask=mask, other=0)
-    y = _normalized(x, mean, _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE), beta_ptr, channels, mask)
+    if running_var_ptr is None:
+        mean = tl.load(mean_ptr + channels, mask=mask, other=0)
+        scale = _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE)
+    else:
+        mean = tl.load(running_mean_ptr + channels, mask=mask, other=0).to(mean_ptr.dtype.element_ty)
+        var = tl.load(running_var_ptr + channels, mask=mask, other=1).to(mean_ptr.dtype.element_ty)
+        inverse_std = libdevice.rcp_rn(libdevice.sqrt_rn(var + eps))
+        first = mask & (tl.program_id(0) == 0)
+        tl.store(mean_ptr + channels, mean, mask=first)
+        tl.store(inverse_std_ptr + channels, inverse_std, mask=first)
+        scale = _scaled(inverse_std.to(COMPUTE), gamma_ptr, channels, mask)
+    y = _normalized(x, mean, scale, beta_ptr, channels, mask)
     if residual_ptr is not None:
         y += tl.load(residual_ptr + elements, mask=inside, other=0).to(COMPUTE)
     if passed_ptr is not None:
@@ -318,10 +323,14 @@ def _specimens(dtype):
             (wide, wide, wide, wide, dtypes.int64, wide, dtype, 0.1, 3000, 100, 64, 1e-5),
             {**parts, "BLOCK_M": 16},
         ),
-        Specimen(_running_statistics_kernel, (wide, wide, wide, wide, 64, 1e-5), {"BLOCK": 64}),
-        Specimen(
-            _normalize_kernel, (dtype, dtypes.uint8, dtype, dtype, *channels, 3000, 64), {**block, "RELU": True}
-        ),
+        *[
+            Specimen(
+                _normalize_kernel,
+                (dtype, dtypes.uint8, dtype, dtype, wide, wide, running, running, dtype, dtype, 3000, 64, 1e-5),
+                {**block, "RELU": True},
+            )
+            for running in (None, wide)
+        ],
         Specimen(
             _backward_sums_kernel, (wide, dtype, dtype, dtypes.uint8, dtype, *channels, 3000, 64),
             {**block, "RELU": True, "STAGES": 3},

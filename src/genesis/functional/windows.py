@@ -38,7 +38,8 @@ def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Any], require
         if tensor is None and len(found) >= required:
             found.append(None)
         else:
-            require_tensor(op, argument, tensor)
+            if not isinstance(tensor, Tensor):
+                require_tensor(op, argument, tensor)  # says what is wrong
             found.append(tensor.array.shape)
     return found
 

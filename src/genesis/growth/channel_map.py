@@ -102,29 +102,30 @@ class ChannelMap:
         after.macs = None
         after.groups = [dataclasses.replace(its, units=units) if its.index == group else its for its in self.groups]
         after._numbers, after._parts = dict(self._numbers), {}
-
-        def followed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-            return tuple([part._replace(size=part.width * units) if part.group == group else part for part in parts])
-
         after.sites = [
-            site._replace(parts=followed(site.parts)) if _shows(site, group) else site for site in self.sites
+            site._replace(parts=tuple([after._part_of(part) for part in site.parts])) if _shows(site, group) else site
+            for site in self.sites
         ]
         after.passages = {name: after._passage(passage) for name, passage in self.passages.items()}
         return after
 
+    def _part_of(self, part: Part) -> Part:
+        """The part of another map by this one's units."""
+        return part if part.group is None else part._replace(size=part.width * self.groups[part.group].units)
+
     def _passage(self, passage: Passage) -> Passage:
         """The passage of another map by this one's units."""
-        given, made = (
-            tuple(
-                size if axis is None else sum(part.size for part in self.parts(axis))
+        taken, given = (
+            tuple([
+                size if axis is None else sum([part.size for part in self.parts(axis)])
                 for size, axis in zip(shape, layout, strict=True)
-            )
+            ])
             for shape, layout in (
                 (passage.input_shape, passage.input_layout),
                 (passage.output_shape, passage.output_layout),
             )
-        )
-        return passage._replace(input_shape=given, output_shape=made)
+        )  # fmt: skip
+        return passage._replace(input_shape=taken, output_shape=given)
 
     @staticmethod
     def size_of(parts: Sequence[Part], group: int, units: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -300,8 +301,7 @@ def twice_at_most(model: Module, attempt: Callable[[bool], Step]) -> Step:
 
 def count(model: Module) -> int:
     """How many numbers a model learns."""
-    parameters = {id(tensor): tensor for module in model.modules() for tensor in module._parameters.values()}
-    return sum(tensor.array.numel for tensor in parameters.values() if tensor is not None)
+    return sum([math.prod(parameter.array.shape) for parameter in model.parameters()])
 
 
 def relative_deviation(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

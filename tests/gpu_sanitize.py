@@ -23,7 +23,7 @@ import numpy as np
 
 import genesis
 import genesis.nn.functional as F
-from genesis import amp, dtypes, nn, optim
+from genesis import amp, dtypes, growth, nn, optim
 from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.attention_cudnn import Way
@@ -91,6 +91,21 @@ def compare_attentions() -> None:
     results, expected = (attention_cudnn._results(x, x) for _ in range(2))
     ours(*expected, x, x, x)
     assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
+
+
+def grow_and_go_back() -> None:
+    """The copies for rollback and the selections of all arrays, a launch each; one array takes several chunks."""
+    genesis.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 130), nn.ReLU(), nn.Linear(130, 200)).to("cuda")
+    optimizer, x = optim.SGD(model.parameters(), lr=0.01, momentum=0.9), genesis.randn(3, 7, device="cuda")
+    model(x).sum().backward()
+    optimizer.step()
+    before = [parameter.tolist() for parameter in model.parameters()]
+    step = growth.grow_width(model, "0", channels=200, optimizer=optimizer, example=x)
+    assert step.deviation is not None
+    assert step.deviation < 1e-5
+    growth.rollback(step)
+    assert [parameter.tolist() for parameter in model.parameters()] == before
 
 
 def infer_with_packed_weights() -> None:
@@ -171,6 +186,7 @@ STEPS: dict[str, Callable[[], None]] = {
         step_optimizers,
         attend_in_16_bits,
         compare_attentions,
+        grow_and_go_back,
         infer_with_packed_weights,
         launch_kernels_of_users,
         convolve_with_own_kernels,

@@ -239,43 +239,72 @@ class ConvTranspose2d(ArrayFunction):
 
 
 def check_operands(op: str, spatial: int, input: Any, weight: Any, bias: Any) -> None:
-    for argument, value in (("input", input), ("weight", weight)):
-        require_tensor(op, argument, value)
+    _require_tensors(op, input, weight, bias)
+    _check_shapes(op, spatial, input.array.shape, weight.array.shape)
+
+
+def _require_tensors(op: str, input: Any, weight: Any, bias: Any) -> None:
+    require_tensor(op, "input", input)
+    require_tensor(op, "weight", weight)
     if bias is not None:
         require_tensor(op, "bias", bias)
-    if weight.array.ndim != spatial + 2:
-        raise ShapeError(describe(op, "weight", f"{spatial + 2} dimensions", f"shape {weight.array.shape}"))
-    if input.array.ndim not in (spatial + 1, spatial + 2):
+
+
+def _check_shapes(op: str, spatial: int, x_shape: Shape, w_shape: Shape) -> None:
+    if len(w_shape) != spatial + 2:
+        raise ShapeError(describe(op, "weight", f"{spatial + 2} dimensions", f"shape {w_shape}"))
+    if len(x_shape) not in (spatial + 1, spatial + 2):
         expected = f"{spatial + 2} dimensions, or {spatial + 1} without a batch"
-        raise ShapeError(describe(op, "input", expected, f"shape {input.array.shape}"))
-    if 0 in input.array.shape[-spatial - 1 :]:
-        raise ShapeError(describe(op, "input", "sizes >= 1 but for the batch", f"shape {input.array.shape}"))
-    if 0 in weight.array.shape:
-        raise ShapeError(describe(op, "weight", "sizes >= 1", f"shape {weight.array.shape}"))
+        raise ShapeError(describe(op, "input", expected, f"shape {x_shape}"))
+    if 0 in x_shape[-spatial - 1 :]:
+        raise ShapeError(describe(op, "input", "sizes >= 1 but for the batch", f"shape {x_shape}"))
+    if 0 in w_shape:
+        raise ShapeError(describe(op, "weight", "sizes >= 1", f"shape {w_shape}"))
 
 
 def check_conv(
     op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> tuple[Geometry, Pair]:
     """All that is checked before a convolution in so many dimensions; and what conv_geometry() gives."""
-    check_operands(op, spatial, input, weight, bias)
-    geometry = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
-    check_bias(op, bias, weight.array.shape[0])
-    return geometry
+    _require_tensors(op, input, weight, bias)
+    return _checked_geometry(
+        op, spatial, input.array.shape, weight.array.shape, None if bias is None else bias.array.shape,
+        stride, padding, dilation, groups,
+    )  # fmt: skip
 
 
 def check_bias(op: str, bias: Any, channels: int) -> None:
-    if bias is not None and bias.array.shape != (channels,):
-        raise ShapeError(describe(op, "bias", f"shape {(channels,)}, one for each output channel", bias.array.shape))
+    if bias is not None:
+        _check_bias_shape(op, bias.array.shape, channels)
+
+
+def _check_bias_shape(op: str, shape: Shape, channels: int) -> None:
+    if shape != (channels,):
+        raise ShapeError(describe(op, "bias", f"shape {(channels,)}, one for each output channel", shape))
 
 
 def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None) -> None:
     """Called when autocast has chosen the dtypes."""
-    if not input.dtype.is_floating_point:
-        raise DTypeError(describe(op, "input", "a floating dtype", input.dtype))
-    for argument, array in (("weight", weight), ("bias", bias)):
-        if array is not None and array.dtype is not input.dtype:
-            raise DTypeError(describe(op, argument, f"the dtype of input, {input.dtype}", array.dtype))
+    dtype = input.dtype
+    if not dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", dtype))
+    if weight.dtype is not dtype:
+        raise DTypeError(describe(op, "weight", f"the dtype of input, {dtype}", weight.dtype))
+    if bias is not None and bias.dtype is not dtype:
+        raise DTypeError(describe(op, "bias", f"the dtype of input, {dtype}", bias.dtype))
+
+
+@remembered
+def _checked_geometry(
+    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Any, padding: Any,
+    dilation: Any, groups: Any,
+) -> tuple[Geometry, Pair]:  # fmt: skip
+    """conv_geometry() of shapes that have been checked."""
+    _check_shapes(op, spatial, x_shape, w_shape)
+    geometry = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
+    if bias_shape is not None:
+        _check_bias_shape(op, bias_shape, w_shape[0])
+    return geometry
 
 
 @remembered

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from genesis import callsite
 from genesis.autograd.modes import no_grad, state
 from genesis.autograd.variable import Variable
-from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError
-from genesis.ndarray import Device, NDArray
+from genesis.ndarray import NDArray
 from genesis.settings import settings
 
 
@@ -23,23 +22,25 @@ class Context:
     non_differentiable: tuple[Any, ...] = ()
     owns_grad = False  # in backward of an op with one output: nobody else holds its gradient, which may be overwritten
     _saved: tuple[Any, ...] = ()
-    _counts: Sequence[int] = ()
+    _arrays: Sequence[NDArray] = ()  # those among the saved
+    _counts: Sequence[int] = ()  # how often each of these had been changed
 
     def save(self, *values: Any) -> None:
         """Keep arrays or tensors (or numbers, or None) for backward; it is an error to change them in place before."""
         if True not in self.needs_input_grad:
             return  # nothing is recorded
         self._saved = values
-        self._counts = _change_counts(values)
+        self._arrays = [array for array in map(as_array, values) if isinstance(array, NDArray)]
+        self._counts = [array.changes.count for array in self._arrays]
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        counts = _change_counts(self._saved)
+        counts = [array.changes.count for array in self._arrays]
         if counts != self._counts:
-            for value, now, before in zip(self._saved, counts, self._counts, strict=True):
+            for array, now, before in zip(self._arrays, counts, self._counts, strict=True):
                 if now != before:
                     raise GraphError(
-                        f"backward: a value of shape {as_array(value).shape} that was saved for the gradient has been "
+                        f"backward: a value of shape {array.shape} that was saved for the gradient has been "
                         f"changed in place {now - before} time(s) since; change a copy (.clone()) instead"
                     )
         return self._saved
@@ -98,29 +99,25 @@ class Function:
         recording, on_arrays = state.recording, cls.on_arrays
         first: Variable | None = None
         inputs: list[Any] = []
-        needed = False
+        needs: list[bool] = []
         for arg in args:
+            needed = False
             if isinstance(arg, Variable):
                 if first is None:
                     first = arg
                 if recording:
                     if arg._viewed_at is not None:
                         _refuse_stale_view(cls.__name__, arg)
-                    if arg.requires_grad:
-                        needed = True
-                inputs.append(arg.array if on_arrays else arg.detach())
-            else:
-                inputs.append(arg)
+                    needed = arg.requires_grad
+                arg = arg.array if on_arrays else arg.detach()
+            inputs.append(arg)
+            needs.append(needed)
         if first is None:
             kinds = ", ".join(type(arg).__name__ for arg in args)
             raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
-        recorded = needed and cls.differentiable
+        recorded = cls.differentiable and True in needs
         ctx = Context()
-        ctx.needs_input_grad = (
-            tuple([isinstance(arg, Variable) and arg.requires_grad for arg in args])
-            if recorded
-            else (False,) * len(args)
-        )
+        ctx.needs_input_grad = tuple(needs) if recorded else (False,) * len(args)
         if on_arrays:
             result = cls.forward(ctx, *inputs, **kwargs)
         else:
@@ -142,7 +139,8 @@ class Function:
         if recorded:
             node = Node(cls, ctx, args, variables)
             for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
-                if variable.array.dtype.is_floating_point and not any(output is x for x in ctx.non_differentiable):
+                unwanted = ctx.non_differentiable and any(output is each for each in ctx.non_differentiable)
+                if variable.array.dtype.is_floating_point and not unwanted:
                     variable.requires_grad, variable._node, variable._output_index = True, node, index
         if state.observer is not None:
             state.observer(cls, args, kwargs, variables)
@@ -170,9 +168,10 @@ class Node:
         self.function = function
         self.ctx: Context | None = ctx
         self.result_class = outputs[0]._result_class
-        self.outputs = tuple([_meta(output.array) for output in outputs])
+        arrays = [output.array for output in outputs]
+        self.outputs = tuple([(array.shape, array.dtype, array.device) for array in arrays])
         self.edges = tuple(
-            [_edge(arg) if needed else None for arg, needed in zip(args, ctx.needs_input_grad, strict=True)]
+            [edge_to(arg) if needed else None for arg, needed in zip(args, ctx.needs_input_grad, strict=True)]
         )
         self.hooks: dict[int, list[Callable[[Any], Any]]] = {}
         self.retained: dict[int, weakref.ref[Variable]] = {}
@@ -208,33 +207,26 @@ class Node:
                     ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
                 )
         results = results if isinstance(results, tuple) else (results,)
-        if not any(result is not None for result in results[len(self.edges) :]):
-            results = results[: len(self.edges)]  # None for arguments that were left to their defaults
-        if len(results) != len(self.edges):
+        num_edges = len(self.edges)
+        if len(results) > num_edges and all(result is None for result in results[num_edges:]):
+            results = results[:num_edges]  # None for arguments that were left to their defaults
+        if len(results) != num_edges:
             raise GraphError(
-                f"{self.function.__name__}.backward: expected {len(self.edges)} gradients, one for each argument of "
+                f"{self.function.__name__}.backward: expected {num_edges} gradients, one for each argument of "
                 f"apply (None where there is none), got {len(results)}"
             )
         # What also lives elsewhere must not be changed in place, nor become the grad of a leaf.
-        kept = [value if type(value) is NDArray else as_array(value) for value in (*grads, *ctx._saved)]
-        elsewhere = [id(array.changes) for array in kept if isinstance(array, NDArray)]
+        elsewhere = {id(array.changes) for array in ctx._arrays}
+        elsewhere.update([id(grad.changes) for grad in grads if grad is not None])
         if ctx._saved and not retain_graph:
             self.ctx = None
-        fitted: list[tuple[NDArray | None, bool]] = []
-        for result, edge in zip(results, self.edges, strict=True):
-            if result is None or edge is None:
-                fitted.append((None, False))
-                continue
-            array = self._fit(as_array(result), edge)
-            # A Function of users may keep what it returns.
-            shared = not self.function.on_arrays or id(array.changes) in elsewhere or array.is_expanded
-            if shared and isinstance(edge[0], Variable):
-                array, shared = array.clone(), False
-            elsewhere.append(id(array.changes))
-            fitted.append((array, not shared))
-        return fitted
+        return [
+            _NO_GRAD if result is None or edge is None else self._delivered(as_array(result), edge, elsewhere)
+            for result, edge in zip(results, self.edges, strict=True)
+        ]
 
-    def _fit(self, grad: NDArray, edge: Edge) -> NDArray:
+    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:
+        """A gradient in the shape and dtype that edge wants, and whether nobody else holds its memory."""
         target, index = edge
         if isinstance(target, Variable):
             shape, dtype = target.array.shape, target.array.dtype
@@ -244,23 +236,22 @@ class Node:
             if grad.ndim < len(shape):
                 raise GraphError(f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}")
             grad = grad.sum_to(shape)
-        return grad.to(dtype)
+        grad = grad.to(dtype)
+        # A Function of users may keep what it returns.
+        shared = id(grad.changes) in elsewhere or not self.function.on_arrays or grad.is_expanded
+        if shared and isinstance(target, Variable):
+            grad, shared = grad.clone(), False
+        elsewhere.add(id(grad.changes))
+        return grad, not shared
 
 
 Edge = tuple[Node | Variable, int]
+_NO_GRAD = (None, False)
 
 
-def _meta(array: NDArray) -> tuple[tuple[int, ...], DType, Device]:
-    return array.shape, array.dtype, array.device
-
-
-def _edge(variable: Variable) -> Edge:
+def edge_to(variable: Variable) -> Edge:
+    """Where the gradient of variable goes: to itself if it is a leaf, else to the node that made it."""
     return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
-
-
-def _change_counts(values: Iterable[Any]) -> list[int]:
-    arrays = [value if type(value) is NDArray else as_array(value) for value in values]
-    return [array.changes.count if isinstance(array, NDArray) else 0 for array in arrays]
 
 
 def as_array(value: Any) -> NDArray:

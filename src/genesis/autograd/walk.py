@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from typing import Any
 
 from genesis import callsite
-from genesis.autograd.function import Edge, Node, as_array
+from genesis.autograd.function import Edge, Node, as_array, edge_to
 from genesis.autograd.modes import no_grad
 from genesis.autograd.variable import Variable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
 
 _NUMBER = operator.attrgetter("number")
+_NO_LINE = nullcontext()
 
 
 def backward(
@@ -96,15 +97,16 @@ def _walk(
     wanted variables are returned.
     """
     nodes = _reachable(variable._node for variable, _ in seeds)
-    targets = None if wanted is None else [_target(variable) for variable in wanted]
+    targets = None if wanted is None else [edge_to(variable) for variable in wanted]
     if targets is not None:
         nodes = _leading_to(nodes, targets)
     asked = {id(target) for target, _ in targets or ()}
     pending: dict[int, int] = {}  # per leaf: edges that have yet to deliver
-    for target in [_target(variable)[0] for variable, _ in seeds] + [
+    for target in [edge_to(variable)[0] for variable, _ in seeds] + [
         edge[0] for node in nodes for edge in node.edges if edge
     ]:
-        pending[id(target)] = pending.get(id(target), 0) + 1
+        if not isinstance(target, Node):
+            pending[id(target)] = pending.get(id(target), 0) + 1
     sums: dict[tuple[int, int], NDArray] = {}  # (node or leaf, output) → gradient so far
     own: set[tuple[int, int]] = set()  # those of the sums whose memory nobody else holds
     found: dict[tuple[int, int], NDArray] = {}
@@ -124,9 +126,13 @@ def _walk(
                 is_own = True
             if is_own:
                 own.add(key)
+        if isinstance(target, Node):
+            return
         pending[id(target)] -= 1
-        if isinstance(target, Variable) and pending[id(target)] == 0 and key in sums:
-            total = _run_hooks(target._hooks, target._result_class, sums.pop(key))
+        if pending[id(target)] == 0 and key in sums:
+            total = sums.pop(key)
+            if target._hooks:
+                total = _run_hooks(target._hooks, target._result_class, total)
             if targets is None:
                 _accumulate(target, total)
             else:
@@ -135,9 +141,9 @@ def _walk(
     def collect(node: Node, index: int) -> NDArray | None:
         """The whole gradient of an output, after its hooks."""
         key = (id(node), index)
-        if key not in sums:
+        total = sums.pop(key, None)
+        if total is None:
             return None
-        total = sums.pop(key)
         if node.hooks:
             total = _run_hooks(node.hooks.get(index, ()), node.result_class, total)
             own.discard(key)  # a hook may have kept it
@@ -150,19 +156,20 @@ def _walk(
         return total
 
     for variable, seed in seeds:
-        deliver(*_target(variable), seed.clone() if variable.is_leaf else seed, False)  # a leaf keeps it
+        deliver(*edge_to(variable), seed.clone() if variable.is_leaf else seed, False)  # a leaf keeps it
     for node in sorted(nodes, key=_NUMBER, reverse=True):
         grads = [collect(node, index) for index in range(len(node.outputs))]
         edges: Sequence[Edge | None] = node.edges
         if targets is not None:
             edges = [edge if edge and (id(edge[0]) in asked or edge[0] in nodes) else None for edge in edges]
-        results: Sequence[tuple[NDArray | None, bool]] = [(None, False)] * len(edges)
-        if any(grad is not None for grad in grads) and any(edges):
-            with callsite.backward_of(node.line) if node.line else nullcontext():
+        if any(edges) and grads != [None] * len(grads):
+            with callsite.backward_of(node.line) if node.line else _NO_LINE:
                 results = node.input_grads(grads, retain_graph, owns_grad=(id(node), 0) in own)
-        for edge, result in zip(edges, results, strict=True):
-            if edge:
-                deliver(*edge, *result)
+        else:
+            results = [(None, False)] * len(edges)
+        for edge, (grad, is_own) in zip(edges, results, strict=True):
+            if edge is not None:
+                deliver(*edge, grad, is_own)
     return [] if targets is None else [found.get((id(target), index)) for target, index in targets]
 
 
@@ -186,10 +193,6 @@ def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, No
         if id(node) in wanted or any(id(target) in wanted or target in kept for target in ahead):
             kept[node] = None
     return kept
-
-
-def _target(variable: Variable) -> Edge:
-    return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
 
 
 def _run_hooks(hooks: Iterable[Callable[[Any], Any]], result_class: type[Variable], grad: NDArray) -> NDArray:

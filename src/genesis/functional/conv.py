@@ -7,7 +7,7 @@ from typing import Any
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
+from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, shapes_of
 from genesis.ndarray import NDArray
 from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import Shape
@@ -99,7 +99,7 @@ class Conv2d(ArrayFunction):
             shape = planes_shape(ctx.input_shape, spatial)
             padded = (*shape[:2], shape[2] + ctx.extra[0], shape[3] + ctx.extra[1])
             grad_input = grad.conv_input_grad(as_planes(weight, spatial), padded, *ctx.geometry)
-            grad_input = grad_input.narrow(2, 0, shape[2]).narrow(3, 0, shape[3])
+            grad_input = _cut(grad_input, shape[2], shape[3])
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
             grad_weight = grad.conv_weight_grad(planes, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
@@ -109,6 +109,11 @@ class Conv2d(ArrayFunction):
 
 def _pad_after(planes: NDArray, extra: Pair) -> NDArray:
     return planes.pad(((0, 0), (0, 0), (0, extra[0]), (0, extra[1])), "constant", 0) if any(extra) else planes
+
+
+def _cut(planes: NDArray, height: int, width: int) -> NDArray:
+    """Without what _pad_after() added."""
+    return planes if planes.shape[2:] == (height, width) else planes.narrow(2, 0, height).narrow(3, 0, width)
 
 
 def conv_transpose1d(
@@ -158,10 +163,9 @@ def convolve_transposed(
     groups: Any, dilation: Any,
 ) -> Any:  # fmt: skip
     """The transposed convolution in so many dimensions, under the name that its errors speak of."""
-    check_operands(op, spatial, input, weight, bias)
+    operands = shapes_of(op, OPERANDS, (input, weight, bias), required=2)
     options = (stride, padding, output_padding, groups, dilation)
-    geometry, size, extra = transpose_geometry(op, input.array.shape, weight.array.shape, *options)
-    check_bias(op, bias, weight.array.shape[1] * geometry[-1])
+    geometry, size, extra = _check_transposed(op, spatial, *operands, *options)
     return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=size, extra=extra)
 
 
@@ -227,7 +231,7 @@ class ConvTranspose2d(ArrayFunction):
         if needs_input:
             height, width = planes_shape(ctx.input_shape, spatial)[2:]
             grad_input = grad.conv_forward(as_planes(weight, spatial), None, *ctx.geometry)
-            grad_input = grad_input.narrow(2, 0, height).narrow(3, 0, width)
+            grad_input = _cut(grad_input, height, width)
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
             grad_weight = planes.conv_weight_grad(grad, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
@@ -235,22 +239,42 @@ class ConvTranspose2d(ArrayFunction):
         return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
 
 
-# --- checks: one message per case, before anything is computed ---------------------------------------------------
+# --- checks: one message per case, before anything is computed; remembered by shapes and settings ----------------
 
 
-def check_operands(op: str, spatial: int, input: Any, weight: Any, bias: Any) -> None:
-    _require_tensors(op, input, weight, bias)
-    _check_shapes(op, spatial, input.array.shape, weight.array.shape)
+OPERANDS = ("input", "weight", "bias")
 
 
-def _require_tensors(op: str, input: Any, weight: Any, bias: Any) -> None:
-    require_tensor(op, "input", input)
-    require_tensor(op, "weight", weight)
-    if bias is not None:
-        require_tensor(op, "bias", bias)
+def check_conv(
+    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Geometry, Pair]:
+    """All that is checked before a convolution in so many dimensions; and what conv_geometry() gives."""
+    operands = shapes_of(op, OPERANDS, (input, weight, bias), required=2)
+    return check_shapes(op, spatial, *operands, stride, padding, dilation, groups)
 
 
-def _check_shapes(op: str, spatial: int, x_shape: Shape, w_shape: Shape) -> None:
+@remembered
+def check_shapes(
+    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Any, padding: Any,
+    dilation: Any, groups: Any,
+) -> tuple[Geometry, Pair]:  # fmt: skip
+    _check_ranks(op, spatial, x_shape, w_shape)
+    geometry = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
+    check_bias(op, bias_shape, w_shape[0])
+    return geometry
+
+
+@remembered
+def _check_transposed(
+    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, *options: Any
+) -> tuple[Geometry, Pair, Pair]:
+    _check_ranks(op, spatial, x_shape, w_shape)
+    geometry, size, extra = transpose_geometry(op, x_shape, w_shape, *options)
+    check_bias(op, bias_shape, w_shape[1] * geometry[-1])
+    return geometry, size, extra
+
+
+def _check_ranks(op: str, spatial: int, x_shape: Shape, w_shape: Shape) -> None:
     if len(w_shape) != spatial + 2:
         raise ShapeError(describe(op, "weight", f"{spatial + 2} dimensions", f"shape {w_shape}"))
     if len(x_shape) not in (spatial + 1, spatial + 2):
@@ -262,24 +286,8 @@ def _check_shapes(op: str, spatial: int, x_shape: Shape, w_shape: Shape) -> None
         raise ShapeError(describe(op, "weight", "sizes >= 1", f"shape {w_shape}"))
 
 
-def check_conv(
-    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple[Geometry, Pair]:
-    """All that is checked before a convolution in so many dimensions; and what conv_geometry() gives."""
-    _require_tensors(op, input, weight, bias)
-    return _checked_geometry(
-        op, spatial, input.array.shape, weight.array.shape, None if bias is None else bias.array.shape,
-        stride, padding, dilation, groups,
-    )  # fmt: skip
-
-
-def check_bias(op: str, bias: Any, channels: int) -> None:
-    if bias is not None:
-        _check_bias_shape(op, bias.array.shape, channels)
-
-
-def _check_bias_shape(op: str, shape: Shape, channels: int) -> None:
-    if shape != (channels,):
+def check_bias(op: str, shape: Shape | None, channels: int) -> None:
+    if shape is not None and shape != (channels,):
         raise ShapeError(describe(op, "bias", f"shape {(channels,)}, one for each output channel", shape))
 
 
@@ -292,19 +300,6 @@ def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None)
         raise DTypeError(describe(op, "weight", f"the dtype of input, {dtype}", weight.dtype))
     if bias is not None and bias.dtype is not dtype:
         raise DTypeError(describe(op, "bias", f"the dtype of input, {dtype}", bias.dtype))
-
-
-@remembered
-def _checked_geometry(
-    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Any, padding: Any,
-    dilation: Any, groups: Any,
-) -> tuple[Geometry, Pair]:  # fmt: skip
-    """conv_geometry() of shapes that have been checked."""
-    _check_shapes(op, spatial, x_shape, w_shape)
-    geometry = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
-    if bias_shape is not None:
-        _check_bias_shape(op, bias_shape, w_shape[0])
-    return geometry
 
 
 @remembered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from genesis.autograd import ArrayFunction, modes
@@ -13,12 +14,12 @@ from genesis.functional.conv import (
     Size,
     check_bias,
     check_dtypes,
-    check_operands,
+    check_shapes,
     conv2d,
     conv_geometry,
 )  # fmt: skip
 from genesis.functional.normalization import check_several_values, check_statistics
-from genesis.functional.windows import remembered, require_tensor
+from genesis.functional.windows import remembered, require_tensor, shapes_of
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -52,38 +53,50 @@ def conv_bn_relu(
         >>> F.conv_bn_relu(x, w, None, one, zero, zero, one, eps=0.0).item()
         9.0
     """
-    op = "conv_bn_relu"
-    check_operands(op, 2, input, weight, bias)
-    if input.array.ndim != 4:
-        raise ShapeError(describe(op, "input", "4 dimensions", f"shape {input.array.shape}"))
-    geometry, extra = conv_geometry(op, input.array.shape, weight.array.shape, stride, padding, dilation, groups)
-    if any(extra):
-        raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', weight.array.shape[2:]))
-    channels = weight.array.shape[0]
-    check_bias(op, bias, channels)
-    check_statistics(op, channels, training, running_mean, running_var, gamma, beta, ("gamma", "beta"))
-    shape = _output_shape(input.array.shape, weight.array.shape, geometry)
-    if training:
-        check_several_values(op, shape)
-    if residual is not None:
-        _check_residual(op, residual, shape)
-    _check_activation(op, activation)
-    if 0 in shape:  # nothing to normalize, and nothing to learn from
+    tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
+    operands = shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2)
+    geometry, is_empty = _check(*operands, training, stride, padding, dilation, groups, activation)
+    if is_empty:  # nothing to normalize, and nothing to learn from
         return conv2d(input, weight, bias, stride, padding, dilation, groups)
     if modes.state.autocast is not None:  # the convolution's operands take its precision, the norm's stay as they are
         input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
+    running = [None if statistic is None else statistic.array for statistic in (running_mean, running_var)]
     return ConvBNReLU.apply(
-        input, weight, bias, gamma, beta, residual,
-        running=tuple(None if t is None else t.array for t in (running_mean, running_var)),
-        training=training, momentum=momentum, eps=eps, geometry=geometry, activation=activation,
+        input, weight, bias, gamma, beta, residual, running=running, training=training, momentum=momentum,
+        eps=eps, geometry=geometry, activation=activation,
     )  # fmt: skip
+
+
+_OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "running_var", "residual")
+
+
+@remembered
+def _check(
+    x_shape: Shape, w_shape: Shape, bias: Shape | None, gamma: Shape | None, beta: Shape | None, mean: Shape | None,
+    var: Shape | None, residual: Shape | None, training: bool, stride: Any, padding: Any, dilation: Any, groups: Any,
+    activation: Any,
+) -> tuple[Geometry, bool]:  # fmt: skip
+    """All that is checked of shapes and settings; gives the convolution's geometry, and whether the result is empty."""
+    op = "conv_bn_relu"
+    geometry, extra = check_shapes(op, 2, x_shape, w_shape, bias, stride, padding, dilation, groups)
+    if len(x_shape) != 4:
+        raise ShapeError(describe(op, "input", "4 dimensions", f"shape {x_shape}"))
+    if any(extra):
+        raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', w_shape[2:]))
+    check_statistics(op, w_shape[0], training, mean, var, gamma, beta, names=("gamma", "beta"))
+    shape = _output_shape(x_shape, w_shape, geometry)
+    if training:
+        check_several_values(op, shape)
+    _check_residual(op, residual, shape)
+    _check_activation(op, activation)
+    return geometry, 0 in shape
 
 
 class ConvBNReLU(ArrayFunction):
     @staticmethod
     def forward(
         ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
-        residual: NDArray | None, *, running: tuple[NDArray | None, NDArray | None], training: bool, momentum: float,
+        residual: NDArray | None, *, running: Sequence[NDArray | None], training: bool, momentum: float,
         eps: float, geometry: Geometry, activation: str | None,
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
@@ -166,7 +179,7 @@ def conv_prepack(
     geometry, extra = conv_geometry(op, tuple(input_shape), weight.array.shape, stride, padding, dilation, groups)
     if any(extra):
         raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', weight.array.shape[2:]))
-    check_bias(op, bias, weight.array.shape[0])
+    check_bias(op, None if bias is None else bias.array.shape, weight.array.shape[0])
     packed = weight.array.conv_prepack(None if bias is None else bias.array, tuple(input_shape), *geometry)
     return PackedConv(packed, weight, geometry)
 
@@ -187,7 +200,9 @@ def conv_prepacked(
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {input.array.shape}"))
     conv_geometry(op, input.array.shape, packed.weight_shape, *packed.geometry)
     if residual is not None:
-        _check_residual(op, residual, _output_shape(input.array.shape, packed.weight_shape, packed.geometry))
+        require_tensor(op, "residual", residual)
+        shape = _output_shape(input.array.shape, packed.weight_shape, packed.geometry)
+        _check_residual(op, residual.array.shape, shape)
     _check_activation(op, activation)
     return ConvPrepacked.apply(input, residual, packed=packed, activation=activation)
 
@@ -213,10 +228,9 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
     return (x_shape[0], w_shape[0], *sizes)
 
 
-def _check_residual(op: str, residual: Any, shape: Shape) -> None:
-    require_tensor(op, "residual", residual)
-    if residual.array.shape != shape:
-        raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual.array.shape))
+def _check_residual(op: str, residual: Shape | None, shape: Shape) -> None:
+    if residual is not None and residual != shape:
+        raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual))
 
 
 def _check_activation(op: str, activation: str | None) -> None:

@@ -8,7 +8,7 @@ from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.windows import require_tensor
+from genesis.functional.windows import require_tensor, shapes_of
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -38,7 +38,8 @@ def batch_norm(
     """
     op = "batch_norm"
     _check_channels(op, input)
-    check_statistics(op, input.array.shape[1], training, running_mean, running_var, weight, bias)
+    of_channels = shapes_of(op, _OF_CHANNELS, (running_mean, running_var, weight, bias), required=0)
+    check_statistics(op, input.array.shape[1], training, *of_channels)
     if eps < 0 or (training and eps == 0):
         raise ValueError(describe(op, "eps", "a positive number (0 only in eval mode)", eps))
     if training:
@@ -138,7 +139,8 @@ def group_norm(
         raise DTypeError(describe(op, "num_groups", "an int", type(num_groups).__name__))
     if num_groups < 1 or channels % num_groups:
         raise ShapeError(describe(op, "num_groups", f"a divisor of the {channels} channels", num_groups))
-    _check_sizes(op, channels, weight=weight, bias=bias)
+    weight_shape, bias_shape = shapes_of(op, ("weight", "bias"), (weight, bias), required=0)
+    _check_sizes(op, channels, weight=weight_shape, bias=bias_shape)
     if n * channels // num_groups * shapes.numel(plane) == 1:
         raise ShapeError(describe(op, "input", "more than 1 value per group", f"shape {input.array.shape}"))
     return GroupNorm.apply(input, weight, bias, num_groups=num_groups, eps=eps)
@@ -197,7 +199,8 @@ def instance_norm(
     op = "instance_norm"
     _check_channels(op, input)
     _, channels, *plane = input.array.shape
-    check_statistics(op, channels, use_input_stats, running_mean, running_var, weight, bias)
+    of_channels = shapes_of(op, _OF_CHANNELS, (running_mean, running_var, weight, bias), required=0)
+    check_statistics(op, channels, use_input_stats, *of_channels)
     running = tuple(None if statistic is None else statistic.array for statistic in (running_mean, running_var))
     if not use_input_stats:
         return BatchNorm.apply(input, weight, bias, running=running, training=False, momentum=momentum, eps=eps)
@@ -252,11 +255,14 @@ class RMSNorm(ArrayFunction):
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
+_OF_CHANNELS = ("running_mean", "running_var", "weight", "bias")
+
+
 def check_statistics(
-    op: str, channels: int, training: bool, running_mean: Any, running_var: Any, weight: Any, bias: Any,
-    names: tuple[str, str] = ("weight", "bias"),
+    op: str, channels: int, training: bool, running_mean: Shape | None, running_var: Shape | None,
+    weight: Shape | None, bias: Shape | None, *, names: tuple[str, str] = ("weight", "bias"),
 ) -> None:  # fmt: skip
-    """Everything that has one value for each channel has that size; eval mode needs the running statistics."""
+    """Everything that has one value for each channel has that shape; eval mode needs the running statistics."""
     if not training and (running_mean is None or running_var is None):
         argument = "running_mean" if running_mean is None else "running_var"
         raise ValueError(describe(op, argument, "a Tensor, as the running statistics are used", None))
@@ -284,14 +290,10 @@ def _check_channels(op: str, input: Any) -> None:
         raise ShapeError(describe(op, "input", "at least 2 dimensions", f"shape {input.array.shape}"))
 
 
-def _check_sizes(op: str, channels: int, **tensors: Any) -> None:
-    for argument, tensor in tensors.items():
-        if tensor is not None:
-            require_tensor(op, argument, tensor)
-            if tensor.array.shape != (channels,):
-                raise ShapeError(
-                    describe(op, argument, f"shape {(channels,)}, one for each channel", tensor.array.shape)
-                )
+def _check_sizes(op: str, channels: int, **given: Shape | None) -> None:
+    for argument, shape in given.items():
+        if shape is not None and shape != (channels,):
+            raise ShapeError(describe(op, argument, f"shape {(channels,)}, one for each channel", shape))
 
 
 def _check_last_dims(op: str, input: Any, normalized_shape: Any, **tensors: Any) -> Shape:

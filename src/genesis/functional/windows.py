@@ -31,6 +31,18 @@ def require_tensor(op: str, argument: str, value: Any) -> None:
         raise DTypeError(describe(op, argument, "a Tensor", type(value).__name__))
 
 
+def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Any], required: int) -> list[Shape | None]:
+    """The shapes of tensors; from number `required` on, they may be None, and so is then their shape."""
+    found: list[Shape | None] = []
+    for argument, tensor in zip(arguments, tensors, strict=True):
+        if tensor is None and len(found) >= required:
+            found.append(None)
+        else:
+            require_tensor(op, argument, tensor)
+            found.append(tensor.array.shape)
+    return found
+
+
 def per_dimension(op: str, argument: str, value: Any, count: int, least: int) -> Shape:
     """value as count integers, each at least least; one number (or a sequence of one) holds for every dimension.
 

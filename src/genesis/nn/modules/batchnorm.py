@@ -56,15 +56,16 @@ class _BatchNorm(Module):
 
         momentum=None averages over all batches so far: the n-th has weight 1/n.
         """
-        update = self.training and self.track_running_stats
-        if update and self.num_batches_tracked is not None:
-            self.num_batches_tracked.array.add_into(1)  # the array: a counter has no place in a graph
-        momentum = self.momentum
-        if momentum is None:
-            momentum = 1.0 / self.num_batches_tracked.item() if update else 0.0
-        if self.training and not update:
-            return None, None, True, momentum
-        return self.running_mean, self.running_var, self.training or self.running_mean is None, momentum
+        buffers, momentum = self._buffers, self.momentum
+        mean, var = buffers["running_mean"], buffers["running_var"]
+        num_batches: Any = buffers["num_batches_tracked"]
+        if not self.training:
+            return mean, var, mean is None, 0.0 if momentum is None else momentum
+        if not self.track_running_stats:
+            return None, None, True, 0.0 if momentum is None else momentum
+        if num_batches is not None:
+            num_batches.array.add_into(1)  # the array: a counter has no place in a graph
+        return mean, var, True, 1.0 / num_batches.item() if momentum is None else momentum
 
     def forward(self, input: Tensor) -> Any:
         if input.ndim not in self.ranks:

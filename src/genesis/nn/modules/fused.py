@@ -94,14 +94,18 @@ class FusedConv:
         activation: str | None = "relu",
     ) -> Any:  # fmt: skip
         """activation(norm(conv(input)) + residual)."""
+        # From the registries: as attributes, each would be looked for in three of them, by a call.
+        of_conv, of_norm = conv._parameters, norm._parameters
+        weight: Any = of_conv["weight"]
+        bias, gamma, beta = of_conv["bias"], of_norm["weight"], of_norm["bias"]
         if not norm.training and state.autocast is None:
-            operands = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+            operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
             if operands[4] is not None and not _needs_gradients(input, residual, *operands):
                 packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
                 return F.conv_prepacked(input, packed, residual, activation)
         mean, var, training, momentum = norm.begin_batch()
         return F.conv_bn_relu(
-            input, conv.weight, conv.bias, norm.weight, norm.bias, mean, var, training=training, momentum=momentum,
+            input, weight, bias, gamma, beta, mean, var, training=training, momentum=momentum,
             eps=norm.eps, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
             residual=residual, activation=activation,
         )  # fmt: skip

@@ -154,6 +154,10 @@ class ArrayFunction(Function):
 class Node:
     """One call of a Function in the graph."""
 
+    __slots__ = (
+        "__weakref__", "ctx", "edges", "function", "hooks", "line", "number", "outputs", "result_class", "retained",
+    )  # fmt: skip
+
     _numbers = itertools.count()
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import columns, winograd
+from genesis.backends.cpu import batchnorm, columns, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 
 aten = torch.ops.aten
@@ -83,13 +83,9 @@ def conv_bn_relu(
     eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
-    y, mean, inverse_std = torch.native_batch_norm(
+    y, mean, inverse_std = batchnorm.normalize(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
     )
-    if not training:
-        assert running_mean is not None
-        assert running_var is not None
-        mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     if residual is not None:
         y.add_(residual)
     if activation is None:

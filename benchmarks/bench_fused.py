@@ -2,7 +2,8 @@
 
     python benchmarks/bench_fused.py                        training and inference over five shapes, bfloat16, NHWC
     python benchmarks/bench_fused.py --modes default        torch.compile's quick mode only
-    python benchmarks/bench_fused.py --bytes                count the bytes that the memory moves, by Nsight Compute
+    python benchmarks/bench_fused.py --bytes                count the bytes that the memory moves by Nsight Compute, too
+    python benchmarks/bench_fused.py --families --bytes     only that, of cases that were measured before
 
 Each side is captured in a CUDA graph and replayed in turn; PyTorch runs eager with cudnn.benchmark, and compiled in
 each of the modes. Convolution plans are tuned first. The results are compared before they are timed.
@@ -92,15 +93,19 @@ def main() -> int:
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     comparison = Comparison("bench_fused", gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda)
+    shapes = [shape for shape in SHAPES if not arguments.only or shape.name in arguments.only]
     with gpu_timing.shared_stream(), override(tune=arguments.tune):
-        for training in (True, False):
-            for shape in SHAPES:
-                if not arguments.only or shape.name in arguments.only:
-                    measure(comparison, shape, training, arguments)
-    summarize(comparison)
+        for family in arguments.families:
+            for shape in shapes:
+                measure(comparison, shape, family == "training", arguments)
+                comparison.keep_others(arguments.out)
+                comparison.finish(arguments.out)
+    comparison.keep_others(arguments.out)
     if arguments.bytes:
-        for shape in SHAPES:
-            report_bytes(shape)
+        rows = {row["case"]: row for row in comparison.rows if row["side"] == "genesis"}
+        for shape in shapes:
+            rows[f"training {shape.name}"]["bytes"] = measured_bytes(shape)
+    comparison.notes = [*speeds(comparison), *table_of_bytes(comparison)]
     comparison.finish(arguments.out)
     return 0
 
@@ -109,6 +114,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [shape.name for shape in SHAPES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="SHAPE", help=f"some of {', '.join(names)}")
+    families = ["training", "inference"]
+    parser.add_argument("--families", nargs="*", choices=families, default=families, metavar="FAMILY", help="or none")
     parser.add_argument("--modes", nargs="*", default=["default", "max-autotune-no-cudagraphs"], metavar="MODE")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tune", type=float, default=120, help="seconds for tuning convolutions")
@@ -182,16 +189,19 @@ def _flat(values: Any) -> list[Any]:
     return [x for value in values for x in _flat(value)] if isinstance(values, tuple | list) else [values]
 
 
-def summarize(comparison: Comparison) -> None:
-    """Speed against the best of PyTorch's sides, which is another one from case to case."""
-    speeds: dict[str, list[float]] = {}
+def speeds(comparison: Comparison) -> list[str]:
+    """Against the best of PyTorch's sides, which is another one from case to case; lines of Markdown."""
+    found: dict[str, list[float]] = {}
     for _, rows in comparison._by_case():
         best = min(row["median_ms"] for side, row in rows.items() if side != "genesis")
-        speeds.setdefault(rows["genesis"]["family"], []).append(best / rows["genesis"]["median_ms"])
-    for family, values in speeds.items():
+        found.setdefault(rows["genesis"]["family"], []).append(best / rows["genesis"]["median_ms"])
+    lines = []
+    for family, values in found.items():
         mean = math.exp(sum(map(math.log, values)) / len(values))
         shown = ", ".join(f"{value:.2f}" for value in values)
-        print(f"  {family:<10} against PyTorch's best: {mean:.3f}× (geometric mean of {shown})")
+        lines += ["", f"{family} against PyTorch's best: {mean:.3f}× (geometric mean of {shown})"]
+        print(f"  {lines[-1]}")
+    return lines
 
 
 # --- bytes, by Nsight Compute ---
@@ -211,19 +221,28 @@ def run_profiled(name: str) -> int:
     return 0
 
 
-def report_bytes(shape: Shape) -> None:
+def measured_bytes(shape: Shape) -> float:
+    """Of a training step; what the caches keep from kernel to kernel moves nothing."""
     metrics = "dram__bytes_read.sum,dram__bytes_write.sum"
-    command = ["ncu", "--profile-from-start", "off", "--csv", "--print-units", "base", "--metrics", metrics]
+    options = ["--profile-from-start", "off", "--cache-control", "none", "--csv", "--print-units", "base"]
     script = [sys.executable, __file__, "--profiled", shape.name]
-    done = subprocess.run([*command, *script], capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines))))
+    done = subprocess.run(["ncu", *options, "--metrics", metrics, *script], capture_output=True, text=True, check=False)
+    rows = list(csv.DictReader(io.StringIO("\n".join(x for x in done.stdout.splitlines() if x.startswith('"')))))
     if not rows:
-        print(f"  {shape.name}: no bytes measured: {done.stdout[-300:]} {done.stderr[-300:]}")
-        return
-    total = sum(float(row["Metric Value"].replace(",", "")) for row in rows)
-    least, counted = least_bytes(shape, True) / 1e6, counted_bytes(shape, True) / 1e6
-    print(f"  training {shape.name}: {total / 1e6:,.0f} MB measured, {counted:,.0f} counted, {least:,.0f} at least")
+        raise SystemExit(f"{shape.name}: no bytes measured: {done.stdout[-300:]} {done.stderr[-300:]}")
+    return sum(float(row["Metric Value"].replace(",", "")) for row in rows)
+
+
+def table_of_bytes(comparison: Comparison) -> list[str]:
+    """Lines of Markdown, for the shapes whose bytes were measured."""
+    lines = ["", "| MB of a training step | at least | counted | measured |", "|---|---|---|---|"]
+    measured = {row["case"]: row["bytes"] for row in comparison.rows if "bytes" in row}
+    for shape in SHAPES:
+        if f"training {shape.name}" in measured:
+            figures = least_bytes(shape, True), counted_bytes(shape, True), measured[f"training {shape.name}"]
+            lines.append(f"| {shape.name} | {' | '.join(f'{figure / 1e6:,.0f}' for figure in figures)} |")
+    print("\n".join(lines))
+    return lines if measured else []
 
 
 if __name__ == "__main__":

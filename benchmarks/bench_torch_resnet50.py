@@ -1,19 +1,22 @@
 """torchvision's ResNet-50 training in PyTorch, with and without the one line `model = genesis.torch.fuse(model)`.
 
     python benchmarks/bench_torch_resnet50.py                     eager, compile, Genesis
-    python benchmarks/bench_torch_resnet50.py --modes max-autotune-no-cudagraphs      (five minutes of tuning)
+    python benchmarks/bench_torch_resnet50.py --modes default max-autotune-no-cudagraphs      (five minutes of tuning)
 
 Batch 128 of 224², bfloat16 autocast, channels_last, SGD with momentum; each side's whole step is captured in a CUDA
-graph, and the graphs are replayed in turn. Also how long each side's first steps took, and memory.
+graph, and the graphs are replayed in turn. Also how long each side's first steps took, and memory. Results are written
+as soon as a side is ready; sides that are not ready after --seconds are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +35,31 @@ def main() -> int:
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     comparison = Comparison("bench_torch_resnet50", gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda)
-    sides: dict[str, Callable[[Any], Any]] = {"torch": lambda model: model}
+    sides: dict[str, Callable[[Any], Any]] = {"torch": lambda model: model, "genesis": genesis.torch.fuse}
     sides |= {f"compile {mode}": lambda model, mode=mode: torch.compile(model, mode=mode) for mode in arguments.modes}
-    sides["genesis"] = genesis.torch.fuse
     torch.manual_seed(0)
     images = torch.randn(arguments.batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(0, 1000, (arguments.batch,), device="cuda")
     replays: dict[str, Callable[[], None]] = {}
     losses = {}
-    for name, prepare in sides.items():
-        replays[name], losses[name] = captured(name, prepare, images, labels, arguments)
-    times: dict[str, list[float]] = {name: [] for name in replays}
+    deadline = time.monotonic() + arguments.seconds
+    for name, prepare in sides.items():  # what takes longest to prepare comes last
+        try:
+            with time_limit(deadline):
+                replays[name], losses[name] = captured(name, prepare, images, labels, arguments)
+        except TimeoutError:
+            print(f"  {name}: left out, the {arguments.seconds:.0f} seconds are over", flush=True)
+            continue
+        compare(comparison, replays, losses, arguments)
+    return 0
+
+
+def compare(
+    comparison: Comparison, replays: dict[str, Callable[[], None]], losses: dict[str, torch.Tensor],
+    arguments: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Time the sides that are ready, in turn, and write down what is known so far."""
+    times: dict[str, list[float]] = {name: [] for name in sorted(replays, key=lambda name: name == "genesis")}
     for index in range(arguments.rounds):
         names = list(replays)
         for name in names[index % len(names) :] + names[: index % len(names)]:
@@ -52,7 +69,21 @@ def main() -> int:
         speed = arguments.batch / statistics.median(values) * 1e3
         print(f"  {name:<40} {speed:8,.0f} images/s   loss {losses[name].item():.4f}")
     comparison.finish(arguments.out)
-    return 0
+
+
+@contextmanager
+def time_limit(deadline: float) -> Iterator[None]:
+    """Raises: TimeoutError: in the midst of what runs, when time.monotonic() reaches the deadline."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(deadline - time.monotonic(), 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def parse() -> argparse.Namespace:
@@ -61,6 +92,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tune", type=float, default=180, help="seconds for tuning convolutions")
+    parser.add_argument("--seconds", type=float, default=1200, help="for preparing the sides")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     return parser.parse_args()
 

@@ -72,6 +72,7 @@ class Comparison:
         self.name = name
         self.machine = {"processor": processor(), "cores": num_cores(), **machine}
         self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []  # Markdown below the table
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in self.machine.items())}")
 
     def measure(self, case: str, sides: Mapping[str, Side], rounds: int = 15, warmup: int = 3) -> None:
@@ -79,7 +80,8 @@ class Comparison:
         self.add(case, interleaved(sides, rounds, warmup))
 
     def add(self, case: str, times: Mapping[str, list[float]], family: str = "", work: Work | None = None) -> None:
-        """A row per side from times measured elsewhere, in milliseconds."""
+        """A row per side from times measured elsewhere, in milliseconds; in the place of the case's earlier ones."""
+        self.rows = [row for row in self.rows if row["case"] != case]
         reference = statistics.median(next(iter(times.values())))
         for side, values in times.items():
             median = statistics.median(values)
@@ -122,7 +124,7 @@ class Comparison:
             share = f"{last['of_ceiling']:.0%}" if last.get("of_ceiling") else ""
             lines.append(f"| {case} | {' | '.join(times)} | {rate} | {share} | {1 / max(last['ratio'], 1e-3):.2f}× |")
         about = [f"{key}: {value}" for key, value in {**self.machine, **versions()}.items()]
-        return f"# {self.name}\n\n{'; '.join(about)}; {today}\n\n" + "\n".join(lines) + "\n"
+        return f"# {self.name}\n\n{'; '.join(about)}; {today}\n\n" + "\n".join([*lines, *self.notes]) + "\n"
 
     def _by_case(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
         for case, rows in itertools.groupby(self.rows, key=lambda row: row["case"]):

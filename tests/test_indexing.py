@@ -10,6 +10,7 @@ import torch
 
 import genesis
 from genesis.errors import DTypeError, GraphError, ShapeError
+from genesis.functional import indexing
 
 MASK = [[True, False, True, False], [False, False, True, True], [True, True, False, False]]
 
@@ -136,6 +137,26 @@ def has_repeats(index: Any) -> bool:
         for item in (index if isinstance(index, tuple) else (index,))
         if not (isinstance(item, torch.Tensor) and item.dtype is torch.bool)
     )
+
+
+def test_indices_that_are_equal_but_not_the_same_are_told_apart() -> None:
+    x, theirs = genesis.arange(12).reshape(3, 4), torch.arange(12).reshape(3, 4)
+    step = genesis.tensor(1)
+    for index in (1, True, np.int64(1), 1, slice(True), slice(1), slice(np.int64(2)), slice(2), None, (1, None), (1,)):
+        assert x[index].tolist() == theirs[index].tolist(), index
+    for value in (1, 2, 1):
+        step.fill_(value)
+        assert x[step].tolist() == theirs[value].tolist()
+        assert x[:step].tolist() == theirs[:value].tolist()
+    assert [genesis.zeros(*shape)[:, 1:].shape for shape in [(3, 4), (2, 5), (3, 4)]] == [(3, 3), (2, 4), (3, 3)]
+
+
+def test_only_so_many_indices_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "_MOST_PARSED", 4)
+    monkeypatch.setattr(indexing, "_parsed", {})
+    x = genesis.arange(9)
+    assert [x[i].item() for i in range(9)] == list(range(9))
+    assert len(indexing._parsed) <= 4
 
 
 @pytest.mark.parametrize("index", [1, (slice(None), 2), torch.tensor([2, 0]), torch.tensor(MASK)], ids=str)

@@ -14,11 +14,11 @@ from tests.conformance.surface import words
 SEEDS, SEEDS_ON_A_GPU = 2, 30
 # Ops that have no operands to draw, change the generator's state, or are called by another one's entry.
 NOT_DRAWN = words("""
-    dtype strides offset data_pointer empty full arange view copy from_cpu to_cpu from_dlpack synchronize
+    dtype strides offset data_pointer empty full arange view copy copies from_cpu to_cpu from_dlpack synchronize
     empty_pinned is_pinned current_stream record_stream time_mark seconds_between
     manual_seed get_rng_state set_rng_state rand randn randint randperm dropout
     conv_prepack conv_prepacked prepare
-    sgd_step adam_step scale_into norms unscale_into
+    sgd_step adam_step scale_into norms unscale_into index_select_each
 """)
 
 

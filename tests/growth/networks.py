@@ -147,7 +147,11 @@ LARGE = {
         ("layer3",), ("layer2",),
     ),
     "resnet50": Case(
-        lambda: models.create("resnet50", num_classes=5), (8, 3, 32, 32), ("layer1", "layer2.0.conv2", "conv1"),
-        ("layer2",), ("layer4",),
+        lambda: models.create("resnet50", num_classes=5, zero_init_residual=True), (8, 3, 32, 32),
+        ("layer1", "layer2.0.conv2", "conv1"), ("layer2",), ("layer4",),
+    ),
+    # With the random weights that 50 norms in a row make most of: each small difference is a thousand times as large.
+    "resnet50_random": Case(
+        lambda: models.create("resnet50", num_classes=5), (8, 3, 32, 32), ("layer1", "layer2.0.conv2"), (), (),
     ),
 }  # fmt: skip

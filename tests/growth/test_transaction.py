@@ -80,6 +80,47 @@ def test_a_failure_at_every_write_changes_nothing(made: Made, monkeypatch: pytes
     assert digest(model, optimizer) + digest(average) != before
 
 
+OPTIMIZERS: list[Callable[[nn.Module], list[optim.Optimizer]]] = [
+    lambda model: [optim.SGD(model.parameters(), lr=0.01, momentum=0.9)],
+    lambda model: [optim.Adam(model.parameters(), lr=0.01, amsgrad=True)],
+    lambda model: [optim.LARS(model[:3].parameters(), lr=0.01), optim.SGD(model[3:].parameters(), lr=0.01)],
+]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_a_failure_at_every_write_of_several_layers(
+    make: Callable[[nn.Module], list[optim.Optimizer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that can grow at once, and with each optimizer; raised by the gradients' and the parameters' new arrays."""
+    genesis.manual_seed(2)
+    model, x = CASES["vgg"].build(), genesis.randn(2, 3, 8, 8)
+    optimizers = make(model)
+    loss = model(x).square().mean()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    before, replace = digest(model, *optimizers), edits.replace
+    written = 0
+    for last in range(1000):
+        countdown = iter(range(last))
+
+        def fail(tensor: Tensor, array: Any, countdown: Any = countdown) -> None:
+            if next(countdown, None) is None:
+                raise BrokenError
+            replace(tensor, array)
+
+        monkeypatch.setattr(edits, "replace", fail)
+        try:
+            growth.grow_width(model, factor=1.5, new="zero" if last % 2 else "copy", optimizer=optimizers, example=x)
+        except BrokenError:
+            assert digest(model, *optimizers) == before
+            written += 1
+        else:
+            break
+    assert written == last > 30
+    assert model[0].out_channels == 6
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [
@@ -195,6 +236,45 @@ def test_one_transaction_at_a_time(made: Made) -> None:
         growth.transaction(3),
     ):  # type: ignore[arg-type]
         pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": 3}, "transaction: argument 'optimizer': expected an Optimizer, or a list of them, got int"),
+        ({"averages": [None]}, "argument 'averages': expected a Module, or a list of them, got NoneType"),
+        ({"also": 3}, "argument 'also': expected an object with load_state_dict, or a list of them, got int"),
+        (
+            {"optimizer": optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)},
+            "argument 'optimizer': expected one that learns this model, got one of another model",
+        ),
+    ],
+)
+def test_companions_of_the_wrong_kind(options: dict[str, Any], message: str, made: Made) -> None:
+    model, _, _, x = made
+    before = digest(model)
+    with pytest.raises(GrowthError, match=message):
+        growth.grow_width(model, "1", channels=40, example=x, **options)
+    assert digest(model) == before
+
+
+def test_buffers_that_repeat_themselves_are_kept() -> None:
+    """And the second pass, which looks for what the first did not reach, leaves no traces in them."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last, self.unused = nn.Linear(2, 4), nn.Linear(4, 2), nn.Linear(2, 2)
+            self.register_buffer("places", genesis.arange(3).expand(2, 3))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.last(self.first(x))
+
+    model = Net()
+    before = digest(model)
+    step = growth.grow_width(model, "first", channels=6, example=genesis.ones(2, 2))
+    growth.rollback(step)
+    assert digest(model) == before
 
 
 def test_averages_must_be_copies(made: Made) -> None:

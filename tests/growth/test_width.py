@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,20 @@ import genesis
 from genesis import amp, growth, models, nn, optim
 from genesis.errors import GrowthError
 from genesis.tensor import Tensor
+from tests.growth.deviations import measure
 from tests.growth.measure import deviations, digest, outputs, train
 from tests.growth.networks import CASES, LARGE
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "SGD": lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
+    "SGD, Nesterov": lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
     "Adam": lambda parameters: optim.Adam(parameters, lr=0.01, amsgrad=True),
+    "AdamW": lambda parameters: optim.AdamW(parameters, lr=0.01, weight_decay=0.0),
+}
+DECAYING: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "SGD, dampened": lambda parameters: optim.SGD(parameters, 0.01, momentum=0.9, dampening=0.1, weight_decay=0.1),
+    "Adam, decaying": lambda parameters: optim.Adam(parameters, lr=0.01, weight_decay=0.1),
+    "AdamW, decaying": lambda parameters: optim.AdamW(parameters, lr=0.01, weight_decay=0.1, amsgrad=True),
 }
 
 
@@ -69,27 +78,23 @@ def _assert_no_silent_rows(model: nn.Module, place: str) -> None:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_large_networks(name: str) -> None:
-    """In float64 to the last digits. In float32 by 1e-5, or, for 50 layers of batch statistics in a row, by no more
-    than the network's own rounding: what it differs from itself in float64."""
+    """Every operation by 1e-5. For the ResNet-50 with random weights in training mode: by less than it moves when the
+    same samples come in another order."""
+    grown, rounding = measure(LARGE[name], num_samples=8)
+    assert grown[0] <= 1e-5
+    assert grown[1] <= (rounding[1] if name == "resnet50_random" else 1e-5)
+
+
+def test_large_networks_in_float64() -> None:
+    """What is left is rounding: with more digits, it goes."""
     genesis.manual_seed(1)
-    case = LARGE[name]
-    model, x = case.build(), genesis.randn(case.shape)
-    optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    train(model, optimizer, x)
-    exact, exact_x = case.build().double(), x.double()
-    exact.load_state_dict(model.state_dict())
-    single, double = outputs(model, x), outputs(exact, exact_x)
-    rounding = deviations(double, [output.double() for output in single])
-    with growth.transaction(exact, example=exact_x[:1]):
-        for place in case.wide:
-            growth.grow_width(exact, place, factor=1.25)
-    assert max(deviations(double, outputs(exact, exact_x))) <= 1e-10
-    with growth.transaction(model, optimizer, example=x[:1]):
+    case = LARGE["resnet50_random"]
+    model, x = case.build().double(), genesis.randn(case.shape).double()
+    before = outputs(model, x)
+    with growth.transaction(model, example=x[:1]):
         for place in case.wide:
             growth.grow_width(model, place, factor=1.25)
-    in_eval, in_training = deviations(single, outputs(model, x))
-    assert in_eval <= 1e-5
-    assert in_training <= max(1e-5, rounding[1])
+    assert max(deviations(before, outputs(model, x))) <= 1e-12
 
 
 def test_noise_changes_the_function_a_little(x: Tensor) -> None:
@@ -152,9 +157,9 @@ def test_norms_without_parameters_and_group_norms(x: Tensor) -> None:
     assert max(deviations(before, outputs(model, x))) <= 1e-5
 
 
-@pytest.mark.parametrize(("dtype", "limit"), [("float16", 2e-3), ("bfloat16", 2e-2), ("float64", 1e-14)])
+@pytest.mark.parametrize(("dtype", "limit"), [("float16", 1e-3), ("bfloat16", 1e-2), ("float64", 1e-14)])
 def test_other_dtypes(dtype: str, limit: float, x: Tensor) -> None:
-    """The sum of two halves of a weight is rounded in its dtype: a few units in the last place."""
+    """A unit in the last place: sums of more terms are rounded otherwise, the weights themselves add up exactly."""
     kind = getattr(genesis, dtype)
     model, x = small().to(kind), x.to(kind)
     optimizer = OPTIMIZERS["Adam"](model.parameters())
@@ -164,6 +169,19 @@ def test_other_dtypes(dtype: str, limit: float, x: Tensor) -> None:
         assert step.deviation <= limit
     assert {parameter.dtype for parameter in model.parameters()} == {kind}
     train(model, optimizer, x)
+
+
+@pytest.mark.parametrize("factor", [1.5, 2, 3.5])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_shares_of_a_weight_add_up_to_it_exactly(dtype: str, factor: float, x: Tensor) -> None:
+    model = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 5)).to(getattr(genesis, dtype))
+    first, last = (layer.weight.detach().double().numpy() for layer in (model[0], model[2]))
+    growth.grow_width(model, "0", factor=factor, example=x[:, :, 0, 0].to(getattr(genesis, dtype)))
+    copies, shares = (layer.weight.detach().double().numpy() for layer in (model[0], model[2]))
+    for unit, column in zip(first, last.T, strict=True):
+        same = (copies == unit).all(1)
+        assert same.sum() >= int(factor)
+        np.testing.assert_array_equal(shares[:, same].sum(1), column)
 
 
 def test_all_layers_at_once(x: Tensor) -> None:
@@ -237,7 +255,7 @@ def test_gradients_that_wait_move_too(x: Tensor) -> None:
 # --- what was there learns as before ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *DECAYING])
 def test_with_new_zeros_everything_old_gets_the_update_that_it_would_have_got(name: str, x: Tensor) -> None:
     plain, grown = _twins(name, x)
     growth.grow_width(grown[0], "0", channels=6, new="zero", optimizer=grown[1], example=x)
@@ -268,7 +286,7 @@ def test_with_copies_everything_but_the_copied_gets_the_update_that_it_would_hav
     update, grown_update = old["3.weight"] - before["3.weight"], new["3.weight"] - start
     np.testing.assert_allclose(grown_update[:, :4], update, rtol=0, atol=1e-6)
     assert len(copied) == 2
-    for row in range(4) if name == "Adam" else {0, 1, 2, 3} - copied:
+    for row in range(4) if name.startswith("Adam") else {0, 1, 2, 3} - copied:
         np.testing.assert_allclose(new["0.weight"][row], old["0.weight"][row], rtol=0, atol=1e-6)
 
 
@@ -278,7 +296,7 @@ def _twins(name: str, x: Tensor) -> list[tuple[nn.Module, optim.Optimizer]]:
     for _ in range(2):
         genesis.manual_seed(5)
         model = small()
-        optimizer = OPTIMIZERS[name](model.parameters())
+        optimizer = (OPTIMIZERS | DECAYING)[name](model.parameters())
         train(model, optimizer, x, 3)
         pairs.append((model, optimizer))
     return pairs
@@ -325,9 +343,17 @@ def test_pruning_what_does_nothing_keeps_the_function(x: Tensor) -> None:
         ({"where": "0"}, "grow_width: argument 'channels': expected a number, or factor instead, got neither"),
         ({"where": "0", "channels": 5, "factor": 2}, "expected a number, or factor instead, got both"),
         ({"where": "0", "channels": 4}, "argument 'channels': expected more than the 4 of 0, got 4"),
-        ({"where": "0", "factor": 0.5}, "argument 'channels': expected more than the 4 of 0, got 2"),
+        ({"where": "0", "factor": 0.5}, "argument 'factor': expected a number above 1, got 0.5"),
+        ({"where": "0", "factor": float("nan")}, "argument 'factor': expected a number above 1, got nan"),
+        ({"where": "0", "factor": "2"}, "argument 'factor': expected a number above 1, got '2'"),
+        ({"where": "0", "channels": 6.0}, "argument 'channels': expected an int, got 6.0"),
+        ({"where": 0, "channels": 5}, "expected a module of the network, or its name, got 0"),
+        ({"where": [], "channels": 5}, "expected at least one layer, or None for all, got none"),
         ({"where": "9", "channels": 5}, "grow_width: argument 'where': get_submodule: Sequential has no '9'"),
-        ({"where": nn.ReLU(), "channels": 5}, "expected a module of the network, or its name, got ReLU"),
+        (
+            {"where": nn.ReLU(), "channels": 5},
+            "expected a module of the network, or its name, got a ReLU that is not in it",
+        ),
         ({"where": "0", "channels": 5, "new": "old"}, "argument 'new': expected \"copy\" or \"zero\", got 'old'"),
         ({"where": "0", "channels": 5, "noise": -1}, "argument 'noise': expected a number >= 0, got -1"),
         ({"where": "5", "channels": 5}, "the channels of 5 cannot grow: it is an output of the network"),
@@ -346,6 +372,16 @@ def test_more_messages(x: Tensor) -> None:
     model = small()
     with pytest.raises(GrowthError, match="argument 'example': expected an input of the network"):
         growth.grow_width(model, "0", channels=5)
+    with pytest.raises(
+        GrowthError, match=r"argument 'example': expected a Tensor that the network takes, .* got ndarray"
+    ):
+        growth.grow_width(model, "0", channels=5, example=x.numpy())
+    with pytest.raises(GrowthError, match="argument 'example': the network does not run on it: ShapeError: conv2d: "):
+        growth.grow_width(model, "0", channels=5, example=x[:, :1])
+    with pytest.raises(
+        GrowthError, match="prune_width: argument 'factor': expected a number above 0 and below 1, got 2"
+    ):
+        growth.prune_width(model, "0", factor=2, example=x)
     with pytest.raises(GrowthError, match="prune_width: argument 'channels': expected from 1 to 3, as 0 has 4, got 4"):
         growth.prune_width(model, "0", channels=4, example=x)
     with pytest.raises(GrowthError, match="argument 'by': expected \"magnitude\" or \"norm\", got 'age'"):

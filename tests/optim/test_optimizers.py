@@ -382,6 +382,21 @@ def _every_other(size: int) -> genesis.Tensor:
     return genesis.Tensor(array.slice(0, 0, 2, size // 2))
 
 
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "LARS"])
+def test_a_state_of_another_shape_than_its_parameter_is_refused(name: str) -> None:
+    """As after a resize that the optimizer does not know of; a kernel would write beyond the end of the state."""
+    param = genesis.ones(2, requires_grad=True)
+    options = {} if name == "AdamW" else {"momentum": 0.9}
+    optimizer = getattr(genesis.optim, name)([param], lr=0.1, **options)
+    param.grad = genesis.ones(2)
+    optimizer.step()
+    param.data, param.grad = genesis.ones(3), None
+    param.grad = genesis.ones(3)
+    with pytest.raises(ShapeError, match=r"step: argument '\w+': expected the parameter's shape \(3,\) .*, got \(2,\)"):
+        optimizer.step()
+    assert param.tolist() == [1, 1, 1]
+
+
 def test_repr_shows_the_options() -> None:
     text = repr(genesis.optim.SGD([genesis.ones(1, requires_grad=True)], lr=0.5))
     assert text.startswith("SGD (\n  group 0: 1 parameters, lr=0.5, momentum=0")

@@ -24,8 +24,9 @@ def digits(size: int, device: str) -> tuple[Tensor, Tensor]:
 def train(
     model: nn.Module, images: Tensor, labels: Tensor, steps: int, batch: int, lr: float, **autocast: Any
 ) -> list[float]:
-    """The loss of each step."""
+    """The loss of each step. The learning rate falls to nothing: what is compared in the end has come to rest."""
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1.0 / steps, total_iters=steps)
     generator = torch.Generator().manual_seed(1)
     losses = []
     for _ in range(steps):
@@ -35,12 +36,13 @@ def train(
             loss = nn.functional.cross_entropy(model(images[chosen]).to(images.dtype), labels[chosen])
         loss.backward()
         optimizer.step()
+        schedule.step()
         losses.append(loss.item())
     return losses
 
 
-def resnet18(fused: bool) -> nn.Module:
-    torch.manual_seed(0)
+def resnet18(fused: bool, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
     model = ResNet(BasicBlock, (2, 2, 2, 2), 10)
     return genesis.torch.fuse(model) if fused else model
 
@@ -56,14 +58,16 @@ def test_loss_curves_coincide() -> None:
 
 
 @pytest.mark.gpu
-def test_the_same_accuracy_in_bfloat16() -> None:
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_same_accuracy_in_bfloat16(seed: int) -> None:
+    """With a constant learning rate the layers alone end between 0.975 and 0.998, from seed to seed."""
     images, labels = digits(32, "cuda")
     images = images.to(memory_format=torch.channels_last)
     accuracies = []
     for fused in (False, True):
-        model = resnet18(fused).cuda().to(memory_format=torch.channels_last)
+        model = resnet18(fused, seed).cuda().to(memory_format=torch.channels_last)
         losses = train(model, images, labels, steps=200, batch=64, lr=0.01)
-        assert sum(losses[-20:]) / 20 < 0.3
+        assert sum(losses[-20:]) / 20 < 0.1
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
             right = model.eval()(images).argmax(1) == labels
         accuracies.append(right.float().mean().item())

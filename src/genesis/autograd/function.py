@@ -124,8 +124,13 @@ class Function:
         else:
             with no_grad():
                 result = cls.forward(ctx, *inputs, **kwargs)
-        outputs = result if isinstance(result, tuple) else (result,)
         make, changes = first._result_class, first.array.changes
+        if type(result) is NDArray and not recorded and state.observer is None:
+            variable = make(result)
+            if result.changes is changes:
+                variable._viewed_at = changes.count
+            return variable
+        outputs = result if isinstance(result, tuple) else (result,)
         variables: list[Any] = []
         for output in outputs:
             array = output if on_arrays else as_array(output)

@@ -99,10 +99,10 @@ class Kernel:
             try:
                 run, device, frameworks, stream_of, written = launch
                 if stream is None and stream_of is not None:
-                    run(stream_of(device), values)
+                    run(stream_of(device), *values)
                 else:
                     with ordered(args, frameworks, device, stream) as chosen:
-                        run(chosen, values)
+                        run(chosen, *values)
                 for index, note_write in written:
                     note_write(args[index])
                 return
@@ -158,7 +158,7 @@ class Kernel:
 class _Launch(NamedTuple):
     """A checked launch."""
 
-    run: Callable[[int, Sequence[Any]], None]  # on a stream, with these values
+    run: Callable[..., None]  # run(stream, *values)
     device: int
     frameworks: Sequence[Framework]
     stream_of: Callable[[int], int] | None  # the current stream of a device; None: the tensors' libraries differ

@@ -293,11 +293,13 @@ def check_bias(op: str, shape: Shape | None, channels: int) -> None:
 
 def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None) -> None:
     """Called when autocast has chosen the dtypes."""
-    if not input.dtype.is_floating_point:
-        raise DTypeError(describe(op, "input", "a floating dtype", input.dtype))
-    for argument, array in (("weight", weight), ("bias", bias)):
-        if array is not None and array.dtype is not input.dtype:
-            raise DTypeError(describe(op, argument, f"the dtype of input, {input.dtype}", array.dtype))
+    dtype = input.dtype
+    if not dtype.is_floating_point:
+        raise DTypeError(describe(op, "input", "a floating dtype", dtype))
+    if weight.dtype is not dtype:
+        raise DTypeError(describe(op, "weight", f"the dtype of input, {dtype}", weight.dtype))
+    if bias is not None and bias.dtype is not dtype:
+        raise DTypeError(describe(op, "bias", f"the dtype of input, {dtype}", bias.dtype))
 
 
 @remembered

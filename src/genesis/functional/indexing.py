@@ -194,8 +194,48 @@ def _result_shape(x: NDArray, index: Index) -> Shape:
 # --- taking an index apart --------------------------------------------------------------------------------------------
 
 
+_parsed: dict[tuple[Any, ...], Index] = {}
+_MOST_PARSED = 4096
+
+
 def parse(op: str, x: NDArray, index: Any) -> Index:
-    """The plan and the index arrays of an index into x; every error of an index is found here."""
+    """The plan and the index arrays of an index into x; every error of an index is found here.
+
+    Indices that are plain are taken apart once for a shape.
+    """
+    plain = _plain(index)
+    if plain is None:
+        return _parse(op, x, index)
+    key = (x.shape, plain)
+    found = _parsed.get(key)
+    if found is None:
+        found = _parse(op, x, index)
+        if len(_parsed) >= _MOST_PARSED:
+            _parsed.clear()
+        _parsed[key] = found
+    return found
+
+
+_NUMBERS = (int, type(None))  # what a plain slice is made of
+
+
+def _plain(index: Any) -> tuple[Any, ...] | None:
+    """What tells an index of integers, slices, None and Ellipsis from others; None where there is more in it."""
+    marks: list[Any] = []
+    for item in index if type(index) is tuple else (index,):
+        if item is None or item is Ellipsis or type(item) is int:
+            marks.append(item)
+        elif type(item) is slice:
+            start, stop, step = ends = item.start, item.stop, item.step
+            if not (type(start) in _NUMBERS and type(stop) in _NUMBERS and type(step) in _NUMBERS):
+                return None
+            marks.append(ends)
+        else:
+            return None
+    return tuple(marks)
+
+
+def _parse(op: str, x: NDArray, index: Any) -> Index:
     items = [_normal(op, x, item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_dims_used(item) for item in items)
     if used > x.ndim:

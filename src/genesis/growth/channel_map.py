@@ -59,15 +59,14 @@ class ChannelMap:
         macs: multiplications (with an addition each) of one pass over the example.
     """
 
-    def __init__(self, model: Module, recorder: Recorder, outputs: list[Tensor]) -> None:
+    def __init__(self, recorder: Recorder, outputs: list[Tensor]) -> None:
         self.outputs, self.macs = outputs, recorder.macs
         self.passages: dict[str, Passage] = recorder.passages
         self._numbers: dict[Group, int] = {}
         self._parts: dict[Axis, tuple[Part, ...]] = {}
         self.groups: list[ChannelGroup] = []
         self.sites: list[Site] = []
-        names = _names_by_array(model)
-        for key, its_names in names.items():
+        for key, its_names in recorder.names.items():
             for dim, use in sorted(recorder.uses.get(key, {}).items()):
                 self.sites.append(self._site(its_names, dim, use))
 
@@ -163,24 +162,17 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     """
     args = example if isinstance(example, tuple) else (example,)
     if not any(isinstance(arg, Tensor) for arg in args):
-        raise GrowthError(describe("growth", "example", "an input of the network, or a tuple of them", type(example)))
+        given = ", ".join(type(arg).__name__ for arg in args)
+        raise GrowthError(describe("growth", "example", "a Tensor that the network takes, or a tuple of inputs", given))
     recorder = Recorder(model)
     with in_mode(model, training=False):
         outputs = recorder.run(args)
         macs = recorder.macs
-    if not all(id(parameter.array) in recorder.seen for parameter in model.parameters()):
+    if not recorder.has_seen_all():
         with without_traces(model), in_mode(model, training=True):
             recorder.run(args)
     recorder.macs = macs
-    return ChannelMap(model, recorder, outputs)
-
-
-def _names_by_array(model: Module) -> dict[int, tuple[str, ...]]:
-    names: dict[int, tuple[str, ...]] = {}
-    for members in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        for name, tensor in members:
-            names[id(tensor.array)] = (*names.get(id(tensor.array), ()), name)
-    return names
+    return ChannelMap(recorder, outputs)
 
 
 def _elements(site: Site, group: int) -> str:

@@ -6,160 +6,160 @@ goes on holding them. No array is changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from genesis import dtypes, shapes
-from genesis.dtypes import DType
-from genesis.growth.channel_map import Site
-from genesis.ndarray import Device, NDArray
+from genesis import shapes
+from genesis.growth.channel_map import Part, Site
+from genesis.growth.elements import Choice, Elements, on_device
+from genesis.ndarray import NDArray
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
 
-NEW = -1  # in Choice.sources: a unit without an original
-
-
-class Choice(NamedTuple):
-    """The units of a group after a change: where each comes from, and its share of what the original gave."""
-
-    sources: Sequence[int]
-    shares: Sequence[float]
-
 
 class Edit(NamedTuple):
-    """What a Choice means for one dimension of one tensor, element by element."""
+    """What happens to one dimension of a tensor; splits and fresh are those of its site."""
 
     dim: int
-    sources: np.ndarray  # (new size,) int64, NEW where there is no original
-    shares: np.ndarray  # (new size,) float64
+    elements: Elements
     splits: bool
     fresh: str
-    copies: np.ndarray  # (new size,) bool: not the first with its source
+
+    def along(self, values: NDArray, ndim: int) -> NDArray:
+        """A value per element, shaped for arrays of so many dimensions."""
+        return values.reshape(tuple([len(self.elements) if dim == self.dim else 1 for dim in range(ndim)]))
+
+    def shape_after(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape[: self.dim], len(self.elements), *shape[self.dim + 1 :])
 
 
-def edit_of(site: Site, group: int, choice: Choice) -> Edit:
-    """The change of a site's dimension when a group becomes choice; other parts of it stay."""
-    sources: list[np.ndarray] = []
-    shares: list[np.ndarray] = []
-    copies: list[np.ndarray] = []
-    units = np.asarray(choice.sources, np.int64)
-    again = np.ones(len(units), bool)
-    again[np.unique(units, return_index=True)[1]] = False
-    start = 0
-    for part in site.parts:
-        if part.group == group:
-            within = np.arange(part.width)
-            elements = np.where(units[:, None] == NEW, NEW, start + units[:, None] * part.width + within)
-            sources.append(elements.reshape(-1))
-            shares.append(np.repeat(np.asarray(choice.shares, np.float64), part.width))
-            copies.append(np.repeat(again & (units != NEW), part.width))
-        else:
-            sources.append(start + np.arange(part.size))
-            shares.append(np.ones(part.size))
-            copies.append(np.zeros(part.size, bool))
-        start += part.size
-    return Edit(
-        site.dim, np.concatenate(sources), np.concatenate(shares), site.splits, site.fresh, np.concatenate(copies)
-    )
+class Edits:
+    """The edits by which a group becomes choice; other parts of the same dimensions stay."""
+
+    def __init__(self, group: int, choice: Choice) -> None:
+        self._group, self._choice = group, choice
+        self._known: dict[Sequence[Part], Elements] = {}  # most dimensions that show a group show it alike
+
+    def of(self, site: Site) -> Edit:
+        if site.parts not in self._known:
+            self._known[site.parts] = Elements(site.parts, self._group, self._choice)
+        return Edit(site.dim, self._known[site.parts], site.splits, site.fresh)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-class Sent:
-    """Indices and factors on the device, sent once for all the tensors of a group: they are mostly the same."""
+class Selections:
+    """What changes select from arrays, collected first and then made together: a network has hundreds of arrays."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, NDArray] = {}
+        self._wanted: dict[Any, list[tuple[NDArray, Edit, int, Callable[[NDArray], None]]]] = {}
 
-    def __call__(self, values: np.ndarray, dtype: DType, device: Device) -> NDArray:
-        key = (values.tobytes(), values.dtype, values.shape, dtype, device)
-        if key not in self._known:
-            self._known[key] = _on_device(values, dtype, device)
-        return self._known[key]
+    def add(self, array: NDArray, edit: Edit, power: int, use: Callable[[NDArray], None]) -> None:
+        """use() is given the chosen elements of dimension edit.dim, times their shares to this power."""
+        self._wanted.setdefault((id(edit.elements), array.device, array.dtype), []).append((array, edit, power, use))
+
+    def make(self) -> None:
+        for (_, device, dtype), wanted in self._wanted.items():
+            elements = wanted[0][1].elements
+            index = elements.index(device)
+            if dtype.is_floating_point:
+                made = NDArray.index_select_each(
+                    [array for array, *_ in wanted],
+                    [edit.dim for _, edit, *_ in wanted],
+                    index,
+                    [elements.factors(power, dtype, device) for _, _, power, _ in wanted],
+                )
+            else:  # masks and counts, which are copied as they are
+                made = [array.index_select(edit.dim, index) for array, edit, *_ in wanted]
+            for (*_, use), result in zip(wanted, made, strict=True):
+                use(result)
 
 
-def edited(array: NDArray, edit: Edit, factors: np.ndarray | None, fresh: NDArray | None, send: Sent) -> NDArray:
-    """A new array: the chosen elements of dimension edit.dim times factors; fresh (or 0) where there is no original."""
-    dim, device = edit.dim, array.device
-    is_new = edit.sources == NEW
-    result = array.index_select(dim, send(np.where(is_new, 0, edit.sources), dtypes.int64, device))
-    along = [1] * array.ndim
-    along[dim] = len(edit.sources)
-    if factors is not None and not np.all(factors == 1):
-        result = result.mul(send(factors, array.dtype, device).reshape(along))
-    if is_new.any():
-        mask = send(is_new, dtypes.bool_, device).reshape(along)
-        result = mask.where(result.full_like(0) if fresh is None else fresh, result)
-    return in_memory_order_of(array, result)
+def _divided(left: NDArray, edit: Edit) -> NDArray:
+    """What copies get of the same weights: shares that, rounded as they are, add up to the weight exactly.
+
+    Of what is left, r, a copy takes r − fl(r − fl(s·r)) and leaves fl(r − fl(s·r)): one of the two is at least half of
+    r, and a difference of floats within a factor of 2 of each other is exact (Sterbenz 1974).
+    """
+    for fractions, takes in edit.elements.cuts(left.dtype, left.device):
+        after = left.sub(left.mul(edit.along(fractions, left.ndim)))
+        left = edit.along(takes, left.ndim).where(left.sub(after), after)
+    return left
+
+
+def _filled(result: NDArray, edit: Edit, fresh: NDArray | None) -> NDArray:
+    """With fresh, or 0, where there is no original."""
+    if not edit.elements.has_new:
+        return result
+    mask = edit.along(edit.elements.is_new(result.device), result.ndim)
+    return mask.where(result.full_like(0) if fresh is None else fresh, result)
 
 
 def in_memory_order_of(old: NDArray, new: NDArray) -> NDArray:
     """new, dense, with its dimensions in memory in the order of old's."""
     order = sorted(range(old.ndim), key=lambda dim: -old.strides[dim])
-    ordered = NDArray.empty(new.shape, old.dtype, old.device, shapes.strides_in_order(new.shape, order))
+    strides = shapes.strides_in_order(new.shape, order)
+    if new.strides == strides:
+        return new
+    ordered = NDArray.empty(new.shape, old.dtype, old.device, strides)
     ordered.copy_into(new)
     return ordered
 
 
-def _on_device(values: np.ndarray, dtype: DType, device: Device) -> NDArray:
-    """numpy's values in a dtype on a device; 16-bit floats by way of float32."""
-    kind = dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
-    sent = NDArray.from_numpy(np.ascontiguousarray(values, kind.name), kind)
-    return sent.to_device(device).to(dtype)
-
-
 def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> NDArray | None:
     """What elements without an original begin with, in the shape of the whole result; None is zeros."""
-    if edit.splits or edit.fresh == "zero" or not (edit.sources == NEW).any():
+    if edit.splits or edit.fresh == "zero" or not edit.elements.has_new:
         return None
-    old = array.numpy_values().astype(np.float64)
-    size = list(array.shape)
-    size[edit.dim] = len(edit.sources)
+    old, size = array.numpy_values().astype(np.float64), edit.shape_after(array.shape)
     if edit.fresh == "mean":
-        return _on_device(np.full(size, old.mean()), array.dtype, array.device)
-    return _on_device(generator.normal(0.0, max(float(old.std()), 1e-8), size), array.dtype, array.device)
+        return on_device(np.full(size, old.mean()), array.dtype, array.device)
+    return on_device(generator.normal(0.0, max(float(old.std()), 1e-8), size), array.dtype, array.device)
 
 
 def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Generator) -> NDArray | None:
     """What makes copies of weights differ: normal, `amount` times as wide as the weights are; None where nothing is."""
-    if not amount or edit.splits or edit.fresh != "normal" or not edit.copies.any():
+    if not amount or edit.splits or edit.fresh != "normal" or not edit.elements.copies.any():
         return None
-    old = array.numpy_values()
-    size = list(array.shape)
-    size[edit.dim] = len(edit.sources)
     along = [1] * array.ndim
-    along[edit.dim] = len(edit.sources)
-    drawn = generator.normal(0.0, amount * float(old.std()), size) * edit.copies.reshape(along)
-    return _on_device(drawn, array.dtype, array.device)
+    along[edit.dim] = len(edit.elements)
+    spread = amount * float(array.numpy_values().std())
+    drawn = generator.normal(0.0, spread, edit.shape_after(array.shape)) * edit.elements.copies.reshape(along)
+    return on_device(drawn, array.dtype, array.device)
 
 
 # --- tensors with what hangs on them ----------------------------------------------------------------------------------
 
 
 def change(
-    tensors: Iterable[Tensor],
-    edit: Edit,
-    optimizers: Sequence[Optimizer],
-    amount: float,
-    generator: np.random.Generator,
-    send: Sent,
-) -> None:
-    """Give the first tensor (of the model) and the others (the same one of averaged copies) their new arrays."""
+    tensors: Iterable[Tensor], edit: Edit, optimizers: Sequence[Optimizer], amount: float,
+    generator: np.random.Generator, selections: Selections,
+) -> None:  # fmt: skip
+    """Have the first tensor (of the model) and the others (the same one of averaged copies) given new arrays."""
     first, *others = tensors
     fresh = fresh_values(first.array, edit, generator)
     jitter = noise(first.array, edit, amount, generator)
-    factors = edit.shares if edit.splits else None
     for tensor in (first, *others):
-        old = tensor.array
-        new = edited(old, edit, factors, None if fresh is None else fresh.to_device(old.device).to(old.dtype), send)
-        replace(tensor, new if jitter is None else in_memory_order_of(old, new.add(jitter.to_device(old.device))))
+        selections.add(tensor.array, edit, 0, functools.partial(_renew, tensor, edit, fresh, jitter))
         if tensor.grad is not None:
-            replace(tensor.grad, edited(tensor.grad.array, edit, None if edit.splits else edit.shares, None, send))
+            power = 0 if edit.splits else 1
+            selections.add(tensor.grad.array, edit, power, functools.partial(_renew_gradient, tensor.grad, edit))
         for optimizer in optimizers:
-            _change_state(optimizer, tensor, old, edit, send)
+            _change_state(optimizer, tensor, edit, selections)
+
+
+def _renew(tensor: Tensor, edit: Edit, fresh: NDArray | None, jitter: NDArray | None, selected: NDArray) -> None:
+    old = tensor.array
+    fresh = None if fresh is None else fresh.to_device(old.device).to(old.dtype)
+    new = _filled(_divided(selected, edit) if edit.splits else selected, edit, fresh)
+    replace(tensor, in_memory_order_of(old, new if jitter is None else new.add(jitter.to_device(old.device))))
+
+
+def _renew_gradient(grad: Tensor, edit: Edit, selected: NDArray) -> None:
+    replace(grad, in_memory_order_of(grad.array, _filled(selected, edit, None)))
 
 
 def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> None:
@@ -179,27 +179,27 @@ def replace(tensor: Tensor, array: NDArray) -> None:
     tensor.array = array
 
 
-def _change_state(optimizer: Optimizer, parameter: Tensor, old: NDArray, edit: Edit, send: Sent) -> None:
+def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selections: Selections) -> None:
     """Move what an optimizer keeps for a parameter as the gradient moves, of which it is a mean.
 
     A copy of a channel gets its share of the channel's gradient; a weight that takes the copy gets the gradient of the
     weight that takes the original. Means of squares (their names end with _sq) get the square of the share.
     """
-    if parameter not in optimizer.state:
-        return
-    state = optimizer.state[parameter]
-    for name, entry in list(state.items()):
-        if not isinstance(entry, Tensor) or entry.shape != old.shape:
+    state = optimizer.state.get(parameter, {})
+    for name, entry in state.items():
+        if not isinstance(entry, Tensor) or entry.shape != parameter.shape:
             continue
         is_square = name.endswith("_sq")
-        factors = None if edit.splits else edit.shares ** (2 if is_square else 1)
         fresh = None
-        if is_square and (edit.sources == NEW).any():  # no history yet: steps of the size that the others have
+        if is_square and edit.elements.has_new:  # no history yet: steps of the size that the others have
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
-            fresh = entry.array.full_like(mean, _resized(old.shape, edit))
-        moved = in_memory_order_of(old, edited(entry.array, edit, factors, fresh, send))
-        state[name] = Tensor(moved)
+            fresh = entry.array.full_like(mean, edit.shape_after(entry.shape))
+        power = 0 if edit.splits else 2 if is_square else 1
+        use = functools.partial(_renew_state, state, name, edit, parameter.array, fresh)
+        selections.add(entry.array, edit, power, use)
 
 
-def _resized(shape: tuple[int, ...], edit: Edit) -> tuple[int, ...]:
-    return (*shape[: edit.dim], len(edit.sources), *shape[edit.dim + 1 :])
+def _renew_state(
+    state: dict[str, Any], name: str, edit: Edit, like: NDArray, fresh: NDArray | None, selected: NDArray
+) -> None:  # fmt: skip
+    state[name] = Tensor(in_memory_order_of(like, _filled(selected, edit, fresh)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from genesis.errors import GrowthError, describe
 from genesis.nn.module import Module
+from genesis.tensor import Tensor
 
 
 def name_of(op: str, model: Module, where: str | Module) -> str:
@@ -20,7 +23,19 @@ def name_of(op: str, model: Module, where: str | Module) -> str:
     for name, module in model.named_modules():
         if module is where:
             return name
-    raise GrowthError(describe(op, "where", "a module of the network, or its name", type(where).__name__))
+    given = f"a {type(where).__name__} that is not in it" if isinstance(where, Module) else repr(where)
+    raise GrowthError(describe(op, "where", "a module of the network, or its name", given))
+
+
+def tensors_of(modules: Iterable[Module]) -> list[Tensor]:
+    """The parameters and buffers of these modules themselves, each once."""
+    found = {
+        id(tensor): tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    }
+    return list(found.values())
 
 
 def put(model: Module, name: str, module: Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import genesis
@@ -12,6 +12,7 @@ from genesis.autograd.modes import observe
 from genesis.growth import axes
 from genesis.growth.axes import Axis
 from genesis.growth.rules import follow
+from genesis.growth.snapshot import Values
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -38,7 +39,8 @@ class Recorder:
     """Follows channels through calls. Rules (see rules.py) ask it for layouts and tell it what they mean.
 
     Attributes:
-        uses: for each parameter or buffer, by the id of its array: dimension → Use.
+        names: of each parameter, then of each buffer, by the id of its array; what is shared has several.
+        uses: for each of them: dimension → Use.
         passages: for each module that was called with a tensor, by name.
         macs: multiplications (with an addition each) of convolutions and linear layers.
         seen: the parameters that an op took, by the ids of their arrays.
@@ -46,15 +48,27 @@ class Recorder:
 
     def __init__(self, model: Module) -> None:
         self.model = model
+        self._modules: dict[Module, str] = {}
+        parameters: dict[int, tuple[Tensor, list[str]]] = {}
+        buffers: dict[int, tuple[Tensor, list[str]]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):  # once: walking a large network takes time
+            self._modules.setdefault(module, path)
+            for found, members in ((parameters, module._parameters), (buffers, module._buffers)):
+                for member, tensor in members.items():
+                    if tensor is not None:
+                        name = f"{path}.{member}" if path else member
+                        found.setdefault(id(tensor.array), (tensor, []))[1].append(name)
+        self.names = {key: tuple(names) for key, (_, names) in (*parameters.items(), *buffers.items())}
+        self._parameters = {key: tensor for key, (tensor, _) in parameters.items()}
         self.uses: dict[int, dict[int, Use]] = {}
         self.passages: dict[str, Passage] = {}
         self.macs = 0
         self.seen: set[int] = set()
-        self._named = {id(tensor.array): tensor.array for tensor in (*model.parameters(), *model.buffers())}
         self._same_as: dict[int, int] = {}  # casts and copies of parameters, by the ids of the arrays
         self._opaque: dict[int, str] = {}  # parameters that were used in a way that is not understood
         self._layouts: dict[Any, Layout] = {}
-        self._alive: list[Any] = []  # ids stay unique only while what they name lives
+        # Ids stay unique only while what they name lives.
+        self._alive: list[Any] = [tensor.array for tensor, _ in (*parameters.values(), *buffers.values())]
 
     # --- the pass -----------------------------------------------------------------------------------------------------
 
@@ -65,23 +79,24 @@ class Recorder:
             self.seen.update(self.owner(value.array) or 0 for value in inputs if isinstance(value, Variable))
             follow(self, function, inputs, options, outputs)
 
-        with _all_requiring_grad(self.model), enable_grad(), self._noting_modules(), observe(watch):
+        with _as_if_trained(self._parameters.values()), self._noting_modules(), observe(watch):
             outputs = tensors_in(self.model(*args))
         for output in outputs:
             self.fix(output, "it is an output of the network")
         return [output.detach() for output in outputs]
 
+    def has_seen_all(self) -> bool:
+        """Whether the passes reached every parameter."""
+        return self._parameters.keys() <= self.seen
+
     @contextlib.contextmanager
     def _noting_modules(self) -> Iterator[None]:
-        handles = []
-        for name, module in self.model.named_modules():
+        def note(module: Module, args: tuple[Any, ...], output: Any) -> None:
+            given = [arg for arg in args if isinstance(arg, Tensor)]
+            if given and isinstance(output, Tensor):
+                self.passages[self._modules[module]] = Passage(given[0].shape, output.shape, self.layout(output))
 
-            def note(_: Module, args: tuple[Any, ...], output: Any, name: str = name) -> None:
-                given = [arg for arg in args if isinstance(arg, Tensor)]
-                if given and isinstance(output, Tensor):
-                    self.passages[name] = Passage(given[0].shape, output.shape, self.layout(output))
-
-            handles.append(module.register_forward_hook(note))
+        handles = [module.register_forward_hook(note) for module in self._modules]
         try:
             yield
         finally:
@@ -114,7 +129,7 @@ class Recorder:
     def owner(self, array: Any) -> int | None:
         """The key in uses of the parameter or buffer that array is (or is a cast of), or None."""
         key = self._same_as.get(id(array), id(array))
-        return key if key in self._named else None
+        return key if key in self.names else None
 
     def set_same(self, value: Any, original: Any) -> None:
         """value is a cast or a copy of a parameter: it is used as the parameter is."""
@@ -177,14 +192,21 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [tensor for item in value for tensor in tensors_in(item)] if isinstance(value, list | tuple) else []
 
 
+def outputs_of(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
+    """What Recorder.run gives in eval mode, without following it."""
+    with in_mode(model, training=False), _as_if_trained(model.parameters()):
+        return [output.detach() for output in tensors_in(model(*args))]
+
+
 @contextlib.contextmanager
-def _all_requiring_grad(model: Module) -> Iterator[None]:
-    """Frozen layers too run as they would in training: not folded together, and part of the graph."""
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+def _as_if_trained(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Layers run as they would in training, not folded together; frozen ones too, and part of the graph."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     try:
         for parameter in frozen:
             parameter.requires_grad = parameter.dtype.is_floating_point
-        yield
+        with enable_grad():
+            yield
     finally:
         for parameter in frozen:
             parameter.requires_grad = False
@@ -206,13 +228,12 @@ def in_mode(model: Module, training: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def without_traces(model: Module) -> Iterator[None]:
     """What a pass in training mode leaves behind (statistics, random numbers drawn) is taken back."""
-    buffers = [(buffer.array, buffer.array.clone()) for buffer in model.buffers()]
+    buffers = Values(buffer.array for buffer in model.buffers())
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())} | {genesis.device("cpu")}
     random_states = [(device, genesis.get_rng_state(device)) for device in devices]
     try:
         yield
     finally:
-        for array, before in buffers:
-            array.copy_into(before)
+        buffers.restore()
         for device, random_state in random_states:
             genesis.set_rng_state(random_state, device)

@@ -16,6 +16,8 @@ from genesis import dtypes
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
+from genesis.growth.places import tensors_of
+from genesis.growth.recorder import outputs_of
 from genesis.growth.snapshot import Snapshot
 from genesis.ndarray import Device, NDArray
 from genesis.nn.module import Module
@@ -33,6 +35,8 @@ _TOLERANCE = {dtypes.float64: 1e-6, dtypes.float32: 1e-3, dtypes.float16: 0.1, d
 class Transaction:
     """What operations need to know: the model, and all that must follow when it changes."""
 
+    is_single = False  # opened by one operation, for itself: nobody else changes anything until it has ended
+
     def __init__(
         self, model: Module, optimizers: Sequence[Optimizer], example: Any, averages: Sequence[Module], seed: int | None
     ) -> None:
@@ -42,12 +46,13 @@ class Transaction:
         self.generator = np.random.default_rng(seed)
         self.step = Step(len(history(model)), count(model))
         self._map: ChannelMap | None = None
+        self._has_changed = False
         self._mark: tuple[list[NDArray], list[int]] = [], []
 
     @property
     def map(self) -> ChannelMap:
         """The channel map of the model as it is now, with its outputs on the example."""
-        arrays = [tensor.array for tensor in (*self.model.parameters(), *self.model.buffers())]
+        arrays = [] if self.is_single else [tensor.array for tensor in tensors_of(self.model.modules())]
         counts = [array.changes.count for array in arrays]
         known, known_counts = self._mark  # the very arrays: ids alone could have been given to new ones
         if self._map is None or counts != known_counts or not all(map(operator.is_, arrays, known)):
@@ -55,15 +60,31 @@ class Transaction:
                 raise GrowthError(
                     describe("growth", "example", "an input of the network, to see how its channels flow", None)
                 )
-            self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
+            try:
+                self._map, self._mark = channel_map(self.model, self.example), (arrays, counts)
+            except Exception as error:
+                if self._has_changed or isinstance(error, GrowthError):
+                    raise
+                reason = f"the network does not run on it: {type(error).__name__}: {error}"
+                raise GrowthError(f"growth: argument 'example': {reason}") from error
         return self._map
 
-    def run(self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool) -> None:
-        """Do an operation, run the network again, and compare: outputs that moved undo it."""
+    def run(
+        self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool, more_follows: bool = False
+    ) -> None:
+        """Do an operation, run the network again, and compare: outputs that moved undo it.
+
+        more_follows: the caller has more to do; the pass afterwards then makes the next map too.
+        """
         before = self.map.outputs
         change()
+        self._map, self._has_changed = None, True
+        assert self.example is not None
         try:
-            after = self.map.outputs
+            if more_follows or not self.is_single:
+                after = self.map.outputs
+            else:
+                after = outputs_of(self.model, self.example)
         except Exception as error:
             place = f"{operation['operation']} of {operation['where']}"
             raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
@@ -76,7 +97,6 @@ class Transaction:
                     f"{limit:.0e}: what {operation['where']} feeds is not fully understood"
                 )
             self.step.deviation = max(deviation, self.step.deviation or 0.0)
-        assert self.example is not None
         self.step.example = [(arg.shape, arg.dtype.name) if isinstance(arg, Tensor) else arg for arg in self.example]
         self.step.operations.append(operation)
 
@@ -141,7 +161,7 @@ def current(model: Module) -> Transaction | None:
 @contextlib.contextmanager
 def transaction(
     model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, example: Any = None,
-    averages: Module | Sequence[Module] = (), also: Sequence[Any] = (), seed: int | None = None, keep: bool = True,
+    averages: Module | Sequence[Module] = (), also: Any = (), seed: int | None = None, keep: bool = True,
 ) -> Iterator[Step]:  # fmt: skip
     """A with block in which the network grows: all of it happens, or nothing.
 
@@ -154,11 +174,13 @@ def transaction(
         example: an input (or a tuple of inputs) on which the network is run before and after each operation, to see
             how its channels flow and that its function has been kept; two samples are enough.
         averages: copies of the model (moving averages of its weights) that grow with it.
-        also: what else is to be put back on failure and by rollback(): anything with state_dict and load_state_dict.
+        also: what else is to be put back on failure and by rollback(), one object or several: anything with state_dict
+            and load_state_dict, such as learning-rate schedulers.
         seed: of the random choices; drawn from Genesis' generator by default.
         keep: keep the state from before for rollback(); `history(model).forget()` gives the memory back.
     Yields: the step, an entry of history(model) once the block has ended.
-    Raises: GrowthError: a transaction of this model is open already.
+    Raises: GrowthError: a transaction of this model is open already; an argument is of another kind, or the optimizer
+        of another model.
 
     Example:
         >>> from genesis import growth, optim
@@ -174,10 +196,17 @@ def transaction(
         raise GrowthError(describe("transaction", "model", "a Module", type(model).__name__))
     if current(model) is not None:
         raise GrowthError("transaction: one of this model is open already; operations inside it are part of it")
-    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    copies = [averages] if isinstance(averages, Module) else list(averages)
+    optimizers = _listed("optimizer", optimizer, lambda value: isinstance(value, Optimizer), "an Optimizer")
+    copies = _listed("averages", averages, lambda value: isinstance(value, Module), "a Module")
+    others = _listed("also", also, lambda value: hasattr(value, "load_state_dict"), "an object with load_state_dict")
+    own = {id(parameter) for parameter in model.parameters()}
+    for each in optimizers:
+        if not any(id(parameter) in own for group in each.param_groups for parameter in group["params"]):
+            raise GrowthError(
+                describe("transaction", "optimizer", "one that learns this model", "one of another model")
+            )
     past = history(model)
-    snapshot = Snapshot([model, *copies], optimizers, also)
+    snapshot = Snapshot([model, *copies], optimizers, others)
     opened = Transaction(model, optimizers, example, copies, seed)
     _active.open = {**getattr(_active, "open", {}), id(model): opened}
     try:
@@ -195,6 +224,15 @@ def transaction(
     past.steps.append(step)
 
 
+def _listed(argument: str, given: Any, fits: Callable[[Any], bool], kind: str) -> list[Any]:
+    """One value, several or None, as a list; each must fit."""
+    found = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    for value in found:
+        if not fits(value):
+            raise GrowthError(describe("transaction", argument, f"{kind}, or a list of them", type(value).__name__))
+    return found
+
+
 @contextlib.contextmanager
 def joined(model: Module, **options: Any) -> Iterator[Transaction]:
     """The open transaction of this model, or one for this operation alone."""
@@ -210,12 +248,14 @@ def joined(model: Module, **options: Any) -> Iterator[Transaction]:
     with transaction(model, options.pop("optimizer", None), **options):
         inside = current(model)
         assert inside is not None
+        inside.is_single = True
         yield inside
 
 
 def count(model: Module) -> int:
     """How many numbers a model learns."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    parameters = {id(tensor): tensor for module in model.modules() for tensor in module._parameters.values()}
+    return sum(tensor.array.numel for tensor in parameters.values() if tensor is not None)
 
 
 def relative_deviation(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

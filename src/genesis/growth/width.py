@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from genesis.errors import GrowthError, describe
-from genesis.growth.channel_map import ChannelGroup, Part
-from genesis.growth.edits import NEW, Choice, Sent, change, edit_of
+from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
+from genesis.growth.edits import Edits, Selections, change
+from genesis.growth.elements import NEW, Choice
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings
@@ -50,13 +54,13 @@ def grow_width(
         step 0: grow_width 0 to 6 (122 → 182 parameters)
     """
     op = "grow_width"
-    _check_sizes(op, channels, factor)
+    _check_sizes(op, channels, factor, (1, math.inf))
     if new not in ("copy", "zero"):
         raise GrowthError(describe(op, "new", '"copy" or "zero"', repr(new)))
     if noise < 0:
         raise GrowthError(describe(op, "noise", "a number >= 0", noise))
     with joined(model, **transaction) as opened:
-        for name, part, group in _layers(opened, op, where):
+        for name, mapped, part, group, more_follows in _layers(opened, op, where):
             units = _units(op, name, part, group, channels, factor)
             if units <= group.units:
                 raise GrowthError(describe(op, "channels", f"more than the {part.size} of {name}", units * part.width))
@@ -68,8 +72,11 @@ def grow_width(
                     f"{group.uniform[0]}"
                 )
             choice = _grown(group.units, units, new, opened.generator)
-            details = {"channels": units * part.width, "new": new, "noise": noise}
-            _resize(opened, op, name, group, choice, details, keeps_function=not noise)
+            operation = {
+                "operation": op, "where": name, "channels": units * part.width, "new": new, "noise": noise,
+            }  # fmt: skip
+            change = functools.partial(_resize, opened, mapped, group, choice, noise)
+            opened.run(operation, change, keeps_function=not noise, more_follows=more_follows)
     return opened.step
 
 
@@ -93,33 +100,42 @@ def prune_width(
         step 0: prune_width 0 to 5 (50 → 32 parameters)
     """
     op = "prune_width"
-    _check_sizes(op, channels, factor)
+    _check_sizes(op, channels, factor, (0, 1))
     if by not in ("magnitude", "norm"):
         raise GrowthError(describe(op, "by", '"magnitude" or "norm"', repr(by)))
     with joined(model, **transaction) as opened:
-        for name, part, group in _layers(opened, op, where):
+        for name, mapped, part, group, more_follows in _layers(opened, op, where):
             units = _units(op, name, part, group, channels, factor)
             if not 1 <= units < group.units:
                 limits = f"from {part.width} to {part.size - part.width}, as {name} has {part.size}"
                 raise GrowthError(describe(op, "channels", limits, units * part.width))
             if group.fixed:
                 raise GrowthError(f"{op}: channels of {name} cannot go: {'; '.join(group.fixed)}")
-            scores = _scores(opened, op, name, group, by)
+            scores = _scores(opened, mapped, op, name, group, by)
             kept = sorted(np.argsort(-scores, kind="stable")[:units].tolist())
-            details = {"channels": units * part.width, "by": by}
-            _resize(opened, op, name, group, Choice(kept, [1.0] * units), details, keeps_function=False)
+            operation = {"operation": op, "where": name, "channels": units * part.width, "by": by}
+            change = functools.partial(_resize, opened, mapped, group, Choice(kept, [1.0] * units))
+            opened.run(operation, change, keeps_function=False, more_follows=more_follows)
     return opened.step
 
 
-def _check_sizes(op: str, channels: int | None, factor: float | None) -> None:
+def _check_sizes(op: str, channels: int | None, factor: float | None, limits: tuple[float, float]) -> None:
+    """One of the two is given; factor lies between the limits."""
     if (channels is None) == (factor is None):
-        raise GrowthError(describe(op, "channels", "a number, or factor instead", "both" if channels else "neither"))
+        given = "neither" if channels is None else "both"
+        raise GrowthError(describe(op, "channels", "a number, or factor instead", given))
+    if channels is not None and (isinstance(channels, bool) or not hasattr(channels, "__index__")):
+        raise GrowthError(describe(op, "channels", "an int", repr(channels)))
+    if factor is not None and not (isinstance(factor, int | float) and limits[0] < factor < limits[1]):
+        wanted = f"a number above {limits[0]:g}" + ("" if math.isinf(limits[1]) else f" and below {limits[1]:g}")
+        raise GrowthError(describe(op, "factor", wanted, repr(factor)))
 
 
 def _layers(
     opened: Transaction, op: str, where: Where | Sequence[Where] | None
-) -> Iterator[tuple[str, Part, ChannelGroup]]:
-    """The layers that are meant, with their channels as the map shows them then; of one group, only the first."""
+) -> Iterator[tuple[str, ChannelMap, Part, ChannelGroup, bool]]:
+    """The layers that are meant, of one group only the first: each with its channels as the map shows them then, and
+    whether others may follow."""
     if where is None:
         names = [
             next(site.names[0].rpartition(".")[0] for site in makers)
@@ -127,10 +143,13 @@ def _layers(
             if (makers := [s for s in opened.map.sites_of(group.index) if s.fresh == "normal" and not s.splits])
         ]
     else:
-        listed = [where] if isinstance(where, str | Module) else where
+        several = not isinstance(where, str | Module) and isinstance(where, Iterable)
+        listed: list[Any] = list(where) if several else [where]
+        if not listed:
+            raise GrowthError(describe(op, "where", "at least one layer, or None for all", "none"))
         names = [name_of(op, opened.model, place) for place in listed]
     done: set[tuple[Any, ...]] = set()
-    for name in names:
+    for number, name in enumerate(names, 1):
         mapped = opened.map
         part, group = mapped.made_by(name)
         sites = mapped.sites_of(group.index)
@@ -139,7 +158,7 @@ def _layers(
         first = (sites[0].names, sites[0].dim)  # the numbers of groups may change from step to step
         if first not in done:
             done.add(first)
-            yield name, part, group
+            yield name, mapped, part, group, number < len(names)
 
 
 def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | None, factor: float | None) -> int:
@@ -147,6 +166,7 @@ def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | 
     if factor is not None:
         return max(round(group.units * factor), group.units + 1) if factor > 1 else round(group.units * factor)
     assert channels is not None
+    channels = operator.index(channels)
     if channels % part.width:
         expected = f"a multiple of {part.width}: the channels of {name} come in blocks of that size"
         raise GrowthError(describe(op, "channels", expected, channels))
@@ -168,31 +188,32 @@ def _grown(before: int, after: int, new: str, generator: np.random.Generator) ->
 
 
 def _resize(
-    opened: Transaction, op: str, name: str, group: ChannelGroup, choice: Choice, details: dict[str, Any],
-    keeps_function: bool,
+    opened: Transaction, mapped: ChannelMap, group: ChannelGroup, choice: Choice, noise: float = 0.0
 ) -> None:  # fmt: skip
     """Change every tensor that shows the group, and the settings of their layers."""
-    mapped = opened.map
+    edits = Edits(group.index, choice)
+    sites = mapped.sites_of(group.index)
+    while sites:  # once, unless a tensor shows the group twice: its second dimension follows when the first is done
+        first = list({site.names: site for site in reversed(sites)}.values())[::-1]
+        selections = Selections()
+        for site in first:
+            tensors = opened.twins(site.names[0])
+            change(tensors, edits.of(site), opened.optimizers, noise, opened.generator, selections)
+        selections.make()
+        sites = [site for site in sites if not any(site is done for done in first)]
+    for model in (opened.model, *opened.averages):
+        adjust_settings(model, mapped, group.index, len(choice.sources))
 
-    def change_all() -> None:
-        send = Sent()
-        for site in mapped.sites_of(group.index):
-            edit = edit_of(site, group.index, choice)
-            amount = details.get("noise", 0.0)
-            change(opened.twins(site.names[0]), edit, opened.optimizers, amount, opened.generator, send)
-        for model in (opened.model, *opened.averages):
-            adjust_settings(model, mapped, group.index, len(choice.sources))
 
-    opened.run({"operation": op, "where": name, **details}, change_all, keeps_function)
-
-
-def _scores(opened: Transaction, op: str, name: str, group: ChannelGroup, by: str) -> np.ndarray:
+def _scores(
+    opened: Transaction, mapped: ChannelMap, op: str, name: str, group: ChannelGroup, by: str
+) -> np.ndarray:  # fmt: skip
     """How much each unit of a group matters."""
     learned = {name for name, _ in opened.model.named_parameters(remove_duplicate=False)}
     wanted = "normal" if by == "magnitude" else "mean"
     total = np.zeros(group.units)
     found = False
-    for site in opened.map.sites_of(group.index):
+    for site in mapped.sites_of(group.index):
         if site.splits or site.fresh != wanted or site.names[0] not in learned:
             continue
         found = True

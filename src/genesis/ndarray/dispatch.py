@@ -18,9 +18,9 @@ class Array:
     __slots__ = ("_dtype", "_strides", "changes", "device", "handle", "shape")
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
-        self.handle = handle
-        self.shape: Shape = tuple(handle.shape)
-        self.device = device
+        shape = handle.shape
+        self.handle, self.device = handle, device
+        self.shape: Shape = shape if type(shape) is tuple else tuple(shape)
         self.changes = Changes() if changes is None else changes
         self._dtype: DType | None = None  # asked of the backend once
         self._strides: Shape | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from genesis import dtypes
+from genesis import backends, dtypes
 from genesis.dtypes import DType
 from genesis.ndarray.dispatch import Array, backend_of, call, call_raw, handles
 from genesis.shapes import Shape
@@ -30,7 +30,14 @@ def result_type(*values: Any) -> DType:
 
 def binary(op: str, x: Any, y: Any, floating: bool = False) -> Any:
     """backend.op(x, y) in the promoted dtype; floating: integers compute as the default float."""
-    alike = x.handle.dtype is y.handle.dtype if type(x) is type(y) else _is_plain(x, y)  # mostly: nothing to promote
+    if type(x) is type(y):
+        alike = x.handle.dtype is y.handle.dtype
+        if alike and not floating and x.device is y.device:  # what call() would do: this is on the way of most ops
+            device = x.device
+            backend = backends.active.get(device.type) or backend_of(device)
+            return type(x)(getattr(backend, op)(x.handle, y.handle), device)
+    else:
+        alike = _is_plain(x, y)
     if not alike or (floating and not x.dtype.is_floating_point):
         dtype = result_type(x, y)
         if floating and not dtype.is_floating_point:
@@ -348,6 +355,16 @@ class MathOps(Array):
 
     def index_select(self, dim: int, index: Any) -> Any:
         return call("index_select", self, dim, index)
+
+    @staticmethod
+    def index_select_each(arrays: Sequence[Any], dims: Sequence[int], index: Any, factors: Sequence[Any]) -> list[Any]:
+        """index_select of each array of one float dtype, times its factors (or None) along the dimension; at the cost
+        of one. The indices are not checked."""
+        device, given = index.device, [None if factor is None else factor.handle for factor in factors]
+        made = backend_of(device).index_select_each(
+            handles("index_select_each", [index, *arrays])[1:], dims, index.handle, given
+        )
+        return [type(index)(handle, device) for handle in made]
 
     def index_add(self, dim: int, index: Any, source: Any) -> Any:
         return call("index_add", self, dim, index, source)

@@ -153,6 +153,17 @@ class NDArray(MathOps, NeuralOps):
         """A copy that keeps the memory order of a dense array."""
         return call("copy", self, self._dense_strides())
 
+    @staticmethod
+    def copies(arrays: Sequence[NDArray]) -> list[NDArray]:
+        """A clone() of each, at the cost of a single one on each device; the copies may share an allocation."""
+        made: dict[int, NDArray] = {}
+        for device in {array.device for array in arrays}:
+            here = [i for i, array in enumerate(arrays) if array.device is device]
+            strides = [arrays[i]._dense_strides() for i in here]
+            handles = backend_of(device).copies([arrays[i].handle for i in here], strides)
+            made.update((i, NDArray(handle, device)) for i, handle in zip(here, handles, strict=True))
+        return [made[i] for i in range(len(arrays))]
+
     def contiguous(self, channels_last: bool = False) -> NDArray:
         """This array if its memory is in that order already, else a copy that is."""
         strides = _ordered_strides(self.shape, channels_last)
@@ -178,12 +189,11 @@ class NDArray(MathOps, NeuralOps):
 
     def _dense_strides(self) -> Shape:
         """This array's own strides if they are dense, else row-major ones in the order of its dimensions in memory."""
-        return shapes.strides_in_order(self.shape, self._memory_order())
+        return _dense_strides(self.shape, self.strides)
 
     def _memory_order(self) -> list[int]:
         """The dimensions, that with the largest steps in memory first."""
-        strides = self.strides
-        return sorted(range(self.ndim), key=lambda dim: -strides[dim])
+        return _memory_order(self.strides)
 
     # --- views ------------------------------------------------------------------------------------------------------
 
@@ -269,3 +279,12 @@ class NDArray(MathOps, NeuralOps):
 @functools.lru_cache(maxsize=4096)
 def _ordered_strides(shape: Shape, channels_last: bool) -> Shape:
     return shapes.channels_last_strides(shape) if channels_last else shapes.contiguous_strides(shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _dense_strides(shape: Shape, strides: Shape) -> Shape:
+    return shapes.strides_in_order(shape, _memory_order(strides))
+
+
+def _memory_order(strides: Shape) -> list[int]:
+    return sorted(range(len(strides)), key=lambda dim: -strides[dim])

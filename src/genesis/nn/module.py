@@ -241,14 +241,16 @@ class Module:
     ) -> Iterator[tuple[str, Module]]:
         """The module itself and all below it, parents first."""
         memo = set() if memo is None else memo
-        if self in memo:
-            return
-        if remove_duplicate:
-            memo.add(self)
-        yield prefix, self
-        for name, module in self._modules.items():
-            if module is not None:
-                yield from module.named_modules(memo, _join(prefix, name), remove_duplicate)
+        waiting = [(prefix, self)]  # a stack, as each level of a recursion would hand on all that lies below it
+        while waiting:
+            path, module = waiting.pop()
+            if module in memo:
+                continue
+            if remove_duplicate:
+                memo.add(module)
+            yield path, module
+            below = [(_join(path, name), part) for name, part in module._modules.items() if part is not None]
+            waiting += reversed(below)
 
     def get_submodule(self, target: str) -> Module:
         """The module of this dotted name; "" is the module itself."""
@@ -288,8 +290,9 @@ class Module:
         if not isinstance(mode, bool):
             raise DTypeError(describe("train", "mode", "a bool", type(mode).__name__))
         self.training = mode
-        for module in self.children():
-            module.train(mode)
+        for module in self._modules.values():
+            if module is not None:
+                module.train(mode)
         return self
 
     def eval(self) -> Self:

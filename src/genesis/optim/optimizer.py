@@ -146,7 +146,7 @@ class Optimizer:
             if param.grad is None:
                 continue
             array, grad = param.array, self._checked_grad(param)
-            state = self.state.get(param, {})
+            state = self._checked_state(param)
             missing = self._missing_state(group, array, state)
             state = state | missing if missing else state
             key = (array.dtype, array.device, bool(missing), self._history(state))
@@ -172,6 +172,15 @@ class Optimizer:
         if not _is_dense(array.shape, strides):
             raise ShapeError(describe(f"{self._name}.step", "params", "dense memory", f"a view with strides {strides}"))
         return in_order_of(grad, array)
+
+    def _checked_state(self, param: Tensor) -> State:
+        """What is kept for the parameter, in its shape: kernels count on it."""
+        state, shape = self.state.get(param, {}), param.array.shape
+        for name, entry in state.items():
+            if isinstance(entry, Tensor) and entry.array.shape != shape:
+                expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
+                raise ShapeError(describe(f"{self._name}.step", name, expected, entry.array.shape))
+        return state
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 

@@ -40,16 +40,24 @@ def call(op: str, first: torch.Tensor, *args: Any) -> Any:
 
 def _lender(where: torch.device) -> Callable[[int, Layout | None], tuple[int, torch.Tensor]]:
     """PyTorch's allocator on a device. What is to be an array is made as the tensor that the caller will get."""
+    empty = _empty_strided(where)
 
     def allocate(num_bytes: int, layout: Layout | None) -> tuple[int, torch.Tensor]:
         if layout is None:
-            block = torch.empty(num_bytes, dtype=torch.uint8, device=where)
+            block = empty((num_bytes,), (1,), torch.uint8)
         else:
-            dtype = _TORCH_TYPES[layout.dtype]
-            block = torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=where)
+            block = empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
         return block.data_ptr(), block
 
     return _lenders.setdefault(where, allocate)
+
+
+def _empty_strided(where: torch.device) -> Callable[..., torch.Tensor]:
+    """empty(shape, strides, dtype) on a device: where there is only one, by the short way of PyTorch's own compiler."""
+    short: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    if where.type == "cuda" and torch.cuda.device_count() == 1 and hasattr(short, "_empty_strided_cuda"):
+        return short._empty_strided_cuda  # on the current device
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=where)
 
 
 def _to_handle(tensor: torch.Tensor, device: int, stream: int, watched: bool) -> DeviceArray:
@@ -62,7 +70,8 @@ def _to_handle(tensor: torch.Tensor, device: int, stream: int, watched: bool) ->
     num_bytes = 0  # unless somebody looks: to the end of PyTorch's block, whatever the strides
     if watched:
         num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    return layout.on(Storage(pointer, num_bytes, device, stream, tensor))
+    storage = Storage(pointer, num_bytes, device, stream, tensor)
+    return DeviceArray(storage, layout.shape, layout.strides, 0, layout.dtype, layout)
 
 
 def _to_tensor(handle: Any) -> Any:

@@ -87,12 +87,13 @@ def conv_bn_relu(
     """
     compiling = torch.compiler.is_compiling()
     weight, bias = _parameters(conv)
-    dtype = _compute_dtype(weight, input)
+    device = input.device
+    dtype = _compute_dtype(weight.dtype, input.dtype, device.type)
     plan = (_plan.__wrapped__ if compiling else _plan)(
         input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
         conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
     )  # fmt: skip
-    if dtype is None or plan is None or not _on_one_device(weight, input, residual):
+    if dtype is None or plan is None or not _on_device(device, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation)
     geometry = plan.geometry
     input, residual = _cast(input, dtype), _cast(residual, dtype)
@@ -102,13 +103,13 @@ def conv_bn_relu(
         if operands[4] is not None:
             packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
             return call("conv_prepacked", input, packed, residual, activation)
-    mean, var, training, momentum = _begin_batch(norm)
+    mean, var, training, momentum, count = _begin_batch(norm, compiling)
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
     return ops.conv_bn_relu(
         input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation,
+        norm.eps, *geometry, activation, count,
     )  # fmt: skip
 
 
@@ -122,13 +123,13 @@ def forget(module: nn.Module) -> None:
 _Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
 
 
-def _compute_dtype(weight: Tensor, input: Tensor) -> torch.dtype | None:
-    """The dtype of the convolution; None if PyTorch would refuse its operands."""
-    dtype, kind = input.dtype, input.device.type
-    if torch.is_autocast_enabled(kind):
-        floating = dtype is not torch.float64 and weight.dtype is not torch.float64
-        return torch.get_autocast_dtype(kind) if floating else None
-    return dtype if dtype is weight.dtype else None
+def _compute_dtype(weight: torch.dtype, input: torch.dtype, device_type: str) -> torch.dtype | None:
+    """The dtype of the convolution; None if PyTorch would refuse its operands, or they are no floating numbers."""
+    if torch.is_autocast_enabled(device_type):
+        if torch.float64 in (weight, input) or not input.is_floating_point:
+            return None
+        return torch.get_autocast_dtype(device_type)
+    return input if input is weight and input.is_floating_point else None
 
 
 def _parameters(layer: Any) -> tuple[Any, Any]:
@@ -138,6 +139,15 @@ def _parameters(layer: Any) -> tuple[Any, Any]:
         return plain["weight"], plain["bias"]
     except KeyError:  # a parametrization has taken one's place
         return layer.weight, layer.bias
+
+
+def _buffers(norm: Any) -> tuple[Any, Any, Any]:
+    """norm.running_mean, norm.running_var and norm.num_batches_tracked, in the same way."""
+    try:
+        plain = norm._buffers
+        return plain["running_mean"], plain["running_var"], plain["num_batches_tracked"]
+    except KeyError:
+        return norm.running_mean, norm.running_var, norm.num_batches_tracked
 
 
 def _cast(x: Any, dtype: torch.dtype) -> Any:
@@ -175,10 +185,10 @@ def _plan(
     return _Plan(geometry, shape[0] * height * width)
 
 
-def _on_one_device(weight: Tensor, input: Tensor, residual: Tensor | None) -> bool:
-    device = input.device
+def _on_device(device: torch.device, weight: Tensor, residual: Tensor | None) -> bool:
+    """Are all operands on this device, and is it one that the op can take?"""
     same = weight.device == device and (residual is None or residual.device == device)
-    return same and device.type in ("cpu", "cuda") and input.dtype.is_floating_point
+    return same and device.type in ("cpu", "cuda")
 
 
 def _one_by_one(
@@ -189,18 +199,23 @@ def _one_by_one(
     return y if activation is None else y.relu()
 
 
-def _begin_batch(norm: nn.BatchNorm2d) -> tuple[Tensor | None, Tensor | None, bool, float]:
-    """Count this batch; running mean and variance, training, momentum, as BatchNorm2d.forward has them."""
+def _begin_batch(
+    norm: nn.BatchNorm2d, compiling: bool
+) -> tuple[Tensor | None, Tensor | None, bool, float, Tensor | None]:
+    """Running mean and variance, training, momentum, as BatchNorm2d.forward has them; and what counts batches, if the
+    op is to count this one."""
     training, momentum = norm.training, norm.momentum
-    count = norm.num_batches_tracked if training and norm.track_running_stats else None
-    if count is not None:
+    mean, var, count = _buffers(norm)
+    if not (training and norm.track_running_stats):
+        count = None
+    if count is not None and (compiling or momentum is None):
         count.add_(1)
     if momentum is None:  # the average over all batches
         momentum = 0.0 if count is None else 1.0 / float(count)
+        count = None
     if training and not norm.track_running_stats:
-        return None, None, True, momentum
-    mean = norm.running_mean
-    return mean, norm.running_var, training or mean is None, momentum
+        return None, None, True, momentum, None
+    return mean, var, training or mean is None, momentum, None if compiling else count
 
 
 def _needs_gradients(*tensors: Tensor | None) -> bool:

@@ -21,15 +21,19 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
     eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+    count: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """activation(batch_norm(conv2d(input, weight, bias)) + residual) with gradients; arguments have been checked."""
+    """activation(batch_norm(conv2d(input, weight, bias)) + residual) with gradients; arguments have been checked.
+
+    count: of batches; in training it grows by 1, not under a compiler.
+    """
     args = (
         input, weight, bias, gamma, beta, running_mean, running_var, residual, training, momentum, eps,
         stride, padding, dilation, groups, activation,
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return torch.ops.genesis.conv_bn_relu(*args)[0]
-    return _ConvBNReLU.apply(*args[:_NUM_TENSORS], args[_NUM_TENSORS:])
+    return _ConvBNReLU.apply(*args[:_NUM_TENSORS], args[_NUM_TENSORS:], count)
 
 
 class _ConvBNReLU(torch.autograd.Function):
@@ -37,11 +41,11 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, options = args
-        y, *saved = call("conv_bn_relu", *tensors, *options)
-        running = tensors[5:7]
-        if options[0] and running[0] is not None:
-            torch.autograd.graph.increment_version(running)
+        *tensors, options, count = args
+        y, *saved = call("conv_bn_relu", *tensors, *options, count)
+        changed = [x for x in (*tensors[5:7], count) if x is not None]
+        if options[0] and changed:
+            torch.autograd.graph.increment_version(changed)
         _begin(ctx, tensors, options, saved)
         return y
 
@@ -53,7 +57,7 @@ class _ConvBNReLU(torch.autograd.Function):
             if grad is None
             else call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs)
         )
-        return (*_by_tensor(grads), None)
+        return (*_by_tensor(grads), None, None)
 
 
 class _TracedConvBNReLU(torch.autograd.Function):

@@ -108,16 +108,17 @@ def test_statistics_of_a_large_mean(cuda: Backend, put: Put, get: Get) -> None:
     torch.testing.assert_close(get(inverse_std).double(), expected, rtol=1e-5, atol=0)
 
 
-def test_calls_of_one_layout_have_each_their_momentum(cuda: Backend, put: Put, get: Get) -> None:
+def test_calls_of_one_layout_have_each_their_momentum_and_are_counted(cuda: Backend, put: Put, get: Get) -> None:
     given = operands(torch.float32)
     expected = [torch.zeros(7, dtype=torch.float64), torch.ones(7, dtype=torch.float64)]
-    running = [put(statistic.float()) for statistic in expected]
+    running, count = [put(statistic.float()) for statistic in expected], put(torch.tensor(5))
     x = F.conv2d(given["input"].double(), given["weight"].double(), None, *GEOMETRY)
     for momentum in (0.1, 0.5, 1):
         cuda.conv_bn_relu(
             put(given["input"]), put(given["weight"]), None, None, None, *running, None, True, momentum, EPS, *GEOMETRY,
-            "relu",
+            "relu", count,
         )  # fmt: skip
         F.batch_norm(x, *expected, training=True, momentum=momentum)
         for statistic, truth in zip(running, expected, strict=True):
             close(get(statistic), truth, torch.float32)
+    assert get(count) == 8

@@ -15,10 +15,26 @@ pytest.importorskip("cuda.bindings.driver")
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver import KernelError, launching, tensor_maps
 from genesis.backends.cuda.driver.cuda_driver import CudaDriver, CudaKernel, _check, _Streams
 from genesis.errors import DeviceError
 from genesis.settings import override
+
+
+class Call:
+    """What the driver reads when it is called, by NVIDIA's own declarations."""
+
+    def __init__(self, configuration: Any, function: Any, table: Any) -> None:
+        config = cu.CUlaunchConfig(configuration.value)
+        self.grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        self.block = config.blockDimX, config.blockDimY, config.blockDimZ
+        self.shared, self.stream, self.function = config.sharedMemBytes, int(config.hStream), function.value
+        self.table = table.value
+        (first,) = struct.unpack_from("<Q", ctypes.string_at(configuration.value, 56), 40)
+        found = [cu.CUlaunchAttribute(first + 72 * i) for i in range(config.numAttrs)]
+        self.attributes = [
+            (each.id, (each.value.clusterDim.x, each.value.clusterDim.y, each.value.clusterDim.z)) for each in found
+        ]
 
 
 class Recorder:
@@ -29,19 +45,22 @@ class Recorder:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._streams = _Streams()
         self.launched: list[str] = []
-        self.calls: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(cu, "cuLaunchKernel", self._record)
-        monkeypatch.setattr(cu, "cuLaunchKernelEx", self._record_extended)
+        self.calls: list[Call] = []
+        self.activated: list[tuple[int, bool]] = []
+        self.count = 1
+        self.statuses: list[int] = []  # of the next calls; then success
+        monkeypatch.setattr(launching, "driver_call", lambda: self._record)
 
-    def _record(self, function: Any, *call: Any) -> tuple[Any, ...]:
-        self.calls.append(call)
-        return (cu.CUresult.CUDA_SUCCESS,)
+    def _record(self, configuration: Any, function: Any, table: Any, extra: None) -> int:
+        self.calls.append(Call(configuration, function, table))
+        return self.statuses.pop(0) if self.statuses else 0
 
-    def _record_extended(self, config: Any, function: Any, address: int, extra: int) -> tuple[Any, ...]:
-        self.calls.append((config, address))
-        return (cu.CUresult.CUDA_SUCCESS,)
+    def device_count(self) -> int:
+        return self.count
 
-    def activate(self, device: int) -> None: ...
+    def activate(self, device: int, anew: bool = False) -> None:
+        self.activated.append((device, anew))
+
     def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
         return _check(result, doing)
 
@@ -68,9 +87,9 @@ def test_arguments_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     types = ["*fp32", "constexpr", "i32", ("i32", "constexpr", "i64"), "fp32", "fp64", "constexpr"]
     kernel = CudaKernel(recorder, 0, "_some_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
     kernel.launch((5, 6, 7), 9, [0x7F0000001000, None, -3, 4, 1, 2**40, 0.5, 0.1, 1])
-    x, y, z, threads, _, _, shared, stream, address, _ = recorder.calls[0]
-    assert (x, y, z, threads, shared, int(stream)) == (5, 6, 7, 128, 128, 9)
-    assert arguments(address, "QiiqfdQQ") == [0x7F0000001000, -3, 4, 2**40, 0.5, 0.1, 0, 0]
+    call = recorder.calls[0]
+    assert (call.grid, call.block, call.shared, call.stream) == ((5, 6, 7), (128, 1, 1), 128, 9)
+    assert arguments(call.table, "QiiqfdQQ") == [0x7F0000001000, -3, 4, 2**40, 0.5, 0.1, 0, 0]
     assert recorder.launched == ["_some_kernel"]
 
 
@@ -83,14 +102,14 @@ def test_a_single_argument_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     ]:
         kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
         kernel.launch((1, 1, 1), 0, values)
-        assert arguments(recorder.calls[-1][8], "Q" * len(expected)) == expected
+        assert arguments(recorder.calls[-1].table, "Q" * len(expected)) == expected
 
 
 def test_float_beyond_float32_becomes_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i64", "fp32"], metadata())  # type: ignore[arg-type]
     kernel.launch((1, 1, 1), 0, [2**60, -1e300])
-    assert arguments(recorder.calls[0][8], "qf") == [2**60, -math.inf]
+    assert arguments(recorder.calls[0].table, "qf") == [2**60, -math.inf]
 
 
 def test_argument_memory_is_reused_after_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +117,7 @@ def test_argument_memory_is_reused_after_the_launch(monkeypatch: pytest.MonkeyPa
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], metadata())  # type: ignore[arg-type]
     for value in range(3):
         kernel.launch((1, 1, 1), 0, [value])
-    assert len({call[8] for call in recorder.calls}) == 1
+    assert len({call.table for call in recorder.calls}) == 1
 
 
 def test_prepared_launch_packs_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +127,10 @@ def test_prepared_launch_packs_what_changes(monkeypatch: pytest.MonkeyPatch) -> 
     run = kernel.prepare((5, 1, 1), 2, (None, -3, 2**40, 1))
     for stream, pointer, factor in [(0, 64, 0.5), (9, 128, 1e300)]:
         run(stream, pointer, factor)
-        x, y, z, threads, _, _, shared, used, address, _ = recorder.calls[-1]
-        assert (x, y, z, threads, shared, int(used)) == (5, 1, 1, 128, 128, stream)
-        assert arguments(address, "QfiqQQ") == [pointer, 0.5 if stream == 0 else math.inf, -3, 2**40, 0, 0]
-    assert len({call[8] for call in recorder.calls}) == 1
+        call = recorder.calls[-1]
+        assert (call.grid, call.block, call.shared, call.stream) == ((5, 1, 1), (128, 1, 1), 128, stream)
+        assert arguments(call.table, "QfiqQQ") == [pointer, 0.5 if stream == 0 else math.inf, -3, 2**40, 0, 0]
+    assert len({call.table for call in recorder.calls}) == 1
     assert recorder.launched == ["_kernel", "_kernel"]
 
 
@@ -121,18 +140,19 @@ def test_prepared_launch_skips_constants_among_what_changes(monkeypatch: pytest.
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
     run = kernel.prepare((1, 1, 1), 4, (7,))
     run(0, 64, 0, 128, 0.5)
-    assert arguments(recorder.calls[-1][8], "QQfiQQ") == [64, 128, 0.5, 7, 0, 0]
+    assert arguments(recorder.calls[-1].table, "QQfiQQ") == [64, 128, 0.5, 7, 0, 0]
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types[:2], metadata())  # type: ignore[arg-type]
     run = kernel.prepare((1, 1, 1), 2, ())
     run(0, 192, 0)
-    assert arguments(recorder.calls[-1][8], "QQQ") == [192, 0, 0]
+    assert arguments(recorder.calls[-1].table, "QQQ") == [192, 0, 0]
 
 
 def test_prepared_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32", "i32"], metadata(launch_pdl=True))  # type: ignore[arg-type]
-    kernel.prepare((3, 1, 1), 1, (7,))(0, 42)
-    assert arguments(recorder.calls[0][1], "ii") == [42, 7]
+    run = kernel.prepare((3, 1, 1), 1, (7,))
+    run(0, 42)
+    assert arguments(recorder.calls[0].table, "ii") == [42, 7]
 
 
 def test_launches_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +169,67 @@ def test_launches_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     ] * 2
 
 
+def test_a_thread_without_context_is_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], metadata())  # type: ignore[arg-type]
+    kernel.launch((1, 1, 1), 0, [1])
+    assert recorder.activated == []
+    recorder.statuses = [int(cu.CUresult.CUDA_ERROR_INVALID_CONTEXT)]
+    kernel.launch((1, 1, 1), 0, [2])
+    assert recorder.activated == [(0, True)]
+    assert [arguments(call.table, "i") for call in recorder.calls[1:]] == [[2], [2]]
+
+
+def test_with_several_devices_each_launch_makes_its_own_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    recorder.count = 2
+    kernel = CudaKernel(recorder, 1, "_kernel", cu.CUfunction(0), ["i32"], metadata())  # type: ignore[arg-type]
+    kernel.launch((1, 1, 1), 0, [1])
+    kernel.prepare((1, 1, 1), 1, ())(0, 1)
+    assert recorder.activated == [(1, False)] * 2
+
+
+def test_refused_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    recorder.statuses = [1]
+    monkeypatch.setattr(cu, "cuGetErrorString", lambda error: (cu.CUresult.CUDA_SUCCESS, b"invalid argument"))
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], metadata())  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="launch _kernel: CUDA_ERROR_INVALID_VALUE: invalid argument"):
+        kernel.launch((1, 1, 1), 0, [1])
+    assert recorder.launched == []
+
+
+def test_scratch_memory_is_taken_for_each_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    released: list[tuple[int, int, int]] = []
+    recorder.allocate = lambda device, num_bytes, stream: 1000 + num_bytes  # type: ignore[attr-defined]
+    recorder.release = lambda *released_: released.append(released_)  # type: ignore[attr-defined]
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], metadata(global_scratch_size=128))  # type: ignore[arg-type]
+    kernel.launch((2, 1, 1), 9, [42])
+    assert arguments(recorder.calls[0].table, "iQQ") == [42, 1256, 0]
+    assert released == [(0, 1256, 9)]
+
+
+def test_tensor_maps_lie_where_the_copy_engine_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch)
+    recorder.load_binary = lambda name, cubin, shared, device: (None, 7)  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "get", lambda: recorder)
+    encoded: list[int] = []
+    box = SimpleNamespace(encode=lambda address: encoded.append(address) or bytes([address]) * 128)
+    run = tensor_maps.MapKernel(0, "_kernel", b"", 4096).prepare(3, 384, [box, box], 1, b"structure...")  # type: ignore[list-item]
+    for stream in (9, 0, 9):
+        run(stream, 1, 2, 64)
+        call = recorder.calls[-1]
+        assert (call.grid, call.block, call.shared, call.stream) == ((3, 1, 1), (384, 1, 1), 4096, stream)
+        first, second, address, structure = (ctypes.c_uint64 * 4).from_address(call.table)
+        assert first % 64 == second % 64 == 0
+        assert ctypes.string_at(first, 128) + ctypes.string_at(second, 128) == bytes([1]) * 128 + bytes([2]) * 128
+        assert ctypes.string_at(address, 8) == (64).to_bytes(8, "little")
+        assert ctypes.string_at(structure, 12) == b"structure..."
+    assert encoded == [1, 2, 1, 2]  # once for each stream
+    assert recorder.launched == ["_kernel"] * 3
+
+
 def test_events_outlive_the_driver_quietly() -> None:
     ended = CudaDriver.__new__(CudaDriver)
     ended._end()
@@ -159,14 +240,15 @@ def test_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
     asked = metadata(num_ctas=2, launch_pdl=True, launch_cooperative_grid=True)
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32"], asked)  # type: ignore[arg-type]
-    kernel.launch((3, 4, 5), 0, [42])
-    config, address = recorder.calls[0]
-    assert (config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX) == (6, 4, 5, 128)
-    assert (config.sharedMemBytes, config.numAttrs) == (128, 3)
-    names = [attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for attribute in config.attrs]
-    assert names == ["PROGRAMMATIC_STREAM_SERIALIZATION", "COOPERATIVE", "CLUSTER_DIMENSION"]
-    assert (config.attrs[2].value.clusterDim.x, config.attrs[2].value.clusterDim.y) == (2, 1)
-    assert arguments(address, "i") == [42]
+    kernel.launch((3, 4, 5), 9, [42])
+    call = recorder.calls[0]
+    assert (call.grid, call.block, call.shared, call.stream) == ((6, 4, 5), (128, 1, 1), 128, 9)
+    assert call.attributes == [
+        (cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, (1, 0, 0)),
+        (cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, (1, 0, 0)),
+        (cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, (2, 1, 1)),
+    ]
+    assert arguments(call.table, "i") == [42]
 
 
 def test_errors_name_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,28 @@ def test_index_select_of_one_and_of_many(beside: Beside) -> None:
     beside("index_select", sample(40, 1500), 0, torch.arange(39, -1, -1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_index_select_each(beside: Beside, dtype: torch.dtype) -> None:
+    """Of every order of memory, crooked and empty ones, along each dimension; with factors and without."""
+    index = torch.tensor([2, 0, 1, 1, 2, 0, 0])
+    x = sample(3, 4, 5, dtype=dtype)
+    pixels = sample(2, 3, 4, 5, dtype=dtype).to(memory_format=torch.channels_last)
+    arrays = [x, x[:, :3], x.permute(1, 0, 2), pixels, sample(3, dtype=dtype), sample(3, 0, dtype=dtype)]
+    arrays += [sample(900, 3, dtype=dtype), x[:, 1:2].permute(1, 2, 0), sample(3, 1, 1, dtype=dtype)]
+    dims = [0, 1, 1, 1, 0, 0, 1, 2, 0]
+    factors = [None if i % 3 == 0 else sample(7, dtype=dtype) for i in range(len(arrays))]
+    beside("index_select_each", arrays, dims, index, factors)
+    beside("index_select_each", arrays, dims, torch.stack([index, index], 1)[:, 0], [None] * len(arrays))
+    beside("index_select_each", arrays[:1], dims[:1], index[:0], [None])
+    beside("index_select_each", [], [], index, [])
+
+
+def test_index_select_each_keeps_the_order_of_memory(cuda: Backend, put: Any) -> None:
+    x = sample(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    (result,) = cuda.index_select_each([put(x)], [0], put(torch.tensor([1, 0, 1])), [None])
+    assert result.strides == (60, 1, 15, 3)
+
+
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
 @pytest.mark.parametrize("dim", [0, 2])
 def test_index_add(beside: Beside, dtype: torch.dtype, dim: int) -> None:

@@ -19,7 +19,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, streams
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.triton_driver import compile_kernel
-from genesis.backends.cuda.launch import TRITON_NAMES, Specimen, launch
+from genesis.backends.cuda.launch import TRITON_NAMES, Specimen, launch, prepare
 
 
 @triton.jit
@@ -169,6 +169,31 @@ def test_threads_do_not_mix_arguments(gpu: Backend) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_a_thread_can_begin_with_a_launch(gpu: Backend, own_stream: bool) -> None:
+    """It has no context yet: whoever allocates first has been given one."""
+    out, x = gpu.full((16,), 0.0, dtypes.float32), gpu.full((16,), 3.0, dtypes.float32)
+    run = prepare(_shift_kernel, (1,), [out, x], 16, BLOCK=16)
+    stream = streams.Stream() if own_stream else streams.default()
+    faults: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with streams.use(stream):
+                run(out, x)
+            stream.synchronize()
+        except BaseException as fault:
+            faults.append(fault)
+
+    gpu.synchronize(0)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert faults == []
+    assert (gpu.to_cpu(out) == 3).all()
 
 
 @pytest.mark.gpu

@@ -15,11 +15,11 @@ from cuda.bindings import driver as cu
 
 import genesis
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver import KernelError, launching
 from genesis.backends.cuda.driver.cuda_driver import _check
 from genesis.errors import DeviceError, DTypeError, ShapeError
 from genesis.settings import override
-from tests.backends.cuda.test_cuda_driver import arguments
+from tests.backends.cuda.test_cuda_driver import Call, arguments
 
 SOURCE = """
 extern "C" __global__ void mixed(const float* x, float* out, int n, double factor, bool flag, uint8_t small,
@@ -42,23 +42,29 @@ class Gpu:
         self.shown: list[str] = []
         self.shared_limits: list[int] = []
         self.max_threads = 1024
+        self.functions: list[str] = []
+        self.status = 0  # of launches
         done = cu.CUresult.CUDA_SUCCESS
         monkeypatch.setattr(cu, "cuModuleLoadData", lambda cubin: (done, len(cubin)))
-        monkeypatch.setattr(cu, "cuModuleGetFunction", lambda module, name: (done, name.decode()))
+        monkeypatch.setattr(cu, "cuModuleGetFunction", self._function)
         monkeypatch.setattr(cu, "cuFuncGetAttribute", self._attribute)
         monkeypatch.setattr(cu, "cuFuncSetAttribute", lambda f, which, n: (self.shared_limits.append(n), (done,))[1])
-        monkeypatch.setattr(cu, "cuLaunchKernel", self._launch)
+        monkeypatch.setattr(launching, "driver_call", lambda: self._launch)
 
-    def _attribute(self, which: Any, function: str) -> tuple[Any, int]:
+    def _attribute(self, which: Any, function: int) -> tuple[Any, int]:
         is_threads = which == cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         return cu.CUresult.CUDA_SUCCESS, self.max_threads if is_threads else 1000
 
-    def _launch(self, function: str, x: int, y: int, z: int, *rest: Any) -> tuple[Any, ...]:
-        u, v, w, shared, stream, address, _ = rest
-        values = arguments(address, "QQidBBQ") if function == "mixed" else []
-        self.launches.append(SimpleNamespace(function=function, grid=(x, y, z), block=(u, v, w), shared=shared,
-                                             stream=int(stream), values=values))  # fmt: skip
-        return (cu.CUresult.CUDA_SUCCESS,)
+    def _function(self, module: int, name: bytes) -> tuple[Any, int]:
+        self.functions.append(name.decode())
+        return cu.CUresult.CUDA_SUCCESS, len(self.functions)
+
+    def _launch(self, configuration: Any, function: Any, table: Any, extra: None) -> int:
+        call = Call(configuration, function, table)
+        name = self.functions[call.function - 1]
+        values = arguments(call.table, "QQidBBQ") if name == "mixed" else []
+        self.launches.append(SimpleNamespace(**{**vars(call), "function": name, "values": values}))
+        return self.status
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._simulated, name)
@@ -180,7 +186,7 @@ def test_debug_shows_each_launch(gpu: Gpu, module: genesis.cuda.Module) -> None:
 def test_a_refused_launch_names_the_kernel(
     gpu: Gpu, module: genesis.cuda.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cu, "cuLaunchKernel", lambda *_: (cu.CUresult.CUDA_ERROR_INVALID_VALUE,))
+    gpu.status = int(cu.CUresult.CUDA_ERROR_INVALID_VALUE)
     monkeypatch.setattr(cu, "cuGetErrorString", lambda error: (cu.CUresult.CUDA_SUCCESS, b"invalid argument"))
     with pytest.raises(KernelError, match="launch nothing: CUDA_ERROR_INVALID_VALUE: invalid argument"):
         module.nothing()

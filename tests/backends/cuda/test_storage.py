@@ -111,6 +111,25 @@ def test_copy_keeps_every_bit(cuda: Backend, put: Any, get: Any) -> None:
     assert torch.equal(get(cuda.copy(put(x), (2, 1))).view(torch.uint16), bits[:, None].expand(4, 2))
 
 
+def test_copies(cuda: Backend, put: Any, get: Any) -> None:
+    """Of each dtype and order of memory, cut off and crooked ones, nothing at all, and some of several chunks."""
+    tensors = [torch.arange(-3, 9).reshape(3, 4).to(TORCH[dtype]) for dtype in dtypes.ALL]
+    tensors += [x for x, _ in STRIDES.values()] + [torch.tensor(7), torch.zeros(0, 3), torch.randn(40)[1:6]]
+    tensors += [torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), torch.randn(16384)]
+    tensors += [torch.randn(40000), torch.arange(65537).to(torch.int8)]
+    handles = [put(x.clone() if x.numel() > 1000 else x) for x in tensors]
+    strides = [x.contiguous().stride() for x in tensors]
+    strides[-4] = tensors[-4].stride()
+    made = cuda.copies(handles, strides)
+    assert [x.strides for x in made] == strides
+    for handle, kept, expected in zip(handles, made, tensors, strict=True):
+        same(get(kept), expected)
+        if handle.size:
+            cuda.copy_into(handle, 0)  # the copy is no view
+            same(get(kept), expected)
+    assert cuda.copies([], []) == ()
+
+
 @pytest.mark.parametrize("target", dtypes.ALL, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("source", dtypes.ALL, ids=lambda dtype: dtype.name)
 def test_cast(cuda: Backend, put: Any, get: Any, source: dtypes.DType, target: dtypes.DType) -> None:

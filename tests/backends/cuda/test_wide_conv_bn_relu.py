@@ -24,6 +24,10 @@ CASES = [  # inputs, outputs, mean of the input in its deviations, operands left
     (24, 40, 0.5, ("bias",), "relu"),
     (56, 160, 30.0, ("gamma", "beta"), None),
     (16, 16, 1e4, ("bias", "residual"), "relu"),
+    (64, 256, 0.5, ("bias", "residual"), "relu"),  # from here on, Hopper GPUs have kernels of their own
+    (56, 512, 30.0, ("bias",), "relu"),
+    (64, 256, 1e4, ("gamma", "beta", "residual"), None),
+    (32, 256, 1.0, ("bias", "gamma"), "relu"),
 ]
 
 
@@ -90,3 +94,13 @@ def test_gradients_one_at_a_time(cuda: Backend, put: Put, get: Get) -> None:
         alone = cuda.conv_bn_relu_backward(put(grad), *rest, tuple(name == other for other in NAMES))
         assert [x is not None for x in alone] == [name == other for other in NAMES]
         assert torch.equal(get(alone[i]), get(every[i]))
+
+
+def test_batches_are_counted(cuda: Backend, put: Put, get: Get) -> None:
+    given = operands(16, 32, 1.0, ())
+    count = put(torch.tensor(2**40))
+    running = [put(torch.zeros(32)), put(torch.ones(32))]
+    arrays = [put(given[name]) for name in NAMES]
+    for training in (True, False, True):
+        cuda.conv_bn_relu(*arrays[:5], *running, arrays[5], training, MOMENTUM, EPS, *GEOMETRY, "relu", count)
+    assert get(count) == 2**40 + 2

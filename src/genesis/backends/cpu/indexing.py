@@ -79,6 +79,16 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return x.index_select(dim, index)
 
 
+def index_select_each(
+    arrays: Sequence[Tensor], dims: Sequence[int], index: Tensor, factors: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    made = []
+    for x, dim, factor in zip(arrays, dims, factors, strict=True):
+        selected = x.index_select(dim, index)
+        made.append(selected if factor is None else selected.mul_(factor.view(-1, *[1] * (x.ndim - dim - 1))))
+    return tuple(made)
+
+
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     return x.index_add(dim, index, source)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,10 @@ def view(x: Tensor, shape: Shape, strides: Shape, offset: int) -> Tensor:
 
 def copy(x: Tensor, strides: Shape) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype).copy_(x)
+
+
+def copies(arrays: Sequence[Tensor], strides: Sequence[Shape]) -> tuple[Tensor, ...]:
+    return tuple(map(copy, arrays, strides))
 
 
 def copy_into(target: Tensor, source: Operand) -> None:

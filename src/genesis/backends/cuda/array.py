@@ -30,25 +30,27 @@ class Layout:
 
     def new(self, stream: int) -> DeviceArray:
         """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
-        return self.on(allocate(self.num_bytes, self.device_index, stream, self))
+        storage = allocate(self.num_bytes, self.device_index, stream, self)
+        return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 
     def on(self, storage: Storage) -> DeviceArray:
         """The array of this layout at the start of a storage."""
-        made = DeviceArray(storage, self.shape, self.strides, 0, self.dtype)
-        made._layout = self
-        return made
+        return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 
 
-_layouts: dict[tuple[Any, ...], Layout] = {}
+_layouts: dict[tuple[Any, ...], Layout] = {}  # strides None: row-major
 
 
 def layout_of(
     shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None, aligned: bool = True
 ) -> Layout:
     """The layout of arrays of this shape; row-major unless given other strides."""
-    strides = contiguous_strides(shape) if strides is None else strides
-    key = (shape, strides, dtype, aligned, device_index)
-    return _layouts.get(key) or _layouts.setdefault(key, Layout(*key))
+    asked = (shape, strides, dtype, aligned, device_index)
+    found = _layouts.get(asked)
+    if found is None:
+        key = (shape, contiguous_strides(shape) if strides is None else strides, dtype, aligned, device_index)
+        found = _layouts[asked] = _layouts.setdefault(key, Layout(*key))
+    return found
 
 
 class DeviceArray:
@@ -59,10 +61,13 @@ class DeviceArray:
 
     __slots__ = ("_layout", "data_pointer", "dtype", "offset", "shape", "storage", "strides")
 
-    def __init__(self, storage: Storage, shape: Shape, strides: Shape, offset: int, dtype: DType) -> None:
+    def __init__(
+        self, storage: Storage, shape: Shape, strides: Shape, offset: int, dtype: DType, layout: Layout | None = None
+    ) -> None:
+        """layout: if it is known already; else it is looked up when somebody asks."""
         self.storage, self.shape, self.strides, self.offset, self.dtype = storage, shape, strides, offset, dtype
-        self.data_pointer = storage.pointer + offset * dtype.itemsize
-        self._layout: Layout | None = None
+        self.data_pointer = storage.pointer + offset * dtype.itemsize if offset else storage.pointer
+        self._layout = layout
 
     @property
     def layout(self) -> Layout:

@@ -20,10 +20,28 @@ from genesis.backends.cuda.launch import prepare_raw
 from genesis.backends.cuda.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
 from genesis.backends.cuda.storage import copy_into
 
-_MOST_PARTS = 512  # of a sum; one program puts them together
-_CHANNELS = 16  # of which it does so
+_MOST_PARTS, _LEAST_BLOCKS = 256, 6  # of a sum, each of so many blocks of rows; one program puts them together
+_CHANNELS = 8  # of which it does so
 _STAGES = 4  # blocks of a sum on their way at a time
-_SUMMED, _PASSED = 2048, 4096  # elements that a program of a sum holds at a time, of an element-wise pass
+
+
+class _Tile(NamedTuple):
+    """What a program holds at a time: so many channels at most, elements in all; and its warps."""
+
+    channels: int
+    elements: int
+    warps: int
+
+    def constants(self, num_rows: int, num_channels: int) -> dict[str, Any]:
+        block_n = min(max(tiles.power_of_2(num_channels), 8), self.channels)
+        return {
+            "BLOCK_M": min(tiles.power_of_2(num_rows), self.elements // block_n),
+            "BLOCK_N": block_n,
+            "num_warps": self.warps,
+        }
+
+
+_SUM, _PASS = _Tile(64, 2048, 4), _Tile(128, 4096, 4)  # as measured on an H200
 
 _Results = tuple[DeviceArray | None, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
@@ -35,10 +53,11 @@ def conv_bn_relu(
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
     residual: DeviceArray | None, training: bool, momentum: float, eps: float,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+    count: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
     gamma, beta = dense(gamma), dense(beta)
     mean, var = dense(running_mean), dense(running_var)
-    vectors = (gamma, beta, mean, var)
+    vectors = (gamma, beta, mean, var, count if training else None)
     if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
         result = wide_conv_bn_relu.forward(input, weight, bias, *vectors, residual, momentum, eps, activation)
     else:
@@ -53,10 +72,10 @@ def conv_bn_relu(
 
 def _normalize(
     x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, residual: DeviceArray | None, training: bool, momentum: float, eps: float,
-    activation: str | None,
+    running_var: DeviceArray | None, count: DeviceArray | None, residual: DeviceArray | None, training: bool,
+    momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
-    arrays = (x, gamma, beta, running_mean, running_var, channels_last(residual))
+    arrays = (x, gamma, beta, running_mean, running_var, count, channels_last(residual))
     key: tuple[Any, ...] = (*layouts(*arrays), training, float(eps), activation)
     run = _plans.get(key)
     if run is None:
@@ -66,7 +85,7 @@ def _normalize(
 
 def _plan_forward(
     x: Layout, gamma: Layout | None, beta: Layout | None, running_mean: Layout | None, running_var: Layout | None,
-    residual: Layout | None, training: bool, eps: float, activation: str | None,
+    count: Layout | None, residual: Layout | None, training: bool, eps: float, activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
     num_channels, device = x.shape[1], x.device_index
     num_rows = x.size // max(num_channels, 1)
@@ -83,7 +102,7 @@ def _plan_forward(
             **parts.constants,
         )  # fmt: skip
         join = prepare_raw(
-            kernels._training_statistics_kernel, device, parts.joining_grid, (*vectors, partial, x, 0.0),
+            kernels._training_statistics_kernel, device, parts.joining_grid, (*vectors, count, partial, x, 0.0),
             num_rows, parts.number, num_channels, eps, BLOCK_M=parts.constants["BLOCK_M"], **parts.joining,
         )  # fmt: skip
     else:
@@ -99,7 +118,7 @@ def _plan_forward(
 
     def run(
         x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, running_mean: DeviceArray | None,
-        running_var: DeviceArray | None, residual: DeviceArray | None, momentum: float,
+        running_var: DeviceArray | None, count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         mean, inverse_std = statistic.new(stream), statistic.new(stream)
@@ -107,7 +126,7 @@ def _plan_forward(
         if training:
             sums = partial.new(stream)
             sum_up(stream, sums.data_pointer, x.data_pointer)
-            join(stream, *places, sums.data_pointer, x.data_pointer, momentum)
+            join(stream, *places, address(count), sums.data_pointer, x.data_pointer, momentum)
         else:
             running(stream, *places)
         result, passed = y.new(stream), new(bits, stream)
@@ -222,12 +241,10 @@ class _Parts(NamedTuple):
     def of(cls, x: Layout) -> _Parts:
         num_channels = x.shape[1]
         num_rows = x.size // max(num_channels, 1)
-        block_n = min(max(tiles.power_of_2(num_channels), 8), 64)
-        block_m = min(tiles.power_of_2(num_rows), _SUMMED // block_n)
-        channel_blocks = -(-num_channels // block_n)
+        constants = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
+        channel_blocks = -(-num_channels // constants["BLOCK_N"])
         wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
-        number = max(1, min(wanted, -(-num_rows // block_m), _MOST_PARTS))
-        constants = {"COMPUTE": COMPUTE[x.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n}
+        number = max(1, min(wanted, -(-num_rows // (constants["BLOCK_M"] * _LEAST_BLOCKS)), _MOST_PARTS))
         joining = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS}
         return cls(number, (number, channel_blocks), constants, (-(-num_channels // _CHANNELS),), joining)
 
@@ -242,7 +259,5 @@ class _Pass(NamedTuple):
     def over(cls, x: Layout) -> _Pass:
         num_channels = x.shape[1]
         num_rows = x.size // max(num_channels, 1)
-        block_n = min(max(tiles.power_of_2(num_channels), 8), 128)
-        block_m = min(tiles.power_of_2(num_rows), _PASSED // block_n)
-        grid = (-(-num_rows // block_m), -(-num_channels // block_n))
-        return cls(grid, {"COMPUTE": COMPUTE[x.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n})
+        constants = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
+        return cls((-(-num_rows // constants["BLOCK_M"]), -(-num_channels // constants["BLOCK_N"])), constants)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import triton.language as tl
 
 from genesis import dtypes
 from genesis.backends.cuda import array, driver, faults, storage, streams
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import indexing as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch
+from genesis.backends.cuda.launch import TRITON_NAMES, launch
 from genesis.backends.cuda.pointwise import Number, apply, collapse, is_dense, reach
 from genesis.backends.cuda.storage import as_bits
 from genesis.dtypes import DType
@@ -132,6 +134,36 @@ def index_select(x: DeviceArray, dim: int, index: DeviceArray) -> DeviceArray:
     out = _like(table, (*table.shape[:dim], index.shape[0], *table.shape[dim + 1 :]))
     _indexed("gather", "index_select", table, out, index, _along(out.shape, dim, index.strides[0]), dim)
     return out if x.shape else out.view((), (), 0)
+
+
+def index_select_each(
+    arrays: Sequence[DeviceArray], dims: Sequence[int], index: DeviceArray, factors: Sequence[DeviceArray | None]
+) -> tuple[DeviceArray, ...]:
+    """One launch, whose programs each make one stretch of one result. In memory an array is outer × size × inner."""
+    index, (length,) = _contiguous(index), index.shape
+    kept = [x if is_dense(x) else storage.copy(x, _like(x, x.shape).strides) for x in arrays]
+    made: list[DeviceArray] = []
+    rows: list[tuple[int, ...]] = []
+    for x, dim, factor in zip(kept, dims, factors, strict=True):
+        out = _like(x, (*x.shape[:dim], length, *x.shape[dim + 1 :]))
+        order = sorted(range(len(x.shape)), key=lambda place: -x.strides[place])
+        inner = math.prod([x.shape[place] for place in order[order.index(dim) + 1 :]])
+        factor_pointer = 0 if factor is None else _contiguous(factor).data_pointer
+        rows.append((out.data_pointer, x.data_pointer, factor_pointer, out.size, x.shape[dim], inner))
+        made.append(out)
+    if not made:
+        return ()
+    table = np.array(rows)
+    num_stretches = -(-table[:, 3] // _BLOCK)
+    which = np.repeat(np.arange(len(rows)), num_stretches)
+    stretches = np.arange(len(which)) - np.repeat(np.cumsum(num_stretches) - num_stretches, num_stretches)
+    told = storage.from_cpu(np.concatenate([table.ravel(), which, stretches]), dtypes.int64, index.device_index)
+    dtype = kept[0].dtype
+    launch(
+        kernels._index_select_each_kernel, (len(which),), told, index, len(rows), length, len(which),
+        DTYPE=tl.str_to_ty(TRITON_NAMES[dtype], None), COMPUTE=COMPUTE[dtype], BLOCK=_BLOCK,
+    )  # fmt: skip
+    return tuple(made)
 
 
 def index_add(x: DeviceArray, dim: int, index: DeviceArray, source: DeviceArray) -> DeviceArray:
@@ -274,7 +306,23 @@ def _walk(
         return
     if action != "scatter_add":
         table, other = as_bits(table), as_bits(other)
-    sizes, walks = collapse(other.shape, [other.strides, table_steps, index_steps])
+    grid, numbers, constants = _geometry(
+        other.shape, other.strides, table_steps, index_steps, reach(table.shape, table.strides)
+    )
+    device = table.device_index
+    launch(
+        kernels.indexed_kernel, grid, table, other, index, faults.report(device), *numbers, step, size,
+        faults.CODES[op], ACTION=action, WRAP=wrap, **constants,
+    )  # fmt: skip
+    faults.check(device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _geometry(
+    shape: Shape, strides: Shape, table_steps: Shape, index_steps: Shape, table_reach: int
+) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+    """The grid of a walk over shape, what it gives the kernel to step by, and the kernel's constants."""
+    sizes, walks = collapse(shape, [strides, table_steps, index_steps])
     if len(sizes) == 1:  # the kernel has rows
         sizes, walks = (1, *sizes), [(0, *walk) for walk in walks]
     num_columns, others = sizes[-1], sizes[:-1][::-1]
@@ -282,15 +330,13 @@ def _walk(
     block_columns = min(1 << (num_columns - 1).bit_length(), _BLOCK)
     block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
     other_steps, steps, places = (walk[::-1] for walk in walks)
-    widest = max(reach(sizes, walk) for walk in walks) + reach(table.shape, table.strides) + _BLOCK
-    device = table.device_index
-    launch(
-        kernels.indexed_kernel, (-(-num_rows // block_rows) * -(-num_columns // block_columns),),
-        table, other, index, faults.report(device), num_rows, num_columns, others, steps, other_steps, places,
-        step, size, faults.CODES[op], ACTION=action, RANK=len(others), INDEX_PER_ROW=places[0] == 0, WRAP=wrap,
-        WIDE=widest >= 2**31, BLOCK_ROWS=block_rows, BLOCK_COLUMNS=block_columns,
-    )  # fmt: skip
-    faults.check(device)
+    widest = max(reach(sizes, walk) for walk in walks) + table_reach + _BLOCK
+    constants = {
+        "RANK": len(others), "INDEX_PER_ROW": places[0] == 0, "WIDE": widest >= 2**31, "BLOCK_ROWS": block_rows,
+        "BLOCK_COLUMNS": block_columns,
+    }  # fmt: skip
+    grid = (-(-num_rows // block_rows) * -(-num_columns // block_columns),)
+    return grid, (num_rows, num_columns, others, steps, other_steps, places), constants
 
 
 def _sums(x: DeviceArray, strides: Shape | None = None) -> DeviceArray:

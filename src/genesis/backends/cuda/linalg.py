@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, launch, streams, tiles, tuning
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import driver, launch, streams, tiles, tuning
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.driver import cublaslt
 from genesis.backends.cuda.kernels.linalg import _matmul_kernel
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
+from genesis.backends.cuda.memory import allocate
 from genesis.backends.cuda.pointwise import collapse
 from genesis.backends.cuda.storage import copy
 from genesis.backends.cuda.tiles import Tile
@@ -55,39 +56,60 @@ class Problem(NamedTuple):
         return math.prod(self.batch_shape)
 
 
-_plans: dict[tuple[Any, ...], Run] = {}  # by all that Problem is made from
-driver.forget_on_switch(_plans.clear)
+class _Call(NamedTuple):
+    """What calls with operands of the same layouts share."""
+
+    result: Layout
+    run: Run | None  # None: the result is empty
+
+
+_calls: dict[tuple[Any, ...], _Call] = {}
+driver.forget_on_switch(_calls.clear)
 
 
 def matmul(x: DeviceArray, y: DeviceArray) -> DeviceArray:
-    batch = broadcast("matmul", x.shape[:-2], y.shape[:-2])
-    return _product(x, y, None, (*batch, x.shape[-2], y.shape[-1]), batch)
+    return _product(x, y, None, transposed=False)
 
 
 def linear(x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None) -> DeviceArray:
-    transposed = weight.view(weight.shape[::-1], weight.strides[::-1], weight.offset)
-    rows = x if len(x.shape) > 1 else x.view((1, *x.shape), (0, *x.strides), x.offset)
-    shape = (*x.shape[:-1], weight.shape[0])
-    return _product(rows, transposed, bias, shape, rows.shape[:-2])
+    return _product(x, weight, bias, transposed=True)
 
 
-def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, shape: Shape, batch: Shape) -> DeviceArray:
-    if x.dtype is dtypes.bool_:
-        raise NotImplementedError("matmul has no cuda implementation for bool")
+def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, transposed: bool) -> DeviceArray:
+    """x @ y, or of rows x with y transposed, plus bias."""
     if bias is not None and bias.strides != (1,):
         bias = copy(bias, (1,))
-    out = array.empty(shape, x.dtype, x.device_index)
-    if out.size == 0:
-        return out
     bits = x.data_pointer | y.data_pointer | (0 if bias is None else bias.data_pointer) | 16
     alignment = bits & -bits
     precision = get_float32_precision() if x.dtype is dtypes.float32 else "highest"
-    key = (x.dtype, x.device_index, x.shape, x.strides, y.shape, y.strides, bias is None, alignment, precision)
-    run = _plans.get(key)
-    if run is None:
-        run = _plans[key] = _plan(_problem(x, y, bias is not None, alignment, precision, batch), out, x, y, bias)
-    run(out, x, y, bias)
+    key = (x._layout or x.layout, y._layout or y.layout, bias is None, alignment, precision, transposed)
+    call = _calls.get(key)
+    if call is None:
+        call = _calls[key] = _prepared(x, y, bias, alignment, precision, transposed)
+    out = call.result.new(streams.current_handle(call.result.device_index))
+    if call.run is not None:
+        call.run(out, x, y, bias)
     return out
+
+
+def _prepared(
+    x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, alignment: int, precision: str, transposed: bool
+) -> _Call:
+    if x.dtype is dtypes.bool_:
+        raise NotImplementedError("matmul has no cuda implementation for bool")
+    if transposed:
+        shape = (*x.shape[:-1], y.shape[0])
+        y = y.view(y.shape[::-1], y.strides[::-1], y.offset)
+        x = x if len(x.shape) > 1 else x.view((1, *x.shape), (0, *x.strides), x.offset)
+        batch = x.shape[:-2]
+    else:
+        batch = broadcast("matmul", x.shape[:-2], y.shape[:-2])
+        shape = (*batch, x.shape[-2], y.shape[-1])
+    result = layout_of(shape, x.dtype, x.device_index)
+    if result.size == 0:
+        return _Call(result, None)
+    out = result.new(streams.current_handle(x.device_index))
+    return _Call(result, _plan(_problem(x, y, bias is not None, alignment, precision, batch), out, x, y, bias))
 
 
 def _problem(x: DeviceArray, y: DeviceArray, has_bias: bool, alignment: int, precision: str, batch: Shape) -> Problem:
@@ -145,12 +167,11 @@ def _triton_run(problem: Problem, tile: Tile) -> Run:
     )  # fmt: skip
     kernel = launch.load(_matmul_kernel, p.device, kinds, constants)
     tail = (*numbers, *itertools.chain(*tuples))
-    grid = (p.num_matrices * tile.num_tiles(p.rows, p.columns), 1, 1)
+    launch_kernel = kernel.prepare((p.num_matrices * tile.num_tiles(p.rows, p.columns), 1, 1), 4, tail)
 
     def run(out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
         third = None if bias is None else bias.data_pointer
-        values = (out.data_pointer, x.data_pointer, y.data_pointer, third, *tail)
-        kernel.launch(grid, streams.current_handle(p.device), values)
+        launch_kernel(streams.current_handle(p.device), out.data_pointer, x.data_pointer, y.data_pointer, third)
 
     return run
 
@@ -170,13 +191,15 @@ def _cublaslt_run(problem: Problem, product: cublaslt.Product) -> Run:
     device = problem.device
 
     def run(out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
-        workspace = array.empty((product.workspace,), dtypes.uint8, device) if product.workspace else None
+        workspace = None
+        if product.workspace:
+            workspace = allocate(product.workspace, device, streams.current_handle(device))
         product.run(
             out.data_pointer,
             x.data_pointer,
             y.data_pointer,
             0 if bias is None else bias.data_pointer,
-            0 if workspace is None else workspace.data_pointer,
+            0 if workspace is None else workspace.pointer,
         )
 
     return run

@@ -7,16 +7,16 @@ call looks it up, allocates and launches.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, launch, streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.driver import LoadedKernel
 from genesis.backends.cuda.kernels.pointwise import COMPUTE, pointwise_kernel, pointwise_strided_kernel
-from genesis.backends.cuda.memory import allocate
 from genesis.dtypes import DType
 from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides, numel
 
@@ -30,12 +30,8 @@ _BLOCK = 1024
 class Plan:
     """All that calls with equal layouts share."""
 
-    device: int
-    shape: Shape  # of the result
-    strides: Shape
-    dtype: DType
-    num_bytes: int
-    number: type | None  # what Python numbers are converted to; None: all operands are arrays
+    result: Layout
+    number: type | None  # what Python numbers are converted to, and Nones are dropped; None: nothing of that is needed
     run: Callable[..., None] | None = None  # (stream, address of the result, operands); None: the result is empty
 
 
@@ -64,8 +60,8 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
     plan = _plans.get(tuple(key))
     if plan is None:
         plan = _plans[tuple(key)] = _plan(op, operands, None, dtype, floats_only)
-    stream = streams.current_handle(plan.device)
-    out = DeviceArray(allocate(plan.num_bytes, plan.device, stream), plan.shape, plan.strides, 0, plan.dtype)
+    stream = streams.current_handle(plan.result.device_index)
+    out = plan.result.new(stream)
     if plan.number is not None:
         values = _converted(operands, values, plan.number)
     if plan.run is not None:
@@ -84,7 +80,7 @@ def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | 
     if plan.number is not None:
         values = _converted(operands, values, plan.number)
     if plan.run is not None:
-        plan.run(streams.current_handle(plan.device), target.data_pointer, *values)
+        plan.run(streams.current_handle(target.device_index), target.data_pointer, *values)
 
 
 def _converted(operands: Sequence[Operand], values: Sequence[Any], number: type) -> list[Any]:
@@ -121,9 +117,9 @@ def _plan(
         out_aligned = target.data_pointer & 15 == 0
     compute_type = COMPUTE[compute]
     number = float if compute.is_floating_point else int
-    num_bytes = numel(shape) * result_dtype.itemsize
-    plan = Plan(device, shape, strides, result_dtype, num_bytes, None if len(arrays) == len(operands) else number)
-    if num_bytes == 0:
+    ready = all(isinstance(operand, DeviceArray) or type(operand) is number for operand in operands)
+    plan = Plan(layout_of(shape, result_dtype, device, strides, out_aligned), None if ready else number)
+    if numel(shape) == 0:
         return plan
 
     walks = [strides] + [broadcast_strides(name, x.shape, x.strides, shape) for x in arrays]
@@ -172,7 +168,17 @@ def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Op
     return plan
 
 
-def is_dense(x: DeviceArray) -> bool:
+def new_like(x: DeviceArray, dtype: DType | None = None) -> DeviceArray:
+    """A new array of x's shape, in its order of memory where it is dense, else row-major; of its dtype by default."""
+    return _layout_like(x._layout or x.layout, dtype or x.dtype).new(streams.current_handle(x.device_index))
+
+
+@functools.cache
+def _layout_like(layout: Layout, dtype: DType) -> Layout:
+    return layout_of(layout.shape, dtype, layout.device_index, layout.strides if is_dense(layout) else None)
+
+
+def is_dense(x: DeviceArray | Layout) -> bool:
     """Do the elements fill their stretch of memory, each place once, in whatever order of the dimensions?"""
     step = 1
     for stride, size in sorted(zip(x.strides, x.shape, strict=True)):

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import array, driver, streams
+from genesis.backends.cuda.array import DeviceArray, layout_of
 from genesis.backends.cuda.kernels import moments as moments_kernels
 from genesis.backends.cuda.kernels import reduction as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch, prepare
-from genesis.backends.cuda.pointwise import collapse, is_dense
+from genesis.backends.cuda.pointwise import collapse, new_like
 from genesis.backends.cuda.walk import Walk, power_of_2, walk
 from genesis.dtypes import DType
-from genesis.shapes import Shape, contiguous_strides, reduced
+from genesis.shapes import Shape, reduced
 
 
 # --- one value per row ------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def any(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
 def _reduce(
     op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
 ) -> DeviceArray:
-    key = (op, x.layout, dims, keepdim, dtype, test, divide)
+    key = (op, x._layout or x.layout, dims, keepdim, dtype, test, divide)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan(op, x, dims, keepdim, dtype, test, divide)
@@ -91,31 +91,29 @@ def _plan(
         every = {**constants, "COMPUTE": COMPUTE[x.dtype], **plan.constants}
         return prepare(kernels._reduce_kernel, plan.grid, (out, x), divisor, *plan.args, **every)
 
-    def new_out() -> DeviceArray:
-        return array.empty(shape, dtype, device, strides)
-
-    def new_partial() -> DeviceArray:
-        return array.empty(partial_shape, accumulate, device)
-
     def in_one(x: DeviceArray) -> DeviceArray:
-        out = new_out()
+        out = result.new(streams.current_handle(device))
         last(out, x)
         return out
 
     def in_two(x: DeviceArray) -> DeviceArray:
-        out, partial = new_out(), new_partial()
+        stream = streams.current_handle(device)
+        out, partial = result.new(stream), parts.new(stream)
         first(partial, x)
         last(out, partial)
         return out
 
-    device, partial_shape = x.device_index, (plan.num_splits, plan.num_kept)
+    device = x.device_index
     shape, strides = _result_layout(x, dims, keepdim, plan)
+    result = layout_of(shape, dtype, device, strides)
+    parts = layout_of((plan.num_splits, plan.num_kept), accumulate, device)
+    stream = streams.current_handle(device)
     if plan.num_splits == 1:
-        last = launch_of(plan, new_out(), x, divisor)
+        last = launch_of(plan, result.new(stream), x, divisor)
         return in_one
-    partial = new_partial()
+    partial = parts.new(stream)
     first = launch_of(plan, partial, x, None)
-    last = launch_of(walk(partial, (0,), one_split=True), new_out(), partial, divisor)
+    last = launch_of(walk(partial, (0,), one_split=True), result.new(stream), partial, divisor)
     return in_two
 
 
@@ -219,7 +217,7 @@ def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool) -> Device
 # --- running sums -----------------------------------------------------------------------------------------------------
 def cumsum(x: DeviceArray, dim: int) -> DeviceArray:
     dtype = _total(x.dtype)
-    out = array.empty(x.shape, dtype, x.device_index, x.strides if is_dense(x) else contiguous_strides(x.shape))
+    out = new_like(x, dtype)
     if not x.shape:
         return sum(x, (), False)
     plan = walk(x, (dim,))

@@ -11,9 +11,8 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import softmax as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import prepare
-from genesis.backends.cuda.pointwise import apply, collapse, is_dense
+from genesis.backends.cuda.pointwise import apply, collapse, new_like
 from genesis.backends.cuda.walk import power_of_2
-from genesis.shapes import contiguous_strides
 
 _LONGEST = 16384  # elements of 4 bytes in a row that is held in registers
 _TILE = 2048
@@ -40,7 +39,7 @@ def _forward(op: str, x: DeviceArray, dim: int, log: bool) -> DeviceArray:
     if _is_long(x, dim):
         of_parts = kernels._log_softmax_of_parts_kernel if log else kernels._softmax_of_parts_kernel
         return apply(of_parts, x, *reduction.logsumexp_parts(x, dim), dtype=x.dtype)
-    y = _like(x)
+    y = new_like(x)
     _launch(kernels._softmax_kernel, (y, x), dim, log)
     return y
 
@@ -57,7 +56,7 @@ def _backward(grad: DeviceArray, y: DeviceArray, dim: int, log: bool) -> DeviceA
             )
         total = reduction.sum_in(products, (dim,), True, wide)
         return apply(of_sum, grad, y, total, dtype=y.dtype)
-    grad_input = _like(y)
+    grad_input = new_like(y)
     _launch(kernels._softmax_backward_kernel, (grad_input, grad, y), dim, log)
     return grad_input
 
@@ -66,12 +65,8 @@ def _is_long(x: DeviceArray, dim: int) -> bool:
     return bool(x.shape) and x.shape[dim] * max(x.dtype.itemsize, 4) > _LONGEST * 4
 
 
-def _like(x: DeviceArray) -> DeviceArray:
-    return array.empty(x.shape, x.dtype, x.device_index, x.strides if is_dense(x) else contiguous_strides(x.shape))
-
-
 def _launch(kernel: Any, arrays: tuple[DeviceArray, ...], dim: int, log: bool) -> None:
-    key = (kernel.fn, *[x.layout for x in arrays], dim, log)
+    key = (kernel.fn, *[x._layout or x.layout for x in arrays], dim, log)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan(kernel, arrays, dim, log)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from genesis import dtypes
@@ -10,10 +12,12 @@ from genesis.backends.cuda import array, driver, faults, memory, streams
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import storage as kernels
 from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.pointwise import Number, apply_into, is_dense
+from genesis.backends.cuda.pointwise import Number, apply_into, is_dense, new_like
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
 
+_ALIGNMENT = 256  # of what copies() puts into one allocation, in bytes: as if each had its own
+_CHUNK = 1 << 16  # bytes that one program copies
 _BITS = {8: dtypes.int64, 4: dtypes.int32, 2: dtypes.int16, 1: dtypes.int8}
 
 
@@ -63,6 +67,30 @@ def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
     return out
 
 
+def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:
+    """Those that keep their strides lie one after the other in one allocation, and one launch fills it."""
+    layouts = [x.layout for x in arrays]
+    together = [
+        i
+        for i, (layout, its_strides) in enumerate(zip(layouts, strides, strict=True))
+        if layout.strides == its_strides and layout.aligned and layout.num_bytes
+    ]
+    if not together:
+        return tuple(map(copy, arrays, strides))
+    device = arrays[0].device_index
+    num_bytes = np.array([layouts[i].num_bytes for i in together])
+    ends = np.cumsum(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
+    memory = array.empty((int(ends[-1]),), dtypes.int8, device).storage
+    places = np.append(0, ends[:-1])
+    made: dict[int, DeviceArray | None] = dict.fromkeys(range(len(arrays)))
+    for i, place in zip(together, places.tolist(), strict=True):
+        layout = layouts[i]
+        made[i] = DeviceArray(memory, layout.shape, layout.strides, place // layout.dtype.itemsize, layout.dtype)
+    sources = np.array([arrays[i].data_pointer for i in together])
+    _copy_all_bytes(memory.pointer + places, sources, num_bytes, device)
+    return tuple([copy(arrays[i], strides[i]) if x is None else x for i, x in made.items()])
+
+
 def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
     if not isinstance(source, DeviceArray):
         return _fill(target, source)
@@ -81,8 +109,7 @@ def add_into(target: DeviceArray, source: Operand) -> None:
 
 
 def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
-    dense = x.strides if is_dense(x) else contiguous_strides(x.shape)
-    out = array.empty(x.shape, dtype, x.device_index, dense)
+    out = new_like(x, dtype)
     copy_into(out, x)
     return out
 
@@ -138,6 +165,16 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
     stream = streams.current_handle(target.device_index)
     num_bytes = target.size * target.dtype.itemsize
     driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
+
+
+def _copy_all_bytes(targets: np.ndarray, sources: np.ndarray, num_bytes: np.ndarray, device: int) -> None:
+    """Addresses, all aligned, and how many bytes lie there: one launch, of whose programs each copies one chunk."""
+    num_chunks = -(-num_bytes // _CHUNK)
+    which = np.repeat(np.arange(len(sources)), num_chunks)
+    first = _CHUNK * (np.arange(len(which)) - np.repeat(np.cumsum(num_chunks) - num_chunks, num_chunks))
+    columns = targets[which] + first, sources[which] + first, np.minimum(num_bytes[which] - first, _CHUNK)
+    table = from_cpu(np.stack(columns, axis=1), dtypes.int64, device)
+    launch(kernels._copies_kernel, (len(which),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
 
 
 def _copy_across(target: DeviceArray, source: DeviceArray) -> None:

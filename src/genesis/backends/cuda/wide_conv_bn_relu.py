@@ -1,6 +1,7 @@
 """conv_bn_relu in training where a 1×1 convolution has at least as many outputs as inputs, in bfloat16.
 
-The convolution's output is never written: kernels/wide_conv_bn_relu.py says how.
+The convolution's output is never written: kernels/wide_conv_bn_relu.py says how. Its large passes are others on Hopper:
+wide_hopper.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import driver, streams, tiles
+from genesis.backends.cuda import driver, streams, tiles, wide_hopper
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import wide_conv_bn_relu as kernels
 from genesis.backends.cuda.launch import prepare_raw
@@ -49,11 +50,12 @@ def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, gro
 def forward(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-    residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
+    count: DeviceArray | None, residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
     """As conv_bn_relu; in the convolution's output's place: the input's mean, and the weight times its covariance."""
     arrays = (
-        channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, channels_last(residual),
+        channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, count,
+        channels_last(residual),
     )  # fmt: skip
     key: tuple[Any, ...] = (*layouts(*arrays), float(eps), activation)
     run = _plans.get(key)
@@ -64,7 +66,7 @@ def forward(
 
 def _plan_forward(
     x: Layout, weight: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
-    running_mean: Layout | None, running_var: Layout | None, residual: Layout | None, eps: float,
+    running_mean: Layout | None, running_var: Layout | None, count: Layout | None, residual: Layout | None, eps: float,
     activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
     num_images, num_inputs, *size = x.shape
@@ -74,8 +76,11 @@ def _plan_forward(
     block_c = max(tiles.power_of_2(num_inputs), 16)
 
     parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
+    in_hopper = wide_hopper.gram(x)
+    if in_hopper is not None:
+        parts = wide_hopper.num_programs(num_rows, 0, device)
     partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-    add_gram = prepare_raw(
+    add_gram = in_hopper or prepare_raw(
         kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
     )
     gram, join = _joining(partial)
@@ -83,7 +88,7 @@ def _plan_forward(
     statistic = layout_of((num_outputs,), dtypes.float32, device)
     find_statistics = prepare_raw(
         kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
-        (statistic, statistic, running_mean, running_var, state, gram, x, weight, bias, 0.0), *sizes, eps,
+        (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0), *sizes, eps,
         PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16, BLOCK_C=block_c,
     )  # fmt: skip
 
@@ -95,7 +100,7 @@ def _plan_forward(
     tile = _fitted(_FORWARD, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
-    normalize = prepare_raw(
+    normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
         kernels._wide_forward_kernel, device, (walks * blocks,),
         (y, bits, x, weight, residual, state, statistic, gamma, beta), *sizes, RELU=activation == "relu",
         BLOCK_C=block_c, **tile,
@@ -104,7 +109,7 @@ def _plan_forward(
     def run(
         x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
         beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-        residual: DeviceArray | None, momentum: float,
+        count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         pieces, products = partial.new(stream), gram.new(stream)
@@ -113,7 +118,8 @@ def _plan_forward(
         mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
         find_statistics(
             stream, mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var),
-            kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer, address(bias), momentum,
+            address(count), kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer,
+            address(bias), momentum,
         )  # fmt: skip
         result, passed = y.new(stream), new(bits, stream)
         normalize(
@@ -152,37 +158,37 @@ def _plan_backward(
     tile = _fitted(_PRODUCTS, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
+    in_hopper = wide_hopper.products(grad, x, matrix.shape)
+    if in_hopper is not None:
+        parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
     partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
-    multiply = prepare_raw(
+    multiply = in_hopper or prepare_raw(
         kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),
         *sizes, BLOCK_C=block_c, **tile,
     )  # fmt: skip
     products, join = _joining(partial)
 
-    slope = layout_of((num_outputs,), dtypes.float32, device)
     grad_weight = layout_of(weight_shape, matrix.dtype, device) if needs_weight else None
     grad_bias, grad_gamma, grad_beta = (
         layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
         for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
     )
-    scaled = fresh(matrix)
-    find_parameter_grads = prepare_raw(
-        kernels._wide_parameter_grads_kernel, device, (-(-num_outputs // 16),),
-        (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, slope, slope, products, state, matrix, inverse_std,
-         gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c,
-    )  # fmt: skip
+    scaled, projection, constant = fresh(matrix), None, None
     if needs_input:
         projection = layout_of((num_inputs, num_inputs), x.dtype, device)
         constant = layout_of((num_inputs,), dtypes.float32, device)
-        project = prepare_raw(
-            kernels._projection_kernel, device, (-(-num_inputs // 16),), (projection, constant, matrix, slope, slope),
-            num_inputs, num_outputs, BLOCK_K=128, BLOCK_I=16, BLOCK_C=block_c,
-        )  # fmt: skip
+    find_parameter_grads = prepare_raw(
+        kernels._wide_parameter_grads_kernel, device,
+        (-(-num_outputs // 16) + (-(-num_inputs // 16) if needs_input else 0),),
+        (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, projection, constant, products, state, matrix,
+         inverse_std, gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c, BLOCK_I=16, BLOCK_L=64,
+    )  # fmt: skip
+    if needs_input:
         grad_input = fresh(x)
         # The residual's gradient is the gradient before the activation.
         sources = (grad, passed) if grad_residual is None else (grad_residual, None)
         tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-        find_input_grad = prepare_raw(
+        find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape) or prepare_raw(
             kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
             (grad_input, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
         )  # fmt: skip
@@ -198,23 +204,19 @@ def _plan_backward(
             state.data_pointer,
         )  # fmt: skip
         join(stream, sums.data_pointer, pieces.data_pointer)
-        taps, slopes, averages = scaled.new(stream), slope.new(stream), slope.new(stream)
+        taps, through, shift = scaled.new(stream), new(projection, stream), new(constant, stream)
         outputs = new(grad_weight, stream), new(grad_gamma, stream), new(grad_beta, stream), new(grad_bias, stream)
         find_parameter_grads(
-            stream, *map(address, outputs), taps.data_pointer, slopes.data_pointer, averages.data_pointer,
-            sums.data_pointer, state.data_pointer, matrix.data_pointer, inverse_std.data_pointer, address(gamma),
+            stream, *map(address, outputs), taps.data_pointer, address(through), address(shift), sums.data_pointer,
+            state.data_pointer, matrix.data_pointer, inverse_std.data_pointer, address(gamma),
         )  # fmt: skip
         out_input = None
         if needs_input:
-            through, shift, out_input = projection.new(stream), constant.new(stream), grad_input.new(stream)
-            project(
-                stream, through.data_pointer, shift.data_pointer, matrix.data_pointer, slopes.data_pointer,
-                averages.data_pointer,
-            )  # fmt: skip
+            out_input = grad_input.new(stream)
             source = grad if out_residual is None else out_residual
             find_input_grad(
                 stream, out_input.data_pointer, source.data_pointer, address(passed), x.data_pointer,
-                state.data_pointer, taps.data_pointer, through.data_pointer, shift.data_pointer,
+                state.data_pointer, taps.data_pointer, address(through), address(shift),
             )  # fmt: skip
         out_weight, out_gamma, out_beta, out_bias = outputs
         return out_input, out_weight, out_bias, out_gamma, out_beta, out_residual

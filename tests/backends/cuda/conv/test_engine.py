@@ -18,7 +18,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import plans
 from genesis.settings import override
-from tests.backends.cuda.conv.test_fuzz import ways
+from tests.backends.cuda.conv.fuzz import ways
 
 Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]

@@ -23,6 +23,7 @@ from genesis.backends.cuda.conv import plans
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.rows import channels_last, dense
 from genesis.backends.cuda.storage import copy
+from genesis.dtypes import float32
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
 from genesis.shapes import Shape, channels_last_strides, numel
@@ -93,10 +94,11 @@ def _run(
     activation: str | None, input_shape: Shape, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
     groups: int,
 ) -> DeviceArray:  # fmt: skip
+    precision = get_float32_precision() if first.dtype is float32 else "highest"
     key = (
-        direction, first.layout, second.layout, None if bias is None else bias.layout,
-        None if residual is None else residual.layout, activation, input_shape, weight_shape, stride, padding,
-        dilation, groups, get_float32_precision(),
+        direction, first._layout or first.layout, second._layout or second.layout,
+        None if bias is None else bias.layout, None if residual is None else residual.layout, activation,
+        input_shape, weight_shape, stride, padding, dilation, groups, precision,
     )  # fmt: skip
     call = _calls.get(key)
     if call is not None:
@@ -111,8 +113,7 @@ def _run(
     problem = ConvProblem(
         direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
         bias=bias is not None, residual=residual is not None, activation=activation, alignment=bits & -bits,
-        precision=get_float32_precision() if first.dtype.name == "float32" else "highest",
-        deterministic=settings.deterministic, device=first.device_index,
+        precision=precision, deterministic=settings.deterministic, device=first.device_index,
     )  # fmt: skip
     if numel(problem.result_shape) == 0:
         shape = problem.result_shape

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from genesis import dtypes
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
-from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
+from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import View, Wgmma, WgmmaFamily
 from genesis.backends.cuda.kernels.conv_few_channels import _widen_kernel
@@ -38,10 +38,8 @@ class FewChannelsFamily(Family):
 class FewChannels(Candidate):
     """One of the Hopper kernels on windows."""
 
-    arithmetic = FULL
-
     def __init__(self, inner: Wgmma) -> None:
-        self._inner = inner
+        self._inner, self.arithmetic = inner, inner.arithmetic
         self.name = f"{FewChannelsFamily.prefix}/{inner.name.partition('/')[2]}"
 
     def supports(self, problem: ConvProblem) -> bool:
@@ -78,6 +76,7 @@ def _is_supported(problem: ConvProblem) -> bool:
         and p.input_shape[1] <= _MOST_CHANNELS
         and p.weight_shape[2] > 1
         and p.dilation[1] == 1
+        and hopper.is_accurate(p, p.num_terms)
         and hopper.is_available(p.device)
         and _terms(p) <= _MOST_TERMS
         and any(True for _ in WgmmaFamily().variants(_as_windows(p)))

@@ -7,17 +7,35 @@ import importlib.util
 import math
 from pathlib import Path
 
+from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.conv.candidate import FULL, TF32
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import Axis
 
 _FOLDER = Path(__file__).parent / "native"
+_LEAST_TERMS = 64
 
 
 def is_available(device: int) -> bool:
     """Is it a Hopper GPU, and NVRTC there?"""
     here = driver.get()
     return here.name == "cuda" and here.properties(device).compute_capability == 90 and _has_compiler()
+
+
+def arithmetic(problem: ConvProblem) -> str:
+    """Of these kernels: in less than full precision they round to float16, which has as many bits as TF32."""
+    return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
+
+
+def is_accurate(problem: ConvProblem, num_terms: int) -> bool:
+    """Are sums of so many products as accurate as those of float32 multiply-adds, where that is asked for?
+
+    Three products of float16 parts leave out the last bit or two of each term; the roundings of float32 sums come to
+    more than that from about 50 terms on.
+    """
+    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
+    return num_terms >= _LEAST_TERMS or not exact
 
 
 @functools.cache

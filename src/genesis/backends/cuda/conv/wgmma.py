@@ -1,7 +1,7 @@
 """Hopper's matrix instructions through CUDA C++ (native/conv_wgmma.cu): forward and input gradient.
 
-Float32 with full precision at three float16 products per term; 16-bit types at one. What Triton cannot express here: a
-warpgroup that only loads, pixels gathered by the copy engine, and operands split in registers.
+Float32 with full precision at three float16 products per term, or rounded to 11 bits at one; 16-bit types. What Triton
+cannot express here: a warpgroup that only loads, pixels gathered by the copy engine, and operands split in registers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
 _MOST_STEPS = 128  # of a split, where the sums are long
-_SHIFT = 7  # native/split.cuh's
+_RAISED = 16  # native/conv_wgmma.cu's
 _SPLIT_BLOCK = 8192  # elements of a weight at a time
 
 
@@ -43,25 +43,41 @@ class Shape:
     stages: int
     consumers: int
     pingpong: bool
+    products: int = 1  # of float32
 
     @property
     def rows(self) -> int:
         return 64 * self.consumers
 
-    def cubin(self, dtype: DType) -> bytes:
+    def cubin(self, dtype: DType, transposed: bool = False) -> bytes:
+        """transposed: the weight lies in memory with the results' channels innermost."""
         macros = {
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers, "PINGPONG": int(self.pingpong),
-            "SPLIT": int(dtype is dtypes.float32), "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+            "SPLIT": int(dtype is dtypes.float32), "PRODUCTS": self.products, "TRANSPOSED_WEIGHT": int(transposed),
+            "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin("conv_wgmma", tuple(macros.items()))
 
-    def shared_memory(self, bytes_per_term: int) -> int:
-        stage = (self.rows + self.columns) * _TERMS * bytes_per_term
+    def shared_memory(self, dtype: DType) -> int:
+        weight_parts = 2 if self.products == 3 else 1
+        stage = (self.rows * dtype.itemsize + self.columns * 2 * weight_parts) * _TERMS
         return self.stages * stage + 4 * self.consumers * _STAGING + 1024  # tiles begin at multiples of 1024
 
 
-_SPLIT_SHAPES = (Shape(256, 2, 2, False), Shape(128, 3, 2, True), Shape(64, 3, 3, False), Shape(64, 4, 2, True))
+_SPLIT_SHAPES = (
+    Shape(256, 2, 2, False, 3),
+    Shape(128, 3, 2, True, 3),
+    Shape(64, 3, 3, False, 3),
+    Shape(64, 4, 2, True, 3),
+)
+_ROUNDED_SHAPES = (Shape(256, 3, 2, True), Shape(128, 4, 2, True), Shape(64, 5, 2, True))
 _PLAIN_SHAPES = (Shape(128, 4, 3, False), Shape(256, 4, 2, False), Shape(128, 5, 2, False), Shape(64, 6, 2, False))
+
+
+def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
+    if problem.dtype is not dtypes.float32:
+        return _PLAIN_SHAPES
+    return _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
 
 
 class WgmmaFamily(Family):
@@ -72,8 +88,11 @@ class WgmmaFamily(Family):
             return weight_grads(self.prefix, problem)
         if not _is_supported(problem):
             return []
-        shapes = _SPLIT_SHAPES if problem.dtype is dtypes.float32 else _PLAIN_SHAPES
-        choice = [Wgmma(shape, splits) for shape in shapes for splits in _worthwhile_splits(problem, shape)]
+        choice = [
+            Wgmma(shape, splits, hopper.arithmetic(problem))
+            for shape in shapes(problem)
+            for splits in _worthwhile_splits(problem, shape)
+        ]
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
 
 
@@ -87,12 +106,13 @@ class View(NamedTuple):
 class Wgmma(Candidate):
     """One shape of the kernel, and over how many programs the terms of a tile are shared out."""
 
-    arithmetic = FULL
-
-    def __init__(self, shape: Shape, splits: int) -> None:
-        self.shape, self.splits = shape, splits
+    def __init__(self, shape: Shape, splits: int, arithmetic: str) -> None:
+        self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
+        self.num_sums = splits  # of each result
         turns = " in turns" if shape.pingpong else ""
-        self.name = f"{WgmmaFamily.prefix}/{shape.rows}x{shape.columns} stages {shape.stages}{turns} splits {splits}"
+        rounded = " rounded" if arithmetic != FULL else ""
+        tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{turns}{rounded}"
+        self.name = f"{WgmmaFamily.prefix}/{tile} splits {splits}"
 
     def supports(self, problem: ConvProblem) -> bool:
         return _is_supported(problem)
@@ -118,8 +138,12 @@ class Wgmma(Candidate):
 
         p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
         is_split = p.dtype is dtypes.float32
-        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype), shape.shared_memory(4 if is_split else 2))
+        transposed = p.dtype is not dtypes.float32 and p.direction == INPUT_GRAD
+        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype, transposed), shape.shared_memory(p.dtype))
         weight = Box(dtypes.float16 if is_split else p.dtype, space.weight, (shape.columns, 1, _TERMS))
+        if transposed:
+            outputs, inputs, *taps = p.weight_shape
+            weight = Box(p.dtype, (outputs, math.prod(taps), inputs), (_TERMS, 1, 64))
         processors = driver.get().properties(p.device).multiprocessor_count
         launches = []
         for row, column in _axes(p):
@@ -132,7 +156,7 @@ class Wgmma(Candidate):
                 launches.append(
                     kernel.prepare(grid, 32 * (4 + 4 * shape.consumers), (pixels, weight, weight), 4, structure)
                 )
-        prepare_weight = _weight_splitter(p, space) if is_split else None
+        prepare_weight = _weight_splitter(p, space, 2 if shape.products == 3 else 1) if is_split else None
         finish = finisher(p, self.splits) if self.splits > 1 else None
 
         def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
@@ -172,8 +196,10 @@ def _is_supported(problem: ConvProblem) -> bool:
     inputs, outputs = p.first_shape[1], _num_outputs(p)
     if p.dtype is dtypes.float32:
         aligned = inputs % 4 == 0 and outputs % 4 == 0
-    else:  # the gradient would want the weight's terms, its results' channels, innermost
-        aligned = p.dtype.itemsize == 2 and p.direction == FORWARD and inputs % 8 == 0 and outputs % 8 == 0
+    else:
+        aligned = p.dtype.itemsize == 2 and inputs % 8 == 0 and outputs % 8 == 0
+    if not hopper.is_accurate(p, _least_terms(p)):
+        return False
     if not aligned or inputs < _LEAST_CHANNELS or numel(p.result_shape) == 0 or numel(p.first_shape) == 0:
         return False
     if max(numel(shape[:1] + shape[2:]) for shape in (p.first_shape, p.result_shape)) >= 2**30:
@@ -194,20 +220,27 @@ def _num_steps(problem: ConvProblem) -> int:
     return -(-math.prod(problem.weight_shape[2:]) * -(-problem.first_shape[1] // _TERMS) // len(_axes(problem)))
 
 
+def _least_terms(problem: ConvProblem) -> int:
+    """Of a result away from the borders; the input's gradient meets another number of taps at each residue."""
+    taps = [row.taps * column.taps for row, column in _axes(problem)]
+    return problem.first_shape[1] * min((count for count in taps if count), default=0)
+
+
 def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
     num_pixels = problem.result_shape[0] * math.prod(problem.result_shape[2:])
     return -(-num_pixels // shape.rows) * -(-_num_outputs(problem) // shape.columns)
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums what
-    keeps each split's short: they are rounded at every step."""
-    if problem.dtype is not dtypes.float32 or len(_axes(problem)) > 1:
+    """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums of
+    float32 what keeps each split's short: they are rounded at every step."""
+    if len(_axes(problem)) > 1:
         return [1]
     processors = driver.get().properties(problem.device).multiprocessor_count
     tiles, steps = _num_tiles(problem, shape), _num_steps(problem)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
-    wanted.add(-(-steps // _MOST_STEPS))
+    if problem.dtype is dtypes.float32:
+        wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]
 
 
@@ -261,7 +294,7 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
 
 
 # --- before and after -------------------------------------------------------------------------------------------------
-def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, int, int], None]:
+def _weight_splitter(problem: ConvProblem, space: _Workspace, parts: int) -> Callable[[int, int, int], None]:
     """run(stream, weight, workspace): the weight's parts, the results' channels outermost."""
     p = problem
     rows, taps, padded = space.weight
@@ -273,7 +306,7 @@ def _weight_splitter(problem: ConvProblem, space: _Workspace) -> Callable[[int, 
     split = bind(
         conv_split._split_weight_kernel, p.device, (-(-rows // rows_per_program),), Pointer(dtypes.float16),
         Pointer(dtypes.float16), Pointer(dtypes.float32), Pointer(dtypes.float32), rows, taps, p.first_shape[1],
-        strides, PADDED=padded, SHIFT=_SHIFT, ROWS=rows_per_program, BLOCK=block,
+        strides, PADDED=padded, RAISED=_RAISED, PARTS=parts, ROWS=rows_per_program, BLOCK=block,
         num_warps=8,
     )  # fmt: skip
 

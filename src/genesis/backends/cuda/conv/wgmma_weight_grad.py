@@ -1,4 +1,4 @@
-"""The weight's gradient in float32 on Hopper (native/conv_wgmma_weight_grad.cu)."""
+"""The weight's gradient on Hopper (native/conv_wgmma_weight_grad.cu): float32 and 16-bit types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from genesis.backends.cuda.conv.candidate import FULL, Candidate, Launch
 from genesis.backends.cuda.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis
+from genesis.dtypes import DType
 from genesis.shapes import numel
 
-_ROWS, _TERMS = 128, 64  # BM, BK
-_THREADS = 512
+_TERMS = 64  # BK
+_CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
 _LEAST_CHANNELS = 16  # with fewer, most of a tile is empty
 _LEAST_STEPS, _MOST_STEPS = 8, 128  # of a split: each ends with an addition in float32
 _MOST_BYTES = 256 << 20  # of partial sums
@@ -28,16 +29,45 @@ class Shape:
 
     columns: int
     stages: int
-
-    def cubin(self) -> bytes:
-        return hopper.cubin("conv_wgmma_weight_grad", (("BN", self.columns), ("STAGES", self.stages)))
+    consumers: int = 2
+    products: int = 1  # of float32
+    alternate: bool = False  # consumers have the same rows and take the pixels of every other stage
 
     @property
-    def shared_memory(self) -> int:
-        return self.stages * (_ROWS + self.columns) * _TERMS * 4 + 1024  # tiles begin at multiples of 1024
+    def rows(self) -> int:
+        return 64 * self.sharers
+
+    @property
+    def sharers(self) -> int:
+        """Consumers of one stage."""
+        return 1 if self.alternate else self.consumers
+
+    def cubin(self, dtype: DType) -> bytes:
+        macros = {
+            "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers,
+            "SPLIT": int(dtype is dtypes.float32), "ALTERNATE": int(self.alternate), "PRODUCTS": self.products,
+            "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+        }  # fmt: skip
+        return hopper.cubin("conv_wgmma_weight_grad", tuple(macros.items()))
+
+    def shared_memory(self, dtype: DType) -> int:
+        # Tiles begin at multiples of 1024.
+        return self.stages * (self.rows + self.columns) * _TERMS * dtype.itemsize + 1024
+
+    def threads(self, dtype: DType) -> int:
+        """One warpgroup loads, in float32 one splits, the others multiply."""
+        return 128 * (self.consumers + (2 if dtype is dtypes.float32 else 1))
 
 
-SHAPES = (Shape(128, 3), Shape(64, 4))
+_SPLIT_SHAPES = (Shape(128, 3, products=3), Shape(64, 4, products=3), Shape(64, 6, products=3, alternate=True))
+_ROUNDED_SHAPES = (Shape(128, 3), Shape(64, 4), Shape(64, 6, alternate=True))
+_PLAIN_SHAPES = (Shape(256, 4), Shape(128, 5, 3), Shape(128, 6), Shape(64, 8))
+
+
+def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
+    if problem.dtype is not dtypes.float32:
+        return _PLAIN_SHAPES
+    return _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
 
 
 def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
@@ -45,7 +75,9 @@ def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
     if not _is_supported(problem):
         return []
     choice = [
-        WgmmaWeightGrad(prefix, shape, splits) for shape in SHAPES for splits in _worthwhile_splits(problem, shape)
+        WgmmaWeightGrad(prefix, shape, splits, hopper.arithmetic(problem))
+        for shape in shapes(problem)
+        for splits in _worthwhile_splits(problem, shape)
     ]
     return sorted(choice, key=lambda candidate: candidate.estimate(problem))
 
@@ -53,11 +85,11 @@ def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
 class WgmmaWeightGrad(Candidate):
     """One shape of the kernel, and in how many parts the pixels are summed."""
 
-    arithmetic = FULL
-
-    def __init__(self, prefix: str, shape: Shape, splits: int) -> None:
-        self.shape, self.splits = shape, splits
-        self.name = f"{prefix}/weight_grad {_ROWS}x{shape.columns} stages {shape.stages} splits {splits}"
+    def __init__(self, prefix: str, shape: Shape, splits: int, arithmetic: str) -> None:
+        self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
+        self.num_sums = splits * shape.consumers // shape.sharers  # of each result
+        tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{' rounded' if arithmetic != FULL else ''}"
+        self.name = f"{prefix}/weight_grad {tile} splits {splits}"
 
     def supports(self, problem: ConvProblem) -> bool:
         return _is_supported(problem)
@@ -65,12 +97,12 @@ class WgmmaWeightGrad(Candidate):
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
-        step = self.shape.columns / 64 + 1
-        sums = self.splits * numel(problem.weight_shape) / 2**18 if self.splits > 1 else 0
+        step = self.shape.sharers * (self.shape.columns / 64 + 1)
+        sums = self.num_sums * numel(problem.weight_shape) / 2**18 if self.num_sums > 1 else 0
         return rounds * step * (_num_steps(problem) / self.splits + 3) + sums
 
     def workspace(self, problem: ConvProblem) -> int:
-        return self.splits * 4 * numel(problem.weight_shape) if self.splits > 1 else 0
+        return self.num_sums * 4 * numel(problem.weight_shape) if self.num_sums > 1 else 0
 
     def prepare(self, problem: ConvProblem) -> Launch:
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel, Pixels
@@ -86,17 +118,18 @@ class WgmmaWeightGrad(Candidate):
         (low_y, high_y), (low_x, high_x) = (
             hopper.bounds(axis, size) for axis, size in zip(axes, sizes[1:], strict=True)
         )
-        grad = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, 32))
-        pixels = Pixels(p.dtype, (*sizes, inputs), (low_y, low_x), (high_y, high_x), p.stride, _TERMS, 32)
+        loaded = 128 // p.dtype.itemsize
+        grad = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, loaded))
+        pixels = Pixels(p.dtype, (*sizes, inputs), (low_y, low_x), (high_y, high_x), p.stride, _TERMS, loaded)
         structure = struct.pack(
             "<14i", outputs, inputs, num_pixels, *out_sizes, *p.stride, low_y, low_x, *taps, *p.dilation, self.splits
         )
-        kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(), shape.shared_memory)
+        kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
         grid = min(_num_tiles(p, shape) * self.splits, _processors(p))
-        launch = kernel.prepare(grid, _THREADS, (grad, pixels), 1, structure)
-        if self.splits == 1:
+        launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, structure)
+        if self.num_sums == 1:
             return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
-        finish = finisher(p, self.splits)
+        finish = finisher(p, self.num_sums)
 
         def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
             launch(stream, grad, x, workspace)
@@ -110,13 +143,14 @@ def _is_supported(problem: ConvProblem) -> bool:
     outputs, inputs = p.weight_shape[:2]
     return (
         p.direction == WEIGHT_GRAD
-        and p.dtype is dtypes.float32
+        and p.dtype in _CHANNELS_APART
         and p.groups == 1
         and p.alignment == 16
-        and outputs % 4 == 0
-        and inputs % 4 == 0
+        and outputs % _CHANNELS_APART[p.dtype] == 0
+        and inputs % _CHANNELS_APART[p.dtype] == 0
         and min(outputs, inputs) >= _LEAST_CHANNELS
         and p.num_terms > 0
+        and hopper.is_accurate(p, p.num_terms)
         and max(p.num_terms, numel(p.input_shape) // inputs) < 2**30
         and hopper.is_available(p.device)
         and all(hopper.is_within_reach(axis, size) for axis, size in zip(_axes(p), p.input_shape[2:], strict=True))
@@ -139,14 +173,15 @@ def _num_steps(problem: ConvProblem) -> int:
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
     outputs, inputs, *taps = problem.weight_shape
-    return -(-outputs // _ROWS) * -(-inputs // shape.columns) * math.prod(taps)
+    return -(-outputs // shape.rows) * -(-inputs // shape.columns) * math.prod(taps)
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded too often."""
+    """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded too often for
+    full precision."""
     tiles, processors, steps = _num_tiles(problem, shape), _processors(problem), _num_steps(problem)
     room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))
-    least = min(-(-steps // _MOST_STEPS), room)
+    least = min(-(-steps // _MOST_STEPS), room) if shape.products == 3 else 1
     most = min(steps // _LEAST_STEPS, room)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 4)}
     return sorted({least} | {splits for splits in wanted if least < splits <= most})

@@ -61,32 +61,49 @@ def leading_dimension(rows: int, columns: int, strides: tuple[int, int]) -> tupl
     return None
 
 
+class _Operation:
+    """What the algorithms for one problem share. One launch at a time: the bias is an attribute of the descriptor."""
+
+    def __init__(self, *handles: Any) -> None:
+        """handles: the library, its context, the descriptor, the layouts of A, B and D."""
+        self.handles, self.matmul = handles, handles[0].cublasLtMatmul
+        self.lock = threading.Lock()
+        self.bias = 0  # the address that is set
+
+    def set_bias(self, address: int) -> None:
+        library, _, descriptor, *_ = self.handles
+        _set(library.cublasLtMatmulDescSetAttribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(address))
+        self.bias = address
+
+
 class Product:
     """One algorithm for one problem; workspace is the bytes that run() wants."""
 
-    def __init__(
-        self, device: int, dtype: DType, handles: tuple[Any, ...], found: _Heuristic, lock: threading.Lock
-    ) -> None:
+    def __init__(self, device: int, dtype: DType, operation: _Operation, found: _Heuristic) -> None:
         self.workspace = int(found.workspace)
-        self._device, self._handles, self._lock = device, handles, lock
-        self._algorithm = found.algorithm
+        self._device, self._operation = device, operation
         number = ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float
-        self._one, self._zero = number(1), number(0)
+        one, zero = number(1), number(0)
+        self._addresses = out, x, y, workspace, stream = [ctypes.c_void_p() for _ in range(5)]  # of the next launch
+        _, context, descriptor, a, b, d = operation.handles
+        self._arguments = (
+            context, descriptor, ctypes.byref(one), y, a, x, b, ctypes.byref(zero), out, d, out, d,
+            ctypes.byref(found.algorithm), workspace, ctypes.c_size_t(self.workspace), stream,
+        )  # fmt: skip
         here: Any = driver.get()
         self._driver, self._note = here, here.recorder(device)
 
     def run(self, out: int, x: int, y: int, bias: int, workspace: int) -> None:
         """Addresses; on the current stream."""
         self._driver.activate(self._device)
-        library, context, descriptor, a, b, d = self._handles
-        stream = streams.current_handle(self._device)
-        with self._lock:  # the bias is an attribute of the descriptor
-            if bias:
-                _set(library.cublasLtMatmulDescSetAttribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(bias))
-            status = library.cublasLtMatmul(
-                context, descriptor, ctypes.byref(self._one), y, a, x, b, ctypes.byref(self._zero), out, d, out, d,
-                ctypes.byref(self._algorithm), workspace, self.workspace, stream,
-            )  # fmt: skip
+        operation, stream = self._operation, streams.current_handle(self._device)
+        with operation.lock:
+            if bias and bias != operation.bias:
+                operation.set_bias(bias)
+            addresses = self._addresses
+            addresses[0].value, addresses[1].value, addresses[2].value = out, x, y
+            addresses[3].value, addresses[4].value = workspace, stream
+            status = operation.matmul(*self._arguments)
         _check(status, "cublasLtMatmul")
         self._note("cublasLtMatmul")
         if self._driver.watch_launches:
@@ -147,9 +164,8 @@ def products(
     library.cublasLtMatmulPreferenceDestroy(preference)
     if status != 0:  # no algorithm for this problem
         return []
-    lock = threading.Lock()
-    handles = (library, context, descriptor, a, b, d)
-    return [Product(device, dtype, handles, found[i], lock) for i in range(count.value) if found[i].state == 0]
+    operation = _Operation(library, context, descriptor, a, b, d)
+    return [Product(device, dtype, operation, found[i]) for i in range(count.value) if found[i].state == 0]
 
 
 @functools.cache
@@ -165,7 +181,6 @@ def _library() -> Any:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
     library.cublasLtMatrixLayoutCreate.argtypes = [pointer, number, wide, wide, ctypes.c_int64]
     library.cublasLtMatmulAlgoGetHeuristic.argtypes = [pointer] * 7 + [number, pointer, pointer]
-    library.cublasLtMatmul.argtypes = [pointer] * 14 + [ctypes.c_size_t, pointer]
     return library
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import operator
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from cuda.bindings import driver as cu
 from genesis.backends.cuda.driver import triton_driver
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
 from genesis.backends.cuda.driver.interface import KernelError, Properties, Signature, kernel_name
-from genesis.backends.cuda.driver.packing import FORMATS, Arguments, pack_arguments
+from genesis.backends.cuda.driver.launching import FORMATS, Configuration, Launcher, attribute
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
 
@@ -29,6 +28,7 @@ _PORTABLE = 1  # pinned memory for all contexts
 _NO_TIMING = 2
 _MEMORY_TYPE, _HOST_MEMORY = [cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE], 1
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
+_MOST_PREPARED = 256  # grids that a kernel keeps launches for
 
 
 class CudaDriver:
@@ -73,9 +73,10 @@ class CudaDriver:
         free, total = _check(cu.cuMemGetInfo(), "cuMemGetInfo")
         return free, total
 
-    def activate(self, device: int) -> None:
-        """Make the device's context current in this thread."""
-        if self._thread.device != device or self._count > 1:  # with several devices, others may have switched meanwhile
+    def activate(self, device: int, anew: bool = False) -> None:
+        """Make the device's context current in this thread; anew: even where it has been."""
+        # With several devices, others may have switched meanwhile.
+        if anew or self._thread.device != device or self._count > 1:
             _check(cu.cuCtxSetCurrent(self._device(device).context), "cuCtxSetCurrent")
             self._thread.device = device
 
@@ -329,111 +330,63 @@ class _Device:
 
 
 class CudaKernel:
-    """A function on the device and the memory that its arguments are packed into."""
+    """A Triton kernel on the device: which of its parameters are given, and how they are packed."""
 
     def __init__(
         self, driver: CudaDriver, device: int, name: str, function: Any, types: Iterable[Any], metadata: Any
     ) -> None:
         self.name = name
-        self._driver, self._device, self._metadata = driver, device, metadata
-        self._note = driver.recorder(device)
-        self._function = function if isinstance(function, cu.CUfunction) else cu.CUfunction(function)
-        self._threads = 32 * metadata.num_warps
+        self._launcher, self._metadata = Launcher(driver, device, function, name), metadata
         kinds = list(_flat(types))
         self._used = used = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
         self._select = None if len(used) == len(kinds) else _selection(used)
         self._formats = [FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
-        self._packer = struct.Struct("<" + "".join(self._formats))
-        self._num_slots = len(used) + 2  # Triton adds two scratch pointers
-        self._blocks: list[Arguments] = []  # those that no thread is launching with
-        asked = _option(metadata, "launch_pdl") or _option(metadata, "launch_cooperative_grid")
-        self._extended = asked or metadata.num_ctas > 1 or metadata.global_scratch_size > 0
+        self._attributes: list[bytes] = []
+        if _option(metadata, "launch_pdl"):
+            self._attributes.append(attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1))
+        if _option(metadata, "launch_cooperative_grid"):
+            self._attributes.append(attribute("COOPERATIVE", 1))
+        if metadata.num_ctas > 1:
+            self._attributes.append(attribute("CLUSTER_DIMENSION", metadata.num_ctas, 1, 1))
+        self._prepared: dict[tuple[int, int, int], Callable[..., None]] = {}
 
     def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
-        driver = self._driver
-        driver.activate(self._device)
-        if self._select is not None:
-            values = self._select(values)
-        try:
-            block = self._blocks.pop()
-        except IndexError:
-            block = Arguments(self._num_slots)
-        pack_arguments(self._packer, block.memory, values)
-        x, y, z = grid
-        if self._extended:
-            self._launch_extended(x, y, z, stream, block)
-        else:
-            shared = self._metadata.shared
-            result = cu.cuLaunchKernel(self._function, x, y, z, self._threads, 1, 1, shared, stream, block.address, 0)
-            if result[0] is not _SUCCESS:
-                driver.check(self._device, result, f"launch {self.name}")
-        self._blocks.append(block)
-        self._note(self.name)
-        if driver.watch_launches:
-            driver.launched(self._device, self.name, grid, stream, values)
+        run = self._prepared.get(grid)
+        if run is None:
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            run = self._prepared[grid] = self._prepare(grid, len(self._used), ())
+        run(stream, *(values if self._select is None else self._select(values)))
 
     def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
-        if self._extended:
-            return lambda stream, *leading: self.launch(grid, stream, (*leading, *rest))
-        driver, device, name, note, function = self._driver, self._device, self.name, self._note, self._function
-        x, y, z = grid
-        threads, shared, num_slots = self._threads, self._metadata.shared, self._num_slots
         given = [i for i in self._used if i < num_leading]
-        select = None if len(given) == num_leading else _selection(given)
-        packer = struct.Struct("<" + "".join(self._formats[: len(given)]))
         everything = (*[0] * num_leading, *rest)
         selected = everything if self._select is None else self._select(everything)
-        blocks: list[Arguments] = []  # each with the rest in its place
-        launch_kernel, pack_into = cu.cuLaunchKernel, packer.pack_into
+        run = self._prepare(grid, len(given), selected[len(given) :])
+        if len(given) == num_leading:
+            return run
+        select = _selection(given)
+        return lambda stream, *leading: run(stream, *select(leading))
 
-        def run(stream: int, *leading: Any) -> None:
-            driver.activate(device)
-            values = leading if select is None else select(leading)
-            try:
-                block = blocks.pop()
-            except IndexError:
-                block = Arguments(num_slots)
-                pack_arguments(self._packer, block.memory, selected)
-            try:
-                pack_into(block.memory, 0, *values)
-            except OverflowError:
-                pack_arguments(packer, block.memory, values)
-            result = launch_kernel(function, x, y, z, threads, 1, 1, shared, STREAMS[stream], block.address, 0)
-            if result[0] is not _SUCCESS:
-                driver.check(device, result, f"launch {name}")
-            blocks.append(block)
-            note(name)
-            if driver.watch_launches:
-                driver.launched(device, name, grid, stream, (*values, *rest))
+    def _prepare(self, grid: tuple[int, int, int], num_given: int, rest: Sequence[Any]) -> Callable[..., None]:
+        """run(stream, *values), values and rest without the constants among them."""
+        x, y, z = grid
+        metadata, launcher = self._metadata, self._launcher
+        threads = (32 * metadata.num_warps, 1, 1)
+        configuration = Configuration((x * metadata.num_ctas, y, z), threads, metadata.shared, self._attributes)
+        formats = self._formats  # after which Triton adds two addresses of scratch memory
+        if not metadata.global_scratch_size:
+            return launcher.prepare(configuration, formats[:num_given], [*formats[num_given:], "8x", "8x"], rest)
+        run = launcher.prepare(configuration, [*formats, "Q"], ["8x"])
+        driver, device = launcher.driver, launcher.device
+        num_bytes = x * y * z * metadata.num_ctas * metadata.global_scratch_size
 
-        return run
+        def run_with_scratch(stream: int, *values: Any) -> None:
+            scratch = driver.allocate(device, num_bytes, stream)
+            run(stream, *values, *rest, scratch)
+            driver.release(device, scratch, stream)
 
-    def _launch_extended(self, x: int, y: int, z: int, stream: int, block: Arguments) -> None:
-        """With clusters, programmatic dependent launch, a cooperative grid, or scratch memory for descriptors."""
-        driver, metadata = self._driver, self._metadata
-        scratch = 0
-        if metadata.global_scratch_size:
-            num_bytes = x * y * z * metadata.num_ctas * metadata.global_scratch_size
-            scratch = driver.allocate(self._device, num_bytes, stream)
-            struct.pack_into("<Q", block.memory, 8 * (self._num_slots - 2), scratch)
-        attributes = []
-        if _option(metadata, "launch_pdl"):
-            attributes.append(_attribute("PROGRAMMATIC_STREAM_SERIALIZATION", programmaticStreamSerializationAllowed=1))
-        if _option(metadata, "launch_cooperative_grid"):
-            attributes.append(_attribute("COOPERATIVE", cooperative=1))
-        if metadata.num_ctas > 1:
-            cluster = _attribute("CLUSTER_DIMENSION")
-            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = metadata.num_ctas, 1, 1
-            attributes.append(cluster)
-        config = cu.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = x * metadata.num_ctas, y, z
-        config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
-        config.sharedMemBytes, config.hStream = metadata.shared, STREAMS[stream]
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        result = cu.cuLaunchKernelEx(config, self._function, block.address, 0)
-        driver.check(self._device, result, f"launch {self.name}")
-        if scratch:
-            driver.release(self._device, scratch, stream)
+        return run_with_scratch
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:
@@ -458,14 +411,6 @@ def _plain(value: Any) -> Any:
 
 def _option(metadata: Any, name: str) -> bool:
     return bool(getattr(metadata, name, False))
-
-
-def _attribute(name: str, **value: Any) -> Any:
-    attribute = cu.CUlaunchAttribute()
-    attribute.id = getattr(cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
-    for field, content in value.items():
-        setattr(attribute.value, field, content)
-    return attribute
 
 
 def _check(result: tuple[Any, ...], doing: str) -> Any:

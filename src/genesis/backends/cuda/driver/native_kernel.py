@@ -1,21 +1,16 @@
-"""Functions of a cubin on a device: loading them, and launching with the least that Python can do per launch."""
+"""Functions of a cubin on a device: loading them, and what may be asked of a launch."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cuda.bindings import driver as cu
 
-from genesis.backends.cuda.driver.cuda_driver import STREAMS
 from genesis.backends.cuda.driver.interface import KernelError
-from genesis.backends.cuda.driver.packing import Arguments, pack_arguments
+from genesis.backends.cuda.driver.launching import Configuration, Launcher
 
-_SUCCESS = cu.CUresult.CUDA_SUCCESS
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
-
-Run = Callable[[int, Sequence[Any]], None]
 
 
 class NativeModule:
@@ -39,8 +34,7 @@ class NativeKernel:
     def __init__(self, driver: Any, device: int, function: Any, name: str, slots: Sequence[str]) -> None:
         self.name = name
         self._driver, self._device, self._function = driver, device, function
-        self._packer = struct.Struct("<" + "".join(slots))
-        self._num_slots = max(len(slots), 1)
+        self._launcher, self._slots = Launcher(driver, device, function, name), slots
         self._shared = _STATIC_SHARED
         attribute = cu.CUfunction_attribute
         self.max_threads = self._ask(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
@@ -49,34 +43,10 @@ class NativeKernel:
     def _ask(self, which: Any) -> int:
         return int(self._driver.check(self._device, cu.cuFuncGetAttribute(which, self._function), self.name))
 
-    def prepare(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int) -> Run:
-        """run(stream, values) launches; values are packed each time. Raises: KernelError: too much shared memory."""
-        driver, device, name, function = self._driver, self._device, self.name, self._function
+    def prepare(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int) -> Callable[..., None]:
+        """run(stream, *values) launches; values are packed each time. Raises: KernelError: too much shared memory."""
         self._allow_shared(shared)
-        packer, num_slots, note = self._packer, self._num_slots, driver.recorder(device)
-        (x, y, z), (u, v, w) = grid, block
-        launch_kernel, pack_into = cu.cuLaunchKernel, packer.pack_into
-        blocks: list[Arguments] = []  # those that no thread is launching with
-
-        def run(stream: int, values: Sequence[Any]) -> None:
-            driver.activate(device)
-            try:
-                arguments = blocks.pop()
-            except IndexError:
-                arguments = Arguments(num_slots)
-            try:
-                pack_into(arguments.memory, 0, *values)
-            except OverflowError:
-                pack_arguments(packer, arguments.memory, values)
-            result = launch_kernel(function, x, y, z, u, v, w, shared, STREAMS[stream], arguments.address, 0)
-            if result[0] is not _SUCCESS:
-                driver.check(device, result, f"launch {name}")
-            blocks.append(arguments)
-            note(name)
-            if driver.watch_launches:
-                driver.launched(device, name, grid, stream, values)
-
-        return run
+        return self._launcher.prepare(Configuration(grid, block, shared), self._slots)
 
     def _allow_shared(self, shared: int) -> None:
         """More than 48 KiB of dynamic shared memory must be asked for, once per function."""

@@ -10,13 +10,13 @@ from cuda.bindings import driver as cu
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver.cuda_driver import STREAMS
 from genesis.backends.cuda.driver.interface import KernelError
+from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher
 from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
-_KEPT = 64  # argument blocks per kernel; allocators hand out the same addresses again and again
+_KEPT = 256  # argument blocks per kernel; allocators hand out the same addresses again and again
 
 _type = cu.CUtensorMapDataType
 _TYPES = {
@@ -83,54 +83,43 @@ class MapKernel:
     def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
         """shared: bytes of dynamic shared memory that it is launched with."""
         here: Any = driver.get()
-        self._driver, self._device, self._name, self._shared = here, device, name, shared
-        self._function = here.load_binary(name, cubin, shared, device)[1]
+        self._launcher = Launcher(here, device, here.load_binary(name, cubin, shared, device)[1], name)
+        self._shared = shared
 
     def prepare(
         self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
     ) -> Callable[..., None]:
         """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
-        here, device, function, shared = self._driver, self._device, self._function, self._shared
-        note, num_maps = here.recorder(device), len(maps)
-        known: dict[tuple[int, ...], _Block] = {}
+        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared)
+        launch, num_maps = self._launcher.launch, len(maps)
+        known: dict[tuple[int, ...], Block] = {}  # by stream and addresses
 
-        def run(stream: int, *addresses: int) -> None:
-            here.activate(device)
-            block = known.get(addresses)
+        def run(*launched: int) -> None:
+            block = known.get(launched)
             if block is None:
                 if len(known) >= _KEPT:
                     known.clear()
+                stream, *addresses = launched
                 encoded = [each.encode(address) for each, address in zip(maps, addresses, strict=False)]
                 assert len(addresses) == num_maps + num_addresses
-                block = known[addresses] = _Block([*encoded, *map(_eight_bytes, addresses[num_maps:]), structure])
-            result = cu.cuLaunchKernel(
-                function, grid, 1, 1, threads, 1, 1, shared, STREAMS[stream], block.address, 0
-            )  # fmt: skip
-            if result[0] is not _SUCCESS:
-                here.check(device, result, f"launch {self._name}")
-            note(self._name)
-            if here.watch_launches:
-                here.launched(device, self._name, (grid, 1, 1), stream, addresses)
+                values = [*encoded, *map(_eight_bytes, addresses[num_maps:]), structure]
+                block = known[launched] = _filled(configuration, stream, values)
+            launch(block, launched[0], launched[1:])
 
         return run
 
 
-class _Block:
-    """The arguments of a launch in memory that suits tensor maps, and the table of their addresses."""
-
-    __slots__ = ("_memory", "_table", "address")
-
-    def __init__(self, values: Sequence[bytes]) -> None:
-        places, end = [], 0
-        for value in values:
-            places.append(end)
-            end += -(-len(value) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
-        self._memory = ctypes.create_string_buffer(end + _MAP_ALIGNMENT)
-        start = -(-ctypes.addressof(self._memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
-        for place, value in zip(places, values, strict=True):
-            ctypes.memmove(start + place, value, len(value))
-        self._table = (ctypes.c_void_p * len(values))(*[start + place for place in places])
-        self.address = ctypes.addressof(self._table)
+def _filled(configuration: Configuration, stream: int, values: Sequence[bytes]) -> Block:
+    """A block of these arguments, in memory that suits tensor maps."""
+    places = [0]
+    for value in values:
+        places.append(places[-1] + -(-len(value) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT)
+    block = Block(configuration, places[:-1], places[-1], _MAP_ALIGNMENT)
+    block.change_stream(stream)
+    start = ctypes.addressof(block.arguments)
+    for place, value in zip(places, values, strict=False):
+        ctypes.memmove(start + place, value, len(value))
+    return block
 
 
 def _map_bytes(result: tuple[Any, ...], what: Pixels | Box) -> bytes:

@@ -95,9 +95,13 @@ def _statistics_kernel(
 
 @triton.jit
 def _store_training_statistics(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, channels, mask, mean, var, num_rows, momentum, eps
-):
-    """Writes what a batch's mean and variance come to, and moves the running statistics."""
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
+    momentum, eps
+):  # fmt: skip
+    """Writes what a batch's mean and variance come to, moves the running statistics, and counts the batch."""
+    if count_ptr is not None:
+        first = tl.program_id(0) == 0
+        tl.store(count_ptr, tl.load(count_ptr, mask=first, other=0) + 1, mask=first)
     var = tl.where(var < 0, var * 0, var)  # rounding; NaN stays NaN
     tl.store(mean_ptr + channels, mean, mask=mask)
     tl.store(inverse_std_ptr + channels, libdevice.rcp_rn(libdevice.sqrt_rn(var + eps)), mask=mask)
@@ -113,8 +117,8 @@ def _store_training_statistics(
 
 @triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
 def _training_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, partial_ptr, x_ptr, momentum, num_rows, num_parts,
-    num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, x_ptr, momentum, num_rows,
+    num_parts, num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics."""
     parts = tl.arange(0, PARTS)
@@ -126,13 +130,14 @@ def _training_statistics_kernel(
     squares = tl.load(partial_ptr + num_parts * num_channels + elements, mask=inside, other=0)
     counts = tl.where(parts < num_parts, _count_of(parts, num_parts, num_rows, BLOCK_M), 0).to(means.dtype)[:, None]
     rows = num_rows.to(means.dtype)
-    shifted = libdevice.div_rn(tl.sum(means * counts, axis=0), rows)
+    shifted = libdevice.div_rn(tl.sum(libdevice.mul_rn(means, counts), axis=0), rows)
     deviations = tl.where(inside, means - shifted[None, :], 0)
     var = libdevice.div_rn(tl.sum(squares + deviations * deviations * counts, axis=0), rows)
     mean = shifted + tl.load(x_ptr + channels, mask=mask, other=0).to(means.dtype)
     _store_training_statistics(
-        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, channels, mask, mean, var, num_rows, momentum, eps
-    )
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
+        momentum, eps,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["eps"])
@@ -309,7 +314,8 @@ def _specimens(dtype):
     return [
         Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),
         Specimen(
-            _training_statistics_kernel, (wide, wide, wide, wide, wide, dtype, 0.1, 3000, 100, 64, 1e-5),
+            _training_statistics_kernel,
+            (wide, wide, wide, wide, dtypes.int64, wide, dtype, 0.1, 3000, 100, 64, 1e-5),
             {**parts, "BLOCK_M": 16},
         ),
         Specimen(_running_statistics_kernel, (wide, wide, wide, wide, 64, 1e-5), {"BLOCK": 64}),

@@ -15,6 +15,7 @@ from genesis import dtypes
 from genesis.backends.cuda.launch import Specimen
 
 _INFINITY: tl.constexpr = tl.constexpr(0x7F800000)  # the magnitudes from here up are no numbers
+_LARGEST_DENORMAL_POWER: tl.constexpr = tl.constexpr(0x00400000)  # the bits of 2 ** −127
 _GREATEST_SCALE: tl.constexpr = tl.constexpr(126)  # as a power of two; with it, denormal numbers are held exactly
 
 
@@ -34,8 +35,9 @@ def _scale_exponent(magnitude):
 
 @triton.jit
 def _power_of_2(exponent):
-    """As float32; exponent within −126 … 127."""
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+    """As float32; exponent within −149 … 127."""
+    denormal = _LARGEST_DENORMAL_POWER >> tl.maximum(-127 - exponent, 0)
+    return tl.where(exponent >= -126, (exponent + 127) << 23, denormal).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -80,13 +82,14 @@ def _split_weight_kernel(
     num_channels,
     strides,
     PADDED: tl.constexpr,
-    SHIFT: tl.constexpr,
+    RAISED: tl.constexpr,
+    PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Both parts of a weight: (rows, taps, PADDED) without gaps, channels in _permuted's order.
+    """Both parts of a weight: (rows, taps, PADDED) without gaps, channels in _permuted's order; or the high ones only.
 
-    inverse (rows): 2 ** SHIFT / scale. strides: (row, tap, channel) of the weight. One program per ROWS rows.
+    inverse (rows): 2 ** −RAISED / scale. strides: (row, tap, channel) of the weight. One program per ROWS rows.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_mask = rows < num_rows
@@ -97,18 +100,19 @@ def _split_weight_kernel(
         values = _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED)
         largest = tl.maximum(largest, _magnitude(values))
     exponent = _scale_exponent(tl.max(largest, axis=1))
-    tl.store(inverse_ptr + rows, _power_of_2(SHIFT - exponent), mask=row_mask)
+    tl.store(inverse_ptr + rows, _power_of_2(-RAISED - exponent), mask=row_mask)
     scale = _power_of_2(exponent)[:, None]
     for first in range(0, row_size, BLOCK):
         elements = first + tl.arange(0, BLOCK)
         values = _weights(weight_ptr, rows, elements, num_rows, num_taps, num_channels, strides, PADDED)
-        high, low = _split(values, scale)
-        high = _permuted(high, ROWS, BLOCK)
-        low = _permuted(low, ROWS, BLOCK)
         targets = rows.to(tl.int64)[:, None] * row_size + elements[None, :]
         mask = row_mask[:, None] & (elements < row_size)[None, :]
-        tl.store(high_ptr + targets, high, mask=mask)
-        tl.store(low_ptr + targets, low, mask=mask)
+        if PARTS == 2:
+            high, low = _split(values, scale)
+            tl.store(low_ptr + targets, _permuted(low, ROWS, BLOCK), mask=mask)
+        else:
+            high = (values * scale).to(tl.float16)
+        tl.store(high_ptr + targets, _permuted(high, ROWS, BLOCK), mask=mask)
 
 
 _f32, _f16 = dtypes.float32, dtypes.float16
@@ -116,7 +120,7 @@ SPECIMENS = [
     Specimen(
         _split_weight_kernel,
         (_f16, _f16, _f32, _f32, 64, 9, 60, strides),
-        {"PADDED": 64, "SHIFT": 7, "ROWS": rows, "BLOCK": 1024, "num_warps": 8},
+        {"PADDED": 64, "RAISED": 16, "PARTS": parts, "ROWS": rows, "BLOCK": 1024, "num_warps": 8},
     )
-    for rows, strides in ((1, (540, 60, 1)), (8, (1, 60, 540)))
+    for rows, strides, parts in ((1, (540, 60, 1), 2), (8, (1, 60, 540), 2), (1, (540, 60, 1), 1))
 ]

@@ -138,6 +138,31 @@ _MOVED = [dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8]  # values that 
 _ADDED = [dtypes.float64, dtypes.float32, dtypes.int64, dtypes.int32]
 
 
+@triton.jit
+def _index_select_each_kernel(
+    table_ptr, index_ptr, num_arrays, length, num_programs, DTYPE: tl.constexpr, COMPUTE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rows of the table: addresses of result, source and factors (or 0), elements of the result, the source's size
+    along the dimension, and the elements that lie inside it. Then, for each program, its row and its block there."""
+    program_ptr = table_ptr + 6 * num_arrays + tl.program_id(0)
+    row_ptr = table_ptr + 6 * tl.load(program_ptr)
+    first = tl.load(program_ptr + num_programs) * BLOCK
+    pointer = tl.pointer_type(DTYPE)
+    out_ptr, source_ptr = tl.load(row_ptr).to(pointer), tl.load(row_ptr + 1).to(pointer)
+    factors = tl.load(row_ptr + 2)
+    size, inner = tl.load(row_ptr + 4), tl.load(row_ptr + 5)
+    elements = first + tl.arange(0, BLOCK)
+    mask = elements < tl.load(row_ptr + 3)
+    outer, place = elements // inner // length, elements // inner % length
+    index = tl.load(index_ptr + place, mask=mask, other=0)
+    values = tl.load(source_ptr + (outer * size + index) * inner + elements % inner, mask=mask)
+    if factors != 0:
+        factor = tl.load(factors.to(pointer) + place, mask=mask)
+        values = (values.to(COMPUTE) * factor.to(COMPUTE)).to(DTYPE)
+    tl.store(out_ptr + elements, values, mask=mask)
+
+
 def _indexed_specimen(action, table, other=None, rank=1, per_row=True, wide=False, size=100):
     blocks = {"WIDE": wide, "BLOCK_ROWS": 8, "BLOCK_COLUMNS": 128}
     constants = {"ACTION": action, "RANK": rank, "INDEX_PER_ROW": per_row, "WRAP": not per_row, **blocks}
@@ -148,6 +173,14 @@ def _indexed_specimen(action, table, other=None, rank=1, per_row=True, wide=Fals
 
 
 SPECIMENS = [
+    *(
+        Specimen(
+            _index_select_each_kernel,
+            (dtypes.int64, dtypes.int64, 70, 640, 3000),
+            {"DTYPE": element, "COMPUTE": COMPUTE[dtype], "BLOCK": 1024},
+        )
+        for dtype, element in ((dtypes.float32, tl.float32), (dtypes.bfloat16, tl.bfloat16))
+    ),
     *(_indexed_specimen("gather", dtype) for dtype in _MOVED),
     _indexed_specimen("gather", dtypes.int32, rank=3, per_row=False, wide=True),
     _indexed_specimen("gather", dtypes.int32, size=None),

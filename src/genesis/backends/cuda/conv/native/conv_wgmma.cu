@@ -8,11 +8,12 @@
 // SPLIT: float32. Weights come as float16 parts (kernels/conv_split.py); the input is split here, in registers, with a
 // scale per pixel and 64 channels, so that small pixels beside large ones keep their digits. Three products per term,
 // the small ones first, in chains of 64 terms that are added up in float32: tensor cores cut off where they should
-// round, which long chains would show. (Ootomo & Yokota 2022, arXiv:2203.03341.)
+// round, which long chains would show. (Ootomo & Yokota 2022, arXiv:2203.03341.) Or only that of the high parts.
 // Else: operands of 16 bits, one chain.
 //
-// Macros: BN columns of a tile; STAGES tiles on the way; CONSUMERS warpgroups of 64 rows; SPLIT; PINGPONG: they take
-// turns; KIND "f16" | "bf16".
+// Macros: BN columns of a tile; STAGES tiles on the way; CONSUMERS warpgroups of 64 rows; SPLIT, PRODUCTS (3 | 1);
+// TRANSPOSED_WEIGHT: the weight lies in memory with its columns innermost (16 bits only); PINGPONG: warpgroups take turns;
+// KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
@@ -20,7 +21,10 @@
 #define BM (64 * CONSUMERS)
 #define BK 64
 #define INPUT_BYTES (BM * BK * (SPLIT ? 4 : 2))
-#define WEIGHT_BYTES (BN * BK * (SPLIT ? 4 : 2))
+#define WEIGHT_PARTS (SPLIT && PRODUCTS == 3 ? 2 : 1)
+#define WEIGHT_BYTES (BN * BK * 2 * WEIGHT_PARTS)
+#define LINE_BLOCK (BK * 128)  // bytes: 64 channels, 128 bytes of each
+#define RAISED 16              // conv/wgmma.py: weights come with a scale that undoes it
 #define STAGE_BYTES (INPUT_BYTES + WEIGHT_BYTES)
 #define CHAIN (SPLIT && BN > 128 ? 128 : BN)  // columns at a time: registers hold the chain beside the sums
 #define PITCH 36                              // floats between staged rows
@@ -37,12 +41,6 @@ struct Geometry {
 };
 
 #if !SPLIT
-__device__ __forceinline__ u32 pack_result(float low, float high) {
-  u32 r;
-  asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-
 // The lower 16 bits as float32.
 __device__ __forceinline__ float widen(u32 v) {
   float r;
@@ -84,9 +82,15 @@ __device__ __forceinline__ void produce(
       load_pixels(input, input_map, barrier, channel, x, y, image, right, down);
 #if SPLIT
       load_pixels(input + INPUT_BYTES / 2, input_map, barrier, channel + BK / 2, x, y, image, right, down);
-      load_box(weight + WEIGHT_BYTES / 2, low_map, barrier, channel, index, unit.column);
 #endif
+#if TRANSPOSED_WEIGHT
+#pragma unroll
+      for (int part = 0; part < BN / 64; ++part)
+        load_box(weight + part * LINE_BLOCK, high_map, barrier, unit.column + 64 * part, index, channel);
+#else
+      if (WEIGHT_PARTS == 2) load_box(weight + WEIGHT_BYTES / 2, low_map, barrier, channel, index, unit.column);
       load_box(weight, high_map, barrier, channel, index, unit.column);
+#endif
       turn.next();
       if (++chunk == chunks) {
         chunk = 0;
@@ -101,13 +105,19 @@ __device__ __forceinline__ void produce(
 
 // The tile's sums to memory, through shared memory: a warp writes four rows of 32 columns at a time, whole lines.
 __device__ __forceinline__ void store(
-    const float (&sum)[BN / 2], const Unit& unit, int rows, int local, u32 staging, void* out,
+    const float (&sum)[BN / 2], const Range& range, const Unit& unit, int rows, int local, u32 staging, void* out,
     const float* weight_inverse, const void* bias, const void* residual, const Geometry& g) {
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool whole = g.num_splits == 1;
   long long place[4];
+#if SPLIT
+  float raise[4];
+#endif
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
+#if SPLIT
+    raise[q] = power_of_2(__shfl_sync(FULL_WARP, range.lowered[q / 2], lane / 8 * 8 + q % 2 * 4));
+#endif
     const int m = rows + 4 * q + lane / 8;
     const int j = m % g.out_width, rest = m / g.out_width, i = rest % g.out_height, image = rest / g.out_height;
     place[q] = g.out_start + image * g.out_image + i * g.out_row + j * g.out_column;
@@ -127,9 +137,9 @@ __device__ __forceinline__ void store(
     __syncwarp();
     const int n = unit.column + 32 * k + lane % 8 * 4;
     if (n >= g.num_outputs) continue;
-    float4 scale = make_float4(1.f, 1.f, 1.f, 1.f), shift = make_float4(0.f, 0.f, 0.f, 0.f);
+    float4 shift = make_float4(0.f, 0.f, 0.f, 0.f);
 #if SPLIT
-    scale = __ldg((const float4*)(weight_inverse + n));
+    const float4 scale = __ldg((const float4*)(weight_inverse + n));
     if (bias && whole) shift = __ldg((const float4*)((const float*)bias + n));
 #else
     if (bias && whole) {
@@ -144,10 +154,11 @@ __device__ __forceinline__ void store(
         : "=f"(y.x), "=f"(y.y), "=f"(y.z), "=f"(y.w)
         : "r"(staging + ((4 * q + lane / 8) * PITCH + lane % 8 * 4) * 4) : "memory");
       if (place[q] < 0) continue;
-      y.x = y.x * scale.x + shift.x;
-      y.y = y.y * scale.y + shift.y;
-      y.z = y.z * scale.z + shift.z;
-      y.w = y.w * scale.w + shift.w;
+#if SPLIT
+      y = make_float4(y.x * scale.x, y.y * scale.y, y.z * scale.z, y.w * scale.w);
+      y = make_float4(y.x * raise[q], y.y * raise[q], y.z * raise[q], y.w * raise[q]);
+#endif
+      y = make_float4(y.x + shift.x, y.y + shift.y, y.z + shift.z, y.w + shift.w);
       if (residual && whole) {
 #if SPLIT
         const float4 z = __ldg((const float4*)((const float*)residual + place[q] + n));
@@ -166,11 +177,13 @@ __device__ __forceinline__ void store(
         y.z = y.z < 0.f ? 0.f : y.z;
         y.w = y.w < 0.f ? 0.f : y.w;
       }
-#if SPLIT
-      *(float4*)((float*)out + place[q] + n) = y;
-#else
-      *(uint2*)((u16*)out + place[q] + n) = make_uint2(pack_result(y.x, y.y), pack_result(y.z, y.w));
+#if !SPLIT
+      if (whole) {
+        *(uint2*)((u16*)out + place[q] + n) = make_uint2(pack_result(y.x, y.y), pack_result(y.z, y.w));
+        continue;
+      }
 #endif
+      *(float4*)((float*)out + place[q] + n) = y;
     }
   }
 }
@@ -213,6 +226,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     float sum[BN / 2];
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;
+    Range range;
     for (int step = unit.first; step < unit.last; ++step) {
       const u32 input = base + turn.stage * STAGE_BYTES, weight = input + INPUT_BYTES;
       barrier_wait(full + 8 * turn.stage, turn.parity);
@@ -228,6 +242,8 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
       }
       Fragments a;
       a.split(v);
+      float factor[2];
+      range.factors(RAISED - a.exponent[0], RAISED - a.exponent[1], sum, factor);
 #if PINGPONG
       asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
 #endif
@@ -235,16 +251,19 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
       for (int part = 0; part < BN / CHAIN; ++part) {
         const bool is_last = part == BN / CHAIN - 1;
         const u64 high = descriptor(weight + part * CHAIN * 128);
-        const u64 low = descriptor(weight + WEIGHT_BYTES / 2 + part * CHAIN * 128);
         float chain[CHAIN / 2];
         wgmma_fence();
+#if PRODUCTS == 3
+        const u64 low = descriptor(weight + WEIGHT_BYTES / 2 + part * CHAIN * 128);
         wgmma<false>(chain, a.low[0], high);
 #pragma unroll
         for (int j = 1; j < 4; ++j) wgmma<true>(chain, a.low[j], high + 2 * j);
 #pragma unroll
         for (int j = 0; j < 4; ++j) wgmma<true>(chain, a.high[j], low + 2 * j);
+#endif
+        wgmma<PRODUCTS == 3>(chain, a.high[0], high);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) wgmma<true>(chain, a.high[j], high + 2 * j);
+        for (int j = 1; j < 4; ++j) wgmma<true>(chain, a.high[j], high + 2 * j);
         wgmma_commit();
 #if PINGPONG
         if (is_last) asm volatile("bar.arrive %0, 256;" ::"r"(group % CONSUMERS + 1) : "memory");
@@ -253,14 +272,15 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
         keep(chain);
         if (is_last && lane == 0) barrier_arrive(empty + 8 * turn.stage);
 #pragma unroll
-        for (int i = 0; i < CHAIN / 2; ++i) sum[part * CHAIN / 2 + i] += chain[i] * a.inverse[i / 2 % 2];
+        for (int i = 0; i < CHAIN / 2; ++i) sum[part * CHAIN / 2 + i] += chain[i] * factor[i / 2 % 2];
       }
 #else
-      const u64 a = descriptor(input + 64 * (group - 1) * 128), b = descriptor(weight);
+      const u64 a = descriptor(input + 64 * (group - 1) * 128);
+      const u64 b = TRANSPOSED_WEIGHT ? transposed_descriptor(weight, LINE_BLOCK) : descriptor(weight);
       keep(sum);
       wgmma_fence();
 #pragma unroll
-      for (int j = 0; j < 4; ++j) wgmma(sum, a + 2 * j, b + 2 * j);
+      for (int j = 0; j < 4; ++j) wgmma<false, TRANSPOSED_WEIGHT>(sum, a + 2 * j, b + (TRANSPOSED_WEIGHT ? 128 : 2) * j);
       wgmma_commit();
       wgmma_wait<1>();
       if (lane == 0 && step > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
@@ -272,6 +292,6 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     keep(sum);
     if (lane == 0 && unit.last > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
 #endif
-    store(sum, unit, unit.row + rows, local, staging, out, weight_inverse, bias, residual, g);
+    store(sum, range, unit, unit.row + rows, local, staging, out, weight_inverse, bias, residual, g);
   }
 }

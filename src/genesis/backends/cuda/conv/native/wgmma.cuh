@@ -1,13 +1,20 @@
 // One asynchronous product of a warpgroup: d (64 x N, float32) = a (64 x 16) * b (16 x N) + d, or without d.
 //
-// a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost (TRANSPOSED: b with
-// its columns innermost). Fragments: thread t of 128 holds rows 16 (t / 32) + t % 32 / 4 and 8 below; of d columns 8 i
+// a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost (TRANSPOSED: with
+// rows or columns innermost). Fragments: thread t of 128 holds rows 16 (t / 32) + t % 32 / 4 and 8 below; of d columns 8 i
 // + 2 (t % 4) and the next, in d[4 i], d[4 i + 1] for the first row, d[4 i + 2], d[4 i + 3] for the second.
 // Source: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions". KIND: "f16" or "bf16".
 #pragma once
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
+
+// Two sums as elements of KIND.
+__device__ __forceinline__ u32 pack_result(float low, float high) {
+  u32 r;
+  asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
 
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
@@ -27,14 +34,15 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) 
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." KIND "." KIND " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-    "}, %32, %33, 1, 1, 1, 0, 0;\n"
+    "}, %32, %33, 1, 1, 1, %34, %35;\n"
     : D32(0)
-    : "l"(a), "l"(b));
+    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
 
 template <bool ADD, bool TRANSPOSED = false>
@@ -51,6 +59,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) 
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n128k16.f32." KIND "." KIND " {"
@@ -58,11 +67,12 @@ __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, %64, %65, 1, 1, 1, 0, 0;\n"
+    "}, %64, %65, 1, 1, 1, %66, %67;\n"
     : D64(0)
-    : "l"(a), "l"(b));
+    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
 
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n256k16.f32." KIND "." KIND " {"
@@ -74,9 +84,9 @@ __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-    "}, %128, %129, 1, 1, 1, 0, 0;\n"
+    "}, %128, %129, 1, 1, 1, %130, %131;\n"
     : D128(0)
-    : "l"(a), "l"(b));
+    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
 
 // What else asynchronous products need: fences, groups, and that the compiler leaves their registers alone meanwhile.

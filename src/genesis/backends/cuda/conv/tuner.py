@@ -92,7 +92,7 @@ def tune(
         return None
     try:
         bench = _Bench(problem)
-        choice = list(families.candidates(problem))
+        choice = list(families.in_turns(problem))
         timed: list[Timed] = []
         done = 0
         for candidate in choice:

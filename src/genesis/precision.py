@@ -72,6 +72,8 @@ def follows_forward(backward: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
     @functools.wraps(backward)
     def in_precision(ctx: Any, grad: Any) -> Any:
+        if ctx.precision == get_float32_precision():
+            return backward(ctx, grad)
         with float32_precision(ctx.precision):
             return backward(ctx, grad)
 

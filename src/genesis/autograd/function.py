@@ -30,7 +30,8 @@ class Context:
         if True not in self.needs_input_grad:
             return  # nothing is recorded
         self._saved = values
-        self._arrays = [array for array in map(as_array, values) if isinstance(array, NDArray)]
+        arrays = [value.array if isinstance(value, Variable) else value for value in values]
+        self._arrays = [array for array in arrays if isinstance(array, NDArray)]
         self._counts = [array.changes.count for array in self._arrays]
 
     @property
@@ -159,6 +160,10 @@ class ArrayFunction(Function):
 class Node:
     """One call of a Function in the graph."""
 
+    __slots__ = (
+        "__weakref__", "ctx", "edges", "function", "hooks", "line", "number", "outputs", "result_class", "retained",
+    )  # fmt: skip
+
     _numbers = itertools.count()
 
     def __init__(
@@ -199,7 +204,8 @@ class Node:
                 for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
             ]
         ctx.owns_grad = owns_grad and len(grads) == 1
-        if self.function.on_arrays:
+        on_arrays = self.function.on_arrays
+        if on_arrays:
             results = self.function.backward(ctx, *grads)
         else:
             with no_grad():
@@ -220,9 +226,10 @@ class Node:
         elsewhere.update([id(grad.changes) for grad in grads if grad is not None])
         if ctx._saved and not retain_graph:
             self.ctx = None
+        arrays = results if on_arrays else map(as_array, results)
         return [
-            _NO_GRAD if result is None or edge is None else self._delivered(as_array(result), edge, elsewhere)
-            for result, edge in zip(results, self.edges, strict=True)
+            _NO_GRAD if result is None or edge is None else self._delivered(result, edge, elsewhere)
+            for result, edge in zip(arrays, self.edges, strict=True)
         ]
 
     def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:

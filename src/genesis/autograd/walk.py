@@ -205,7 +205,7 @@ def _run_hooks(hooks: Iterable[Callable[[Any], Any]], result_class: type[Variabl
 
 def _accumulate(variable: Variable, grad: NDArray) -> None:
     if variable.grad is None:
-        variable.grad = variable._like(grad)
+        variable.grad = variable._result_class(grad)
     else:
         variable.grad.array.add_into(grad)
     for hook in tuple(variable._post_accumulate_hooks):

@@ -21,6 +21,7 @@ from genesis.nn import Module
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
+    from genesis.backends.cuda.conv.plans import Session
     from genesis.backends.cuda.conv.tuner import Outcome
 
 # The engine is imported where it is used: it brings Triton, which is not installed where there is no GPU.
@@ -59,18 +60,27 @@ def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[T
         >>> len(report)  # on the CPU there is no choice
         0
     """
+    with _session(budget, progress) as session:
+        yield TuningReport([] if session is None else session.outcomes)
+
+
+@contextmanager
+def _session(budget: float, progress: Progress | None, gathers: bool = False) -> Iterator[Session | None]:
+    """The engine's session; None where there is no CUDA device."""
     if not budget > 0:
         raise ValueError(describe("tuning", "budget", "a number of seconds above 0", budget))
     if not is_available():
-        yield TuningReport([])
+        yield None
         return
     from genesis.backends.cuda.conv import plans
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
-    session = plans.Session(budget, told)
+    session = plans.Session(budget, told, gathers)
     plans.begin(session)
     try:
-        yield TuningReport(session.outcomes)
+        yield session
+        if gathers:
+            plans.share_out(session)
     finally:
         plans.end(session)
 
@@ -80,12 +90,14 @@ def tune(
 ) -> TuningReport:
     """Tune every convolution that a model or function computes, with its gradients where there are any.
 
-    The function is called once. Parameters keep their gradients and buffers their values (running statistics too).
+    The function is called once; then each convolution gets its part of the time. Parameters keep their gradients and
+    buffers their values (running statistics too).
 
     Args:
         function: a Module or any function of tensors.
         inputs: what it is called with.
-        budget, progress: as for tuning().
+        budget, progress: as for tuning(). What gets too little time is not measured to the end, and goes on at the
+            next call.
     Returns: what was tuned, and how fast it is now.
     Example:
         >>> model = genesis.nn.Conv2d(3, 4, 3)
@@ -96,7 +108,7 @@ def tune(
     parameters = list(function.parameters()) if isinstance(function, Module) else []
     before = [buffer.detach().clone() for buffer in buffers]
     try:
-        with tuning(budget, progress) as report:
+        with _session(budget, progress, gathers=True) as session:
             outputs = [each for each in _tensors(function(*inputs)) if each.requires_grad]
             wanted = [each for each in [*parameters, *_tensors(inputs)] if each.requires_grad]
             if outputs and wanted and state.recording:
@@ -107,7 +119,7 @@ def tune(
     finally:
         for buffer, value in zip(buffers, before, strict=True):
             buffer.array.copy_into(value.array)
-    return report
+    return TuningReport([] if session is None else session.outcomes)
 
 
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:

@@ -122,7 +122,9 @@ class ConvBNReLU(ArrayFunction):
         if ctx.options[-1] is not None:
             return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad)
         *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
-        *grads, _ = grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad)
+        *grads, _ = grad.conv_bn_relu_backward(
+            *ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad and not needs_residual
+        )
         return *grads, grad if needs_residual else None
 
 

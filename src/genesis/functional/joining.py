@@ -57,7 +57,8 @@ class Cat(ArrayFunction):
         grads, start = [], 0
         for shape, needed in zip(ctx.shapes, ctx.needs_input_grad, strict=True):
             length = 0 if shape == (0,) else shape[ctx.dim]
-            grads.append(grad.narrow(ctx.dim, start, length).reshape(shape) if needed else None)
+            part = grad.narrow(ctx.dim, start, length) if needed else None
+            grads.append(part if part is None or part.shape == shape else part.reshape(shape))
             start += length
         return tuple(grads)
 

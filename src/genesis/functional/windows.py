@@ -37,10 +37,10 @@ def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Any], require
     for argument, tensor in zip(arguments, tensors, strict=True):
         if tensor is None and len(found) >= required:
             found.append(None)
-        else:
-            if not isinstance(tensor, Tensor):
-                require_tensor(op, argument, tensor)  # says what is wrong
+        elif isinstance(tensor, Tensor):
             found.append(tensor.array.shape)
+        else:
+            require_tensor(op, argument, tensor)  # says what is wrong
     return found
 
 

@@ -51,10 +51,11 @@ def replay(
     try:
         for step in log["steps"]:
             example = tuple(_zeros(model, given) for given in step["example"] or ())
-            with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False):
+            with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False) as done:
                 for operation in step["operations"]:
                     arguments = {key: value for key, value in operation.items() if key != "operation"}
                     _operation(operation["operation"])(model, **arguments)
+            done.deviation = step["deviation"]  # measured on the values that the other network had
     except BaseException:
         snapshot.restore()
         del history(model).steps[num_before:]

@@ -173,7 +173,10 @@ class NDArray(MathOps, NeuralOps):
 
     def add_into(self, source: NDArray | int | float) -> None:
         """In place: self += source, a number or an array of equal shape and dtype."""
-        call_raw("add_into", self, source)
+        if isinstance(source, NDArray):
+            call_raw("add_into", self, source)
+        else:
+            backend_of(self.device).add_into(self.handle, source)
         self.changes.count += 1
 
     def _dense_strides(self) -> Shape:

@@ -13,19 +13,21 @@ cpu = backends.get("cpu")
 
 
 @pytest.mark.parametrize(
-    ("size", "kernel", "stride", "padding", "dilation"),
+    ("size", "outputs", "kernel", "stride", "padding", "dilation"),
     [
-        ((7, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
-        ((9, 6), (3, 2), (2, 1), (1, 0), (1, 1)),
-        ((9, 11), (3, 3), (1, 2), (2, 3), (2, 3)),
-        ((5, 4), (5, 4), (1, 1), (0, 0), (1, 1)),
-        ((2, 1), (1, 3), (3, 1), (0, 1), (1, 1)),
+        ((7, 7), 128, (3, 3), (1, 1), (1, 1), (1, 1)),
+        ((9, 6), 128, (3, 2), (2, 1), (1, 0), (1, 1)),
+        ((9, 11), 128, (3, 3), (1, 2), (2, 3), (2, 3)),
+        ((5, 4), 128, (5, 4), (1, 1), (0, 0), (1, 1)),
+        ((2, 1), 128, (1, 3), (3, 1), (0, 1), (1, 1)),
+        ((9, 8), 1, (1, 1), (1, 1), (0, 0), (1, 1)),
+        ((9, 8), 4, (1, 1), (2, 3), (1, 0), (1, 1)),
     ],
 )
-def test_weight_grad(size: tuple, kernel: tuple, stride: tuple, padding: tuple, dilation: tuple) -> None:
+def test_weight_grad(size: tuple, outputs: int, kernel: tuple, stride: tuple, padding: tuple, dilation: tuple) -> None:
     generator = torch.Generator().manual_seed(0)
     input = torch.randn(2, 4, *size, generator=generator, dtype=torch.float64)
-    weight = torch.randn(128, 4, *kernel, generator=generator, dtype=torch.float64)
+    weight = torch.randn(outputs, 4, *kernel, generator=generator, dtype=torch.float64)
     output = torch.conv2d(input, weight, None, stride, padding, dilation)
     grad = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     options = (None, stride, padding, dilation, False, (0, 0), 1, (False, True, False))
@@ -42,7 +44,8 @@ def test_weight_grad(size: tuple, kernel: tuple, stride: tuple, padding: tuple, 
 def test_where_it_pays() -> None:
     few = torch.empty(2, 64, 4, 8)
     assert columns.pays(few, (64, 16, 3, 3), 1)
-    assert not columns.pays(few, (64, 16, 1, 1), 1)  # the columns would be the input itself
+    assert columns.pays(few[:, :4], (4, 16, 1, 1), 1)
+    assert not columns.pays(few[:, :5], (5, 16, 1, 1), 1)
     assert not columns.pays(few, (64, 16, 3, 3), 2)
     assert not columns.pays(few.double(), (64, 16, 3, 3), 1)
     assert not columns.pays(few.bfloat16(), (64, 16, 3, 3), 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import columns, winograd
+from genesis.backends.cpu import batchnorm, columns, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 
 aten = torch.ops.aten
@@ -25,17 +25,19 @@ def conv_input_grad(
     grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
+    geometry = (stride, padding, dilation, groups)
+    wide = _accumulator(grad.dtype, dilation)
+    if wide is not grad.dtype:
+        wide_bias = None if bias is None else bias.to(wide)
+        return conv_input_grad(grad.to(wide), weight.to(wide), input_shape, *geometry, wide_bias).to(grad.dtype)
+    grad = _channels_last(grad)
     if bias is not None:
         extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
-        wide = _accumulator(grad.dtype, dilation)
-        operands = (_channels_last(grad).to(wide), weight.to(wide), bias.to(wide))
-        return torch.conv_transpose2d(*operands, stride, padding, extra, groups, dilation).to(grad.dtype)
-    wide = _accumulator(grad.dtype, dilation)
+        return torch.conv_transpose2d(grad, weight, bias, stride, padding, extra, groups, dilation)
     # Its values don't count, but its order in memory becomes that of the result.
     input = torch.empty(input_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (True, False, False))
-    grads = aten.convolution_backward(_channels_last(grad).to(wide), input, weight.to(wide), *options)
-    return grads[0].to(grad.dtype)
+    return aten.convolution_backward(grad, input, weight, *options)[0]
 
 
 def open_sizes(
@@ -56,11 +58,13 @@ def conv_weight_grad(
     if columns.pays(grad, weight_shape, groups):
         return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, stride, padding, dilation)
     wide = _accumulator(grad.dtype, dilation)
+    if wide is not grad.dtype:
+        geometry = (stride, padding, dilation, groups)
+        return conv_weight_grad(grad.to(wide), input.to(wide), weight_shape, *geometry).to(grad.dtype)
     # Its values don't count, but its order in memory becomes that of the result, as the layers' own weights have it.
     weight = torch.empty(weight_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (False, True, False))
-    grads = aten.convolution_backward(_channels_last(grad).to(wide), _channels_last(input).to(wide), weight, *options)
-    return grads[1].to(grad.dtype)
+    return aten.convolution_backward(_channels_last(grad), _channels_last(input), weight, *options)[1]
 
 
 def _accumulator(dtype: torch.dtype, dilation: Pair) -> torch.dtype:
@@ -82,13 +86,9 @@ def conv_bn_relu(
     if training and count is not None:
         count.add_(1)
     conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
-    y, mean, inverse_std = torch.native_batch_norm(
+    y, mean, inverse_std = batchnorm.normalize(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
     )
-    if not training:
-        assert running_mean is not None
-        assert running_var is not None
-        mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
     if residual is not None:
         y.add_(residual)
     if activation is None:
@@ -112,7 +112,7 @@ def conv_bn_relu_backward(
     if passed is not None and may_overwrite and grad.stride() == passed.stride():
         aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)  # no further memory to go through
     elif passed is not None:
-        grad = aten.threshold_backward(grad, passed, 0)
+        grad, may_overwrite = aten.threshold_backward(grad, passed, 0), True
     grad_residual = grad if needs_residual else None
     # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
     running = (None, None) if training else (mean, inverse_std.reciprocal().square())
@@ -120,6 +120,8 @@ def conv_bn_relu_backward(
     grad_conv, grad_gamma, grad_beta = aten.native_batch_norm_backward(
         grad, conv_output, gamma, *running, mean, inverse_std, training, 0.0, (needs_conv, needs_gamma, needs_beta)
     )
+    if may_overwrite and not needs_residual:
+        grad.set_()  # gives its memory back, which is still in the cache, for grad_input to take
     grad_input = grad_weight = grad_bias = None
     if needs_weight and columns.pays(grad_conv, weight.shape, groups):
         geometry = (stride, padding, dilation)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Shape
+from genesis.backends.cpu import batchnorm
 
 aten = torch.ops.aten
 
@@ -14,12 +15,7 @@ def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    y, mean, inverse_std = aten.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    if not training:
-        assert running_mean is not None
-        assert running_var is not None
-        mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
-    return y, mean, inverse_std
+    return batchnorm.normalize(x, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
 def batch_norm_backward(

@@ -168,25 +168,22 @@ def _plan_backward(
     )  # fmt: skip
     products, join = _joining(partial)
 
-    slope = layout_of((num_outputs,), dtypes.float32, device)
     grad_weight = layout_of(weight_shape, matrix.dtype, device) if needs_weight else None
     grad_bias, grad_gamma, grad_beta = (
         layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
         for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
     )
-    scaled = fresh(matrix)
-    find_parameter_grads = prepare_raw(
-        kernels._wide_parameter_grads_kernel, device, (-(-num_outputs // 16),),
-        (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, slope, slope, products, state, matrix, inverse_std,
-         gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c,
-    )  # fmt: skip
+    scaled, projection, constant = fresh(matrix), None, None
     if needs_input:
         projection = layout_of((num_inputs, num_inputs), x.dtype, device)
         constant = layout_of((num_inputs,), dtypes.float32, device)
-        project = prepare_raw(
-            kernels._projection_kernel, device, (-(-num_inputs // 16),), (projection, constant, matrix, slope, slope),
-            num_inputs, num_outputs, BLOCK_K=128, BLOCK_I=16, BLOCK_C=block_c,
-        )  # fmt: skip
+    find_parameter_grads = prepare_raw(
+        kernels._wide_parameter_grads_kernel, device,
+        (-(-num_outputs // 16) + (-(-num_inputs // 16) if needs_input else 0),),
+        (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, projection, constant, products, state, matrix,
+         inverse_std, gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c, BLOCK_I=16, BLOCK_L=64,
+    )  # fmt: skip
+    if needs_input:
         grad_input = fresh(x)
         # The residual's gradient is the gradient before the activation.
         sources = (grad, passed) if grad_residual is None else (grad_residual, None)
@@ -207,23 +204,19 @@ def _plan_backward(
             state.data_pointer,
         )  # fmt: skip
         join(stream, sums.data_pointer, pieces.data_pointer)
-        taps, slopes, averages = scaled.new(stream), slope.new(stream), slope.new(stream)
+        taps, through, shift = scaled.new(stream), new(projection, stream), new(constant, stream)
         outputs = new(grad_weight, stream), new(grad_gamma, stream), new(grad_beta, stream), new(grad_bias, stream)
         find_parameter_grads(
-            stream, *map(address, outputs), taps.data_pointer, slopes.data_pointer, averages.data_pointer,
-            sums.data_pointer, state.data_pointer, matrix.data_pointer, inverse_std.data_pointer, address(gamma),
+            stream, *map(address, outputs), taps.data_pointer, address(through), address(shift), sums.data_pointer,
+            state.data_pointer, matrix.data_pointer, inverse_std.data_pointer, address(gamma),
         )  # fmt: skip
         out_input = None
         if needs_input:
-            through, shift, out_input = projection.new(stream), constant.new(stream), grad_input.new(stream)
-            project(
-                stream, through.data_pointer, shift.data_pointer, matrix.data_pointer, slopes.data_pointer,
-                averages.data_pointer,
-            )  # fmt: skip
+            out_input = grad_input.new(stream)
             source = grad if out_residual is None else out_residual
             find_input_grad(
                 stream, out_input.data_pointer, source.data_pointer, address(passed), x.data_pointer,
-                state.data_pointer, taps.data_pointer, through.data_pointer, shift.data_pointer,
+                state.data_pointer, taps.data_pointer, address(through), address(shift),
             )  # fmt: skip
         out_weight, out_gamma, out_beta, out_bias = outputs
         return out_input, out_weight, out_bias, out_gamma, out_beta, out_residual

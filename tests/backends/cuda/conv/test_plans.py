@@ -96,6 +96,29 @@ def test_nothing_that_builds(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch)
         plans.plan(PROBLEM)
 
 
+def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
+    """No candidate is measured before all problems are known; then none gets the time of another."""
+    fakes.candidates = [Fake(str(i), seconds=0.05) for i in range(40)]
+    problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    assert [plans.plan(problem).origin for problem in problems] == [plans.GUESSED] * 2
+    assert not session.outcomes
+    session.deadline = time.monotonic() + 2  # less than one of them could use
+    plans.share_out(session)
+    plans.end(session)
+    assert [outcome.problem for outcome in session.outcomes] == problems
+    assert not any(outcome.complete for outcome in session.outcomes)
+
+
+def test_families_take_turns_when_measured(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first"), Fake("second"), Fake("third")]
+    guesses, measured = ([each.name for each in order(PROBLEM)] for order in (families.candidates, families.in_turns))
+    assert guesses[:3] == ["fake/first", "fake/second", "fake/third"]
+    assert [name.partition("/")[0] for name in measured[:2]] == ["fake", "triton_direct"]
+    assert sorted(guesses) == sorted(measured)
+
+
 @pytest.mark.parametrize(
     ("precision", "deterministic", "expected"),
     [("highest", False, "any order"), ("high", False, "tf32"), ("medium", False, "bf16"), ("highest", True, "plain")],

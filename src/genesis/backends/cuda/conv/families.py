@@ -20,9 +20,24 @@ FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER,
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:
     """All that compute the problem as it asks, the best guess first; there is always one."""
     for family in _in_order(problem):
-        for candidate in family.variants(problem):
-            if admissible(candidate, problem):
+        yield from _admissible(family, problem)
+
+
+def in_turns(problem: ConvProblem) -> Iterator[Candidate]:
+    """The same, of each family the best guess, then of each the second: among the first few is what to measure where
+    the time is short."""
+    waiting = [_admissible(family, problem) for family in _in_order(problem)]
+    while waiting:
+        for variants in list(waiting):
+            candidate = next(variants, None)
+            if candidate is None:
+                waiting.remove(variants)
+            else:
                 yield candidate
+
+
+def _admissible(family: Family, problem: ConvProblem) -> Iterator[Candidate]:
+    return (candidate for candidate in family.variants(problem) if admissible(candidate, problem))
 
 
 def _in_order(problem: ConvProblem) -> Sequence[Family]:

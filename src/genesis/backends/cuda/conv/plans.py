@@ -158,11 +158,16 @@ def _load_cudnn(known: Store, device: int) -> None:
 
 # --- by measurement ---------------------------------------------------------------------------------------------------
 class Session:
-    """A time in which problems that are met are tuned; what was found, in order."""
+    """A time in which problems that are met are tuned; what was found, in order.
 
-    def __init__(self, seconds: float, progress: tuner.Progress | None = None) -> None:
+    One that gathers only notes them, so that share_out() can give each its part of the time.
+    """
+
+    def __init__(self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False) -> None:
         self.deadline = time.monotonic() + seconds
         self.progress = progress
+        self.gathers = gathers
+        self.met: dict[ConvProblem, Plan] = {}  # while gathering
         self.outcomes: list[Outcome] = []
 
 
@@ -180,6 +185,16 @@ def begin(session: Session) -> None:
 def end(session: Session) -> None:
     with _lock:
         _sessions.remove(session)
+
+
+def share_out(session: Session) -> None:
+    """Tune what a session has gathered: each problem gets an equal part of the time that its predecessors have left."""
+    with _lock:
+        session.gathers = False
+        for index, plan in enumerate(session.met.values()):
+            now = time.monotonic()
+            if not _tune(plan, session, now + (session.deadline - now) / (len(session.met) - index)):
+                _guess(plan)
 
 
 def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
@@ -202,10 +217,18 @@ def _tuned(plan: Plan) -> bool:
     if not _sessions and not _has_time():
         return False
     session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
+    if session.gathers:
+        session.met.setdefault(plan.problem, plan)
+        return False
     began = time.monotonic()
-    outcome = tuner.tune(plan.problem, session.deadline, workspace_limit(), session.progress)
+    done = _tune(plan, session, session.deadline)
     if not _sessions:
         _spent += time.monotonic() - began
+    return done
+
+
+def _tune(plan: Plan, session: Session, deadline: float) -> bool:
+    outcome = tuner.tune(plan.problem, deadline, workspace_limit(), session.progress)
     if outcome is None:
         return False
     plan.use(outcome.candidate, TUNED if outcome.complete else GUESSED)
@@ -223,15 +246,25 @@ def _guess(plan: Plan, below: int | None = None) -> None:
     slow: Candidate | None = None
     for candidate in families.candidates(plan.problem):
         if candidate.builds_slowly and not settings.deterministic:
-            slow = candidate if slow is None and plan.candidate is None else slow
+            slow = candidate if slow is None and below is None else slow
             continue
         if _try(plan, candidate, below):
             break
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
-    if slow is not None:
+    if slow is not None and not (_sessions and _sessions[-1].gathers):  # it would be measured soon
         # No daemon: the process must not end while a library is at work in it.
-        threading.Thread(target=_try, args=(plan, slow, below), name="genesis plan").start()
+        threading.Thread(target=_improve, args=(plan, slow), name="genesis plan").start()
+
+
+def _improve(plan: Plan, slow: Candidate) -> None:
+    """Build the better guess, and use it unless something better than a guess has come meanwhile."""
+    guessed = plan.candidate
+    with contextlib.suppress(KernelError):
+        slow.prepare(plan.problem)
+        with _lock:
+            if plan.candidate is guessed:
+                _try(plan, slow, None)
 
 
 def _try(plan: Plan, candidate: Candidate, below: int | None) -> bool:

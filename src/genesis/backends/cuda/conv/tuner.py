@@ -29,6 +29,7 @@ _MOST_RUNS = 12
 _LONG_ENOUGH = 10.0  # milliseconds for the runs of one candidate
 _HOPELESS = 2.0  # times the best: measured once is enough
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
+_IDLE, _WAKING = 0.1, 0.03  # seconds: after so long without work a device may be slow, for about so long
 _UNIT_ROUNDOFF = {
     dtypes.float64: 2.0**-53,
     dtypes.float32: 2.0**-24,
@@ -91,7 +92,7 @@ def tune(
         return None
     try:
         bench = _Bench(problem)
-        choice = list(families.candidates(problem))
+        choice = list(families.in_turns(problem))
         timed: list[Timed] = []
         done = 0
         for candidate in choice:
@@ -144,6 +145,7 @@ class _Bench:
         self._out = array.empty(p.result_shape, p.dtype, p.device, channels_last_strides(p.result_shape))
         self._flushed = None if driver.get().name == "simulated" else array.empty((_FLUSHED,), dtypes.uint8, p.device)
         self._expected: DeviceArray | None = None
+        self._worked = -math.inf  # when the device last had work of ours
 
     def milliseconds(self, candidate: Candidate, workspace_limit: int, best: float) -> float | None:
         """The median of a few runs; None: the candidate does not build or run, or wants too much scratch memory."""
@@ -152,6 +154,7 @@ class _Bench:
             if candidate.workspace(self._problem) > workspace_limit:
                 return None
             launch = candidate.prepare(self._problem)
+            self._wake(stream)
             self._run(candidate, launch)
             here.synchronize_stream(device, stream)
         except KernelError:
@@ -168,7 +171,18 @@ class _Bench:
             times.append(here.elapsed_ms(device, start, end))
         here.destroy_event(start)
         here.destroy_event(end)
+        self._worked = time.monotonic()
         return statistics.median(times)
+
+    def _wake(self, stream: int) -> None:
+        """Give the device work until it runs at full speed again, if it had to wait for a candidate to be built."""
+        here, began = driver.get(), time.monotonic()
+        if self._flushed is None or began - self._worked < _IDLE:
+            return
+        while time.monotonic() - began < _WAKING:
+            for _ in range(16):
+                here.fill_bytes(self._problem.device, self._flushed.data_pointer, 0, self._flushed.size, stream)
+            here.synchronize_stream(self._problem.device, stream)
 
     def error(self, candidate: Candidate) -> float:
         """Its result's relative L2 distance from float64; infinite where one of them is not finite."""

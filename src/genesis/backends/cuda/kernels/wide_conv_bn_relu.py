@@ -199,65 +199,72 @@ def _wide_products_kernel(
     tl.store(out + num_inputs * num_outputs + outputs, tl.sum(total, axis=0), mask=outputs < num_outputs)
 
 
-@triton.jit(do_not_specialize=_SIZES)
-def _wide_parameter_grads_kernel(
-    grad_weight_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, scaled_ptr, slope_ptr, average_ptr,
-    products_ptr, state_ptr, weight_ptr, inverse_std_ptr, gamma_ptr, num_rows, num_inputs, num_outputs,
-    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+@triton.jit
+def _load_products(
+    products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs,
 ):  # fmt: skip
-    """Gradients of the parameters; scaled = s·W, slope = s · inverse_std · t / n and average = s · Σg / n."""
-    outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
-    inputs = tl.arange(0, BLOCK_C)
+    """Of some outputs: the weight and Pᵀ (outputs, C), inverse_std, t and Σg."""
     mask = outputs < num_outputs
-    inside = mask[:, None] & (inputs < num_inputs)[None, :]
-    elements = outputs[:, None] * num_inputs + inputs[None, :]
-    rows = num_rows.to(tl.float32)
-    weight = tl.load(weight_ptr + elements, mask=inside, other=0).to(tl.float32)
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
     products = tl.trans(_load_rows(products_ptr, inputs, num_inputs, outputs, num_outputs))
     inverse_std = tl.load(inverse_std_ptr + outputs, mask=mask, other=0)
+    slopes = tl.sum(libdevice.mul_rn(weight.to(tl.float32), products), axis=1) * inverse_std
     total = tl.load(products_ptr + num_inputs * num_outputs + outputs, mask=mask, other=0)
-    scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
-    slopes = tl.sum(libdevice.mul_rn(weight, products), axis=1) * inverse_std
-    tl.store(scaled_ptr + elements, (weight * scale[:, None]).to(scaled_ptr.dtype.element_ty), mask=inside)
-    if grad_weight_ptr is not None:
-        v = tl.load(state_ptr + num_inputs + elements, mask=inside, other=0)
-        grad = scale[:, None] * (products - (slopes * inverse_std)[:, None] * v)
-        tl.store(grad_weight_ptr + elements, grad.to(grad_weight_ptr.dtype.element_ty), mask=inside)
-    tl.store(slope_ptr + outputs, scale * inverse_std * slopes / rows, mask=mask)
-    tl.store(average_ptr + outputs, scale * total / rows, mask=mask)
-    if grad_gamma_ptr is not None:
-        tl.store(grad_gamma_ptr + outputs, slopes.to(grad_gamma_ptr.dtype.element_ty), mask=mask)
-    if grad_beta_ptr is not None:
-        tl.store(grad_beta_ptr + outputs, total.to(grad_beta_ptr.dtype.element_ty), mask=mask)
-    if grad_bias_ptr is not None:  # the bias shifts the mean along with the values
-        tl.store(grad_bias_ptr + outputs, tl.zeros((BLOCK_K,), grad_bias_ptr.dtype.element_ty), mask=mask)
+    return weight, products, inverse_std, slopes, total
 
 
-@triton.jit
-def _projection_kernel(
-    projection_ptr, constant_ptr, weight_ptr, slope_ptr, average_ptr, num_inputs, num_outputs,
-    BLOCK_K: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
+@triton.jit(do_not_specialize=_SIZES)
+def _wide_parameter_grads_kernel(
+    grad_weight_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, scaled_ptr, projection_ptr, constant_ptr,
+    products_ptr, state_ptr, weight_ptr, inverse_std_ptr, gamma_ptr, num_rows, num_inputs, num_outputs,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
-    """projection (C, C) = −Wᵀ·diag(slope)·W, some rows of it by a program; constant = average·W."""
-    left = tl.program_id(0) * BLOCK_I + tl.arange(0, BLOCK_I)
-    right = tl.arange(0, BLOCK_C)
-    result = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
-    constant = tl.zeros((BLOCK_C,), tl.float32)
-    for first in range(0, num_outputs, BLOCK_K):
-        outputs = first + tl.arange(0, BLOCK_K)
+    """Gradients of the parameters and scaled = s·W; beside them, by further programs, what the input's gradient takes:
+    projection (C, C) = −Wᵀ·diag(s · inverse_std · t / n)·W, BLOCK_I rows of it each, and constant = (s · Σg / n)·W."""
+    inputs = tl.arange(0, BLOCK_C)
+    there = inputs < num_inputs
+    num_blocks = tl.cdiv(num_outputs, BLOCK_K)
+    if tl.program_id(0) < num_blocks:
+        outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
         mask = outputs < num_outputs
-        w_left = _load_rows(weight_ptr, outputs, num_outputs, left, num_inputs)
-        w_right = _load_rows(weight_ptr, outputs, num_outputs, right, num_inputs)
-        slope = tl.load(slope_ptr + outputs, mask=mask, other=0)
-        average = tl.load(average_ptr + outputs, mask=mask, other=0)
-        sloped = (w_left.to(tl.float32) * -slope[:, None]).to(w_right.dtype)
-        result = tl.dot(tl.trans(sloped), w_right, result)
-        constant += tl.sum(libdevice.mul_rn(w_right.to(tl.float32), average[:, None]), axis=0)
-    inside = (left < num_inputs)[:, None] & (right < num_inputs)[None, :]
-    out = projection_ptr + left[:, None] * num_inputs + right[None, :]
-    tl.store(out, result.to(projection_ptr.dtype.element_ty), mask=inside)
-    if tl.program_id(0) == 0:
-        tl.store(constant_ptr + right, constant, mask=right < num_inputs)
+        weight, products, inverse_std, slopes, total = _load_products(
+            products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs
+        )
+        scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
+        inside = mask[:, None] & there[None, :]
+        elements = outputs[:, None] * num_inputs + inputs[None, :]
+        scaled = weight.to(tl.float32) * scale[:, None]
+        tl.store(scaled_ptr + elements, scaled.to(scaled_ptr.dtype.element_ty), mask=inside)
+        if grad_weight_ptr is not None:
+            v = tl.load(state_ptr + num_inputs + elements, mask=inside, other=0)
+            grad = scale[:, None] * (products - (slopes * inverse_std)[:, None] * v)
+            tl.store(grad_weight_ptr + elements, grad.to(grad_weight_ptr.dtype.element_ty), mask=inside)
+        if grad_gamma_ptr is not None:
+            tl.store(grad_gamma_ptr + outputs, slopes.to(grad_gamma_ptr.dtype.element_ty), mask=mask)
+        if grad_beta_ptr is not None:
+            tl.store(grad_beta_ptr + outputs, total.to(grad_beta_ptr.dtype.element_ty), mask=mask)
+        if grad_bias_ptr is not None:  # the bias shifts the mean along with the values
+            tl.store(grad_bias_ptr + outputs, tl.zeros((BLOCK_K,), grad_bias_ptr.dtype.element_ty), mask=mask)
+    elif projection_ptr is not None:
+        part = tl.program_id(0) - num_blocks
+        left = part * BLOCK_I + tl.arange(0, BLOCK_I)
+        share = 1 / num_rows.to(tl.float32)
+        projection = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
+        constant = tl.zeros((BLOCK_C,), tl.float32)
+        for first in range(0, num_outputs, BLOCK_L):
+            outputs = first + tl.arange(0, BLOCK_L)
+            weight, _, inverse_std, slopes, total = _load_products(
+                products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs
+            )
+            scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, outputs < num_outputs, tl.float32) * share
+            w_left = _load_rows(weight_ptr, outputs, num_outputs, left, num_inputs).to(tl.float32)
+            sloped = (w_left * -(scale * inverse_std * slopes)[:, None]).to(weight.dtype)
+            projection = tl.dot(tl.trans(sloped), weight, projection)
+            constant += tl.sum(libdevice.mul_rn(weight.to(tl.float32), (scale * total)[:, None]), axis=0)
+        inside = (left < num_inputs)[:, None] & there[None, :]
+        out = projection_ptr + left[:, None] * num_inputs + inputs[None, :]
+        tl.store(out, projection.to(projection_ptr.dtype.element_ty), mask=inside)
+        tl.store(constant_ptr + inputs, constant, mask=there & (part == 0))
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -300,10 +307,9 @@ def _specimens():
         ),
         Specimen(_wide_products_kernel, (wide, short, short, bits, short, wide, *sizes), tile),
         Specimen(
-            _wide_parameter_grads_kernel, (*(wide,) * 4, short, *(wide,) * 4, short, wide, wide, *sizes), small
-        ),
-        Specimen(
-            _projection_kernel, (short, wide, short, wide, wide, 64, 256), {"BLOCK_K": 64, "BLOCK_I": 16, "BLOCK_C": 64}
+            _wide_parameter_grads_kernel,
+            (*(wide,) * 4, short, short, wide, wide, wide, short, wide, wide, *sizes),
+            {**small, "BLOCK_I": 16, "BLOCK_L": 64},
         ),
         Specimen(_wide_input_grad_kernel, (short, short, bits, short, wide, short, short, wide, *sizes), tile),
     ]  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from genesis.errors import GrowthError, describe
 from genesis.growth import axes
-from genesis.growth.axes import Axis, Group, Segment
-from genesis.growth.recorder import Passage, Recorder, Use, in_mode, without_traces
+from genesis.growth.axes import Axis, Group
+from genesis.growth.recorder import Recorder, in_mode, without_traces
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -21,6 +20,9 @@ class Part(NamedTuple):
     group: int | None
     width: int
     size: int
+
+
+Layout = tuple[tuple[Part, ...] | None, ...]  # for each dimension, what it is made of; None: no channels
 
 
 class Site(NamedTuple):
@@ -49,6 +51,16 @@ class ChannelGroup:
     uniform: tuple[str, ...]
 
 
+class Passage(NamedTuple):
+    """What a module took and gave: shapes, and what each dimension is made of; None where it shows no channels."""
+
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    input_layout: Layout
+    output_layout: Layout
+
+
+@dataclasses.dataclass(eq=False)
 class ChannelMap:
     """Which parameters share which channels, from one recorded forward pass; print() shows it as a table.
 
@@ -60,83 +72,47 @@ class ChannelMap:
         macs: multiplications (with an addition each) of one pass over the example; None in a map that was resized.
     """
 
-    def __init__(self, recorder: Recorder, outputs: list[Tensor]) -> None:
-        self.outputs = outputs
-        self.macs: int | None = recorder.macs
-        self.passages: dict[str, Passage] = recorder.passages
-        self._numbers: dict[Group, int] = {}
-        self._parts: dict[Axis, tuple[Part, ...]] = {}
-        self.groups: list[ChannelGroup] = []
-        self.sites: list[Site] = []
-        for key, its_names in recorder.names.items():
-            for dim, use in sorted(recorder.uses.get(key, {}).items()):
-                self.sites.append(self._site(its_names, dim, use))
-
-    def _site(self, names: tuple[str, ...], dim: int, use: Use) -> Site:
-        return Site(names, dim, self.parts(use.axis), use.splits, use.fresh)
-
-    def parts(self, axis: Axis) -> tuple[Part, ...]:
-        """An axis by the numbers of its groups."""
-        if axis not in self._parts:  # a convolution's axis is its norm's too, and their statistics'
-            self._parts[axis] = tuple(self._part(segment) for segment in axes.resolve(axis))
-        return self._parts[axis]
-
-    def _part(self, segment: Segment) -> Part:
-        if segment.group is None:
-            return Part(None, segment.width, segment.size)
-        number = self._number(segment.group)
-        return Part(number, segment.width, segment.width * self.groups[number].units)
+    groups: list[ChannelGroup]
+    sites: list[Site]
+    passages: dict[str, Passage]
+    outputs: list[Tensor]
+    macs: int | None
 
     def giving(self, outputs: list[Tensor]) -> ChannelMap:
         """The map of a network of the same channels that gives these outputs."""
-        same = copy.copy(self)
-        same.outputs = outputs
-        return same
+        return dataclasses.replace(self, outputs=outputs)
 
     def resized(self, group: int, units: int) -> ChannelMap | None:
         """The map once group has so many units and all that shows it has followed; None if only a pass can tell:
         dimensions of one element may belong to channels, or be repeated for all."""
         if min(units, self.groups[group].units) < 2:
             return None
-        after = self.giving([])
-        after.macs = None
-        after.groups = [dataclasses.replace(its, units=units) if its.index == group else its for its in self.groups]
-        after._numbers, after._parts = dict(self._numbers), {}
-        after.sites = [
-            site._replace(parts=tuple([after._part_of(part) for part in site.parts])) if _shows(site, group) else site
-            for site in self.sites
-        ]
-        after.passages = {name: after._passage(passage) for name, passage in self.passages.items()}
-        return after
 
-    def _part_of(self, part: Part) -> Part:
-        """The part of another map by this one's units."""
-        return part if part.group is None else part._replace(size=part.width * self.groups[part.group].units)
+        def parts(before: tuple[Part, ...]) -> tuple[Part, ...]:
+            return tuple([part._replace(size=part.width * units) if part.group == group else part for part in before])
 
-    def _passage(self, passage: Passage) -> Passage:
-        """The passage of another map by this one's units."""
-        taken, given = (
-            tuple([
-                size if axis is None else sum([part.size for part in self.parts(axis)])
+        def sizes(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+            return tuple([
+                size if axis is None else self.size_of(axis, group, units)
                 for size, axis in zip(shape, layout, strict=True)
-            ])
-            for shape, layout in (
-                (passage.input_shape, passage.input_layout),
-                (passage.output_shape, passage.output_layout),
-            )
-        )  # fmt: skip
-        return passage._replace(input_shape=taken, output_shape=given)
+            ])  # fmt: skip
+
+        def passage(taken: tuple[int, ...], given: tuple[int, ...], *layouts: Layout) -> Passage:
+            after = [tuple([None if axis is None else parts(axis) for axis in layout]) for layout in layouts]
+            return Passage(sizes(taken, layouts[0]), sizes(given, layouts[1]), *after)
+
+        return ChannelMap(
+            [dataclasses.replace(its, units=units) if its.index == group else its for its in self.groups],
+            [site._replace(parts=parts(site.parts)) if _shows(site, group) else site for site in self.sites],
+            {name: passage(*before) for name, before in self.passages.items()},
+            outputs=[],
+            macs=None,
+        )
 
     @staticmethod
     def size_of(parts: Sequence[Part], group: int, units: int) -> int:
         """How many elements parts have once group has so many units."""
         return sum(part.width * units if part.group == group else part.size for part in parts)
-
-    def _number(self, root: Group) -> int:
-        if root not in self._numbers:
-            self._numbers[root] = len(self.groups)
-            self.groups.append(ChannelGroup(len(self.groups), root.units, tuple(root.fixed), tuple(root.uniform)))
-        return self._numbers[root]
 
     def made_by(self, name: str) -> tuple[Part, ChannelGroup]:
         """The channels that the module of this name gives, and their group.
@@ -157,7 +133,7 @@ class ChannelMap:
                 raise GrowthError(
                     describe("growth", "where", "a layer that gives channels, and runs in the example's pass", name)
                 )
-            parts = self.parts(found[0])
+            parts = found[0]
         if len(parts) != 1 or parts[0].group is None:
             raise GrowthError(
                 describe("growth", "where", "a layer with channels of its own", f"{name}, which joins those of others")
@@ -216,8 +192,44 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     if not recorder.has_seen_all():
         with without_traces(model), in_mode(model, training=True):
             recorder.run(args)
-    recorder.macs = macs
-    return ChannelMap(recorder, outputs)
+    numbering = _Numbering()
+    sites = [
+        Site(names, dim, numbering.parts(use.axis), use.splits, use.fresh)
+        for key, names in recorder.names.items()
+        for dim, use in sorted(recorder.uses.get(key, {}).items())
+    ]
+    passages = {
+        name: Passage(*its[:2], numbering.layout(its.input_layout), numbering.layout(its.output_layout))
+        for name, its in recorder.passages.items()
+    }
+    return ChannelMap(numbering.groups, sites, passages, outputs, macs)
+
+
+class _Numbering:
+    """The groups of a pass get numbers, in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.groups: list[ChannelGroup] = []
+        self._numbers: dict[Group, int] = {}
+        self._parts: dict[Axis, tuple[Part, ...]] = {}
+
+    def layout(self, layout: Sequence[Axis | None]) -> Layout:
+        return tuple([None if axis is None else self.parts(axis) for axis in layout])
+
+    def parts(self, axis: Axis) -> tuple[Part, ...]:
+        """An axis by the numbers of its groups."""
+        if axis not in self._parts:  # a convolution's axis is its norm's too, and their statistics'
+            self._parts[axis] = tuple(
+                Part(None if segment.group is None else self._number(segment.group), segment.width, segment.size)
+                for segment in axes.resolve(axis)
+            )
+        return self._parts[axis]
+
+    def _number(self, root: Group) -> int:
+        if root not in self._numbers:
+            self._numbers[root] = len(self.groups)
+            self.groups.append(ChannelGroup(len(self.groups), root.units, tuple(root.fixed), tuple(root.uniform)))
+        return self._numbers[root]
 
 
 def _shows(site: Site, group: int) -> bool:

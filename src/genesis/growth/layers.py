@@ -8,7 +8,7 @@ import genesis
 from genesis import nn
 from genesis.autograd import no_grad
 from genesis.errors import GrowthError, describe
-from genesis.growth.recorder import Passage
+from genesis.growth.channel_map import Passage
 from genesis.nn.module import Module
 from genesis.nn.modules.conv import _Conv
 

@@ -26,7 +26,7 @@ def adjust_settings(model: Module, mapped: ChannelMap, group: int, units: int) -
         module, passage = model.get_submodule(name), mapped.passages[name]
         if isinstance(module, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | _BatchNorm):
             sizes = [
-                size if axis is None else mapped.size_of(mapped.parts(axis), group, units)
+                size if axis is None else mapped.size_of(axis, group, units)
                 for axis, size in zip(passage.output_layout, passage.output_shape, strict=True)
             ]
             _follow_input(module, sizes)

@@ -7,11 +7,11 @@ from typing import Any
 
 from genesis import nn
 from genesis.errors import GrowthError, describe
+from genesis.growth.channel_map import Passage
 from genesis.growth.edits import rescale
 from genesis.growth.history import Step
 from genesis.growth.layers import branch, identity_block
 from genesis.growth.places import insert_after, name_of, put, unused
-from genesis.growth.recorder import Passage
 from genesis.growth.transaction import Transaction, joined
 from genesis.nn.module import Module
 

@@ -12,6 +12,7 @@ import torch
 
 import genesis
 from genesis import nn
+from genesis.autograd import modes
 
 X_SHAPE = (2, 4, 7, 6)
 
@@ -277,6 +278,18 @@ def test_no_stale_fold(change: Callable[[nn.ConvBNReLU], None]) -> None:
     expected = nn.ReLU()(layer.norm(layer.conv(x))).detach().to_torch()
     torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
     assert not torch.equal(after, before)
+
+
+def test_without_folding_the_parameters_are_used_as_they_are() -> None:
+    layer, x = warm_layer()
+    expected = nn.ReLU()(layer.norm(layer.conv(x))).detach().to_torch()
+    layer.eval()  # forgets what was folded
+    with genesis.no_grad(), modes.without_folding():
+        torch.testing.assert_close(layer(x).to_torch(), expected, rtol=1e-5, atol=1e-5)
+    assert not layer._fused._entries
+    with genesis.no_grad():
+        layer(x)
+    assert layer._fused._entries
 
 
 def test_to_another_dtype() -> None:

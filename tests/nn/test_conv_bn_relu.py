@@ -325,6 +325,22 @@ def test_copies_fold_anew(copied: Any) -> None:
         assert not torch.equal(other(x).to_torch(), layer(x).to_torch())
 
 
+@pytest.mark.parametrize(
+    ("part", "name"), [("conv", "weight"), ("norm", "weight"), ("norm", "bias"), ("norm", "running_mean")]
+)
+def test_what_is_put_in_place_of_a_parameter_counts(part: str, name: str) -> None:
+    """As of every layer: a weight that is computed from others stands there as a plain tensor."""
+    layer, x = warm_layer()
+    of = getattr(layer, part)
+    value = getattr(of, name).detach() * 2 + 1
+    delattr(of, name)
+    setattr(of, name, value)
+    for training in (True, False):
+        layer.train(training)
+        expected = nn.ReLU()(copy.deepcopy(layer.norm)(layer.conv(x)))
+        torch.testing.assert_close(layer(x).detach().to_torch(), expected.detach().to_torch(), rtol=1e-5, atol=1e-5)
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="ConvBNReLU: argument 'activation': expected \"relu\" or None, got 'gelu'"):
         nn.ConvBNReLU(3, 8, 3, activation="gelu")

@@ -56,9 +56,14 @@ class _BatchNorm(Module):
 
         momentum=None averages over all batches so far: the n-th has weight 1/n.
         """
-        buffers, momentum = self._buffers, self.momentum
-        mean, var = buffers["running_mean"], buffers["running_var"]
-        num_batches: Any = buffers["num_batches_tracked"]
+        mean: Any
+        num_batches: Any
+        momentum = self.momentum
+        try:  # from the registry: as attributes, each would be looked for in three, by a call
+            own = self._buffers
+            mean, var, num_batches = own["running_mean"], own["running_var"], own["num_batches_tracked"]
+        except KeyError:  # something else is there under the name
+            mean, var, num_batches = self.running_mean, self.running_var, self.num_batches_tracked
         if not self.training:
             return mean, var, mean is None, 0.0 if momentum is None else momentum
         if not self.track_running_stats:

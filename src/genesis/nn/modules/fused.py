@@ -94,10 +94,7 @@ class FusedConv:
         activation: str | None = "relu",
     ) -> Any:  # fmt: skip
         """activation(norm(conv(input)) + residual)."""
-        # From the registries: as attributes, each would be looked for in three of them, by a call.
-        of_conv, of_norm = conv._parameters, norm._parameters
-        weight: Any = of_conv["weight"]
-        bias, gamma, beta = of_conv["bias"], of_norm["weight"], of_norm["bias"]
+        (weight, bias), (gamma, beta) = _parameters(conv), _parameters(norm)
         if state.folding and not norm.training and state.autocast is None:
             operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
             if operands[4] is not None and not _needs_gradients(input, residual, *operands):
@@ -129,6 +126,15 @@ class FusedConv:
 
     def __reduce__(self) -> tuple[type[FusedConv], tuple[()]]:
         return FusedConv, ()  # copies and pickles fold anew
+
+
+def _parameters(layer: Any) -> tuple[Any, Any]:
+    """layer.weight and layer.bias, from the registry: as attributes, each would be looked for in three, by a call."""
+    try:
+        own = layer._parameters
+        return own["weight"], own["bias"]
+    except KeyError:  # something else is there under the name
+        return layer.weight, layer.bias
 
 
 def _needs_gradients(*tensors: Tensor | None) -> bool:

@@ -161,6 +161,16 @@ def test_pools_without_and_of_no_batch(cuda: Backend, cpu: Backend, put: Put, ge
     close(get(cuda.adaptive_avg_pool2d(put(x), (2, 2))), cpu.adaptive_avg_pool2d(x, (2, 2)))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [(None,), (5,)], ids=["mean", "divisor"])
+def test_a_window_of_the_whole_plane(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, options: tuple[Any, ...], layout: str
+) -> None:
+    x = sample(2, 3, 9, 8, layout=layout)
+    window = ((9, 8), (1, 1), (0, 0), False, True, *options)
+    close(get(cuda.avg_pool2d(put(x), *window)), cpu.avg_pool2d(x, *window))
+
+
 def test_pools_keep_channels_last(cuda: Backend, put: Put) -> None:
     x = put(sample(2, 4, 6, 6, layout="channels last"))
     y, indices = cuda.max_pool2d(x, *WINDOWS[0])

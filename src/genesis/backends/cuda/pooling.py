@@ -56,11 +56,6 @@ def avg_pool2d_backward(
 
 
 def adaptive_avg_pool2d(x: DeviceArray, output_size: Pair) -> DeviceArray:
-    if output_size == _ONE and 0 not in x.shape[-2:]:
-        array.require_float("adaptive_avg_pool2d", x.dtype)
-        return reduction.mean(
-            x, (len(x.shape) - 2, len(x.shape) - 1), keepdim=True
-        )  # a plane's elements are shared out over many programs
     return _avg_pool(x, output_size, _largest_windows(x, output_size), _ONE, _NONE, None, False, adaptive=True)
 
 
@@ -110,6 +105,9 @@ def _avg_pool(
     count_padding: bool, adaptive: bool,
 ) -> DeviceArray:  # fmt: skip
     array.require_float("adaptive_avg_pool2d" if adaptive else "avg_pool2d", x.dtype)
+    if out_size == _ONE and kernel == x.shape[-2:] and 0 not in kernel and padding == _NONE and divisor is None:
+        # One window is the whole plane: its elements are shared out over many programs.
+        return reduction.mean(x, (len(x.shape) - 2, len(x.shape) - 1), keepdim=True)
     out = _like(x, out_size, x.dtype)
     grid, sizes, constants = _plan(out, x, out)
     launch(

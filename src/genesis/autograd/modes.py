@@ -36,23 +36,23 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
 
 
 @contextlib.contextmanager
-def without_autocast() -> Iterator[None]:
+def _with(name: str, value: Any) -> Iterator[None]:
+    before = getattr(state, name)
+    setattr(state, name, value)
+    try:
+        yield
+    finally:
+        setattr(state, name, before)
+
+
+def without_autocast() -> contextlib.AbstractContextManager[None]:
     """Inside, functions take their inputs as they come."""
-    before, state.autocast = state.autocast, None
-    try:
-        yield
-    finally:
-        state.autocast = before
+    return _with("autocast", None)
 
 
-@contextlib.contextmanager
-def without_folding() -> Iterator[None]:
+def without_folding() -> contextlib.AbstractContextManager[None]:
     """Inside, layers compute with their parameters as they are: for weights that change before folding them pays."""
-    before, state.folding = state.folding, False
-    try:
-        yield
-    finally:
-        state.folding = before
+    return _with("folding", False)
 
 
 class _GradMode:
@@ -96,14 +96,11 @@ class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
     mode = True
 
 
-@contextlib.contextmanager
-def observe(observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None]) -> Iterator[None]:
+def observe(
+    observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None],
+) -> contextlib.AbstractContextManager[None]:
     """Have observer(function, args, kwargs, outputs) called after each Function.apply of this thread."""
-    before, state.observer = state.observer, observer
-    try:
-        yield
-    finally:
-        state.observer = before
+    return _with("observer", observer)
 
 
 def is_grad_enabled() -> bool:

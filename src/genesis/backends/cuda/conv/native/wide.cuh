@@ -77,17 +77,23 @@ __device__ __forceinline__ void keep_set(uint4& v, u32 bits) {
   v.w &= permute(high, 0xBBAA);
 }
 
-// The bits of a warp's 16 rows, as they lie in memory: four rows of COLUMNS bits at a time, in words.
+// A warp's bits as they lie in memory: of so many words a row, 32 / WORDS rows at a time.
+template <int WORDS>
+__device__ __forceinline__ void load_bits(u32 (&word)[4], const u32* passed, int row, int column, const Geometry& g) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int m = row + 32 / WORDS * j + lane / WORDS;
+    word[j] = m < g.num_rows ? __ldg(passed + ((long long)m * g.num_outputs + column) / 32 + lane % WORDS) : 0u;
+  }
+}
+
+// The bits of 16 rows of COLUMNS columns.
 struct Bits {
   u32 word[4];
 
   __device__ __forceinline__ void load(const u32* passed, int row, int column, const Geometry& g) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int m = row + 4 * j + lane / 8;
-      word[j] = m < g.num_rows ? __ldg(passed + ((long long)m * g.num_outputs + column) / 32 + lane % 8) : 0u;
-    }
+    load_bits<8>(word, passed, row, column, g);
   }
   // Of this lane's eight columns in the r-th row.
   __device__ __forceinline__ u32 of_row(int r) const {
@@ -96,17 +102,12 @@ struct Bits {
   }
 };
 
-// The bits of 64 columns of a tile, 16 rows of them at a time, in words.
+// The bits of ROWS rows of 64 columns.
 struct ColumnBits {
   u32 word[4];
 
   __device__ __forceinline__ void load(const u32* passed, int row, int column, const Geometry& g) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int m = row + 16 * i + lane / 2;
-      word[i] = m < g.num_rows ? __ldg(passed + ((long long)m * g.num_outputs + column) / 32 + lane % 2) : 0u;
-    }
+    load_bits<2>(word, passed, row, column, g);
   }
   // Of row 4 j + lane / 8, eight columns from 8 (lane % 8) on.
   __device__ __forceinline__ u32 of_rows(int j) const {

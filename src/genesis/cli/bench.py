@@ -96,13 +96,15 @@ def _interleaved(runs: Mapping[str, Run], images: genesis.Tensor, budget: float,
             call()
     times: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + budget
-    while not next(iter(times.values())) or (time.perf_counter() < end and len(next(iter(times.values()))) < rounds):
+    for _ in range(rounds):
         for name, call in runs.items():
             _wait(images)
             start = time.perf_counter()
             call()
             _wait(images)
             times[name].append(time.perf_counter() - start)
+        if time.perf_counter() >= end:
+            break
     return times
 
 

@@ -3,7 +3,7 @@
 The driver is handed three addresses: of a function, of a configuration (grid, block, shared memory, stream, attributes)
 and of a table that says where each argument lies. All of that stands packed in a Block; a launch writes into it what
 has changed since the last one, and calls the driver through ctypes, which for four ready pointers is the least that
-Python can do. What the driver itself takes cannot be helped: 3.4 µs on the host of an H200.
+Python can do. What the driver itself takes, which is most of it, cannot be helped.
 """
 
 from __future__ import annotations

@@ -129,6 +129,8 @@ def test_index_select_each(beside: Beside, dtype: torch.dtype) -> None:
     factors = [None if i % 3 == 0 else sample(7, dtype=dtype) for i in range(len(arrays))]
     beside("index_select_each", arrays, dims, index, factors)
     beside("index_select_each", arrays, dims, torch.stack([index, index], 1)[:, 0], [None] * len(arrays))
+    strided = [torch.stack([sample(7, dtype=dtype) + i] * 2, 1)[:, 0] for i in range(len(arrays))]
+    beside("index_select_each", arrays, dims, index, strided)
     beside("index_select_each", arrays[:1], dims[:1], index[:0], [None])
     beside("index_select_each", [], [], index, [])
 

@@ -142,14 +142,15 @@ def index_select_each(
     """One launch, whose programs each make one stretch of one result. In memory an array is outer × size × inner."""
     index, (length,) = _contiguous(index), index.shape
     kept = [x if is_dense(x) else storage.copy(x, _like(x, x.shape).strides) for x in arrays]
+    scales = [None if factor is None else _contiguous(factor) for factor in factors]  # held until the launch
     made: list[DeviceArray] = []
     rows: list[tuple[int, ...]] = []
     stream = streams.current_handle(index.device_index)
-    for x, dim, factor in zip(kept, dims, factors, strict=True):
+    for x, dim, scale in zip(kept, dims, scales, strict=True):
         layout, inner = _selected(x.layout, dim, length)
         out = layout.new(stream)
-        factor_pointer = 0 if factor is None else _contiguous(factor).data_pointer
-        rows.append((out.data_pointer, x.data_pointer, factor_pointer, layout.size, x.shape[dim], inner))
+        scale_pointer = 0 if scale is None else scale.data_pointer
+        rows.append((out.data_pointer, x.data_pointer, scale_pointer, layout.size, x.shape[dim], inner))
         made.append(out)
     if not made:
         return ()

@@ -155,9 +155,7 @@ def index_select_each(
     if not made:
         return ()
     table = np.array(rows)
-    num_stretches = -(-table[:, 3] // _BLOCK)
-    which = np.repeat(np.arange(len(rows)), num_stretches)
-    stretches = np.arange(len(which)) - np.repeat(np.cumsum(num_stretches) - num_stretches, num_stretches)
+    which, stretches = storage.share_out(-(-table[:, 3] // _BLOCK))
     told = storage.from_cpu(np.concatenate([table.ravel(), which, stretches]), dtypes.int64, index.device_index)
     dtype = kept[0].dtype
     launch(

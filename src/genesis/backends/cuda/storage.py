@@ -167,11 +167,20 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
     driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
 
 
+def share_out(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For programs of which each item gets so many: whose each program is, and the how-manieth of that item's.
+
+    >>> share_out(np.array([2, 0, 1]))
+    (array([0, 0, 2]), array([0, 1, 0]))
+    """
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 def _copy_all_bytes(targets: np.ndarray, sources: np.ndarray, num_bytes: np.ndarray, device: int) -> None:
     """Addresses, all aligned, and how many bytes lie there: one launch, of whose programs each copies one chunk."""
-    num_chunks = -(-num_bytes // _CHUNK)
-    which = np.repeat(np.arange(len(sources)), num_chunks)
-    first = _CHUNK * (np.arange(len(which)) - np.repeat(np.cumsum(num_chunks) - num_chunks, num_chunks))
+    which, chunks = share_out(-(-num_bytes // _CHUNK))
+    first = _CHUNK * chunks
     columns = targets[which] + first, sources[which] + first, np.minimum(num_bytes[which] - first, _CHUNK)
     table = from_cpu(np.stack(columns, axis=1), dtypes.int64, device)
     launch(kernels._copies_kernel, (len(which),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)

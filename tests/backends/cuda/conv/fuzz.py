@@ -156,7 +156,7 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     few = 2 if reference.size < 200 and problem.dtype is not dtypes.float64 else 1
     size = max(_norm(reference), math.sqrt(reference.size * (problem.num_terms if scale == 1 else 1)))
     bound = few * tuner.error_bound(problem)
-    chain = few * tuner.chain_error(problem) if problem.dtype is dtypes.float32 else 0.0
+    bound_of_cudnn = max(bound, tuner.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
 
     def distance(result: DeviceArray) -> float:
         return _norm(get(result).double().numpy() - reference) / size
@@ -171,7 +171,7 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
         except KernelError:  # cuDNN lists plans that it then can't build
             assert from_cudnn
             continue
-        allowed = max(bound, chain) if from_cudnn else bound
+        allowed = bound_of_cudnn if from_cudnn else bound
         assert error <= allowed, f"{problem}: {candidate.name}: {error:.2e}, at most {allowed:.2e}"
         checked.append(candidate.name.partition("/")[0])
     assert checked, f"no candidate for {problem}"

@@ -36,7 +36,7 @@ _UNIT_ROUNDOFF = {
     dtypes.float16: 2.0**-11,
     dtypes.bfloat16: 2.0**-8,
 }
-_CHAIN = 0.3  # · unit roundoff · √terms: the error of a chain of multiply-adds of independent normal numbers
+_CHAIN = 0.302  # · unit roundoff · √terms: the error of a chain of multiply-adds of independent normal numbers
 _LEAST_CHAIN = 31  # terms; of fewer, the rounding of the result and of the epilogue counts as well
 _LOWERED = {"high": 2.0**-10, "medium": 2.0**-8}  # both operands cut off, as some tensor cores do
 

@@ -192,7 +192,7 @@ def test_not_without_a_gpu(simulated: Backend) -> None:
 def test_windows_of_few_channels(
     cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any, stride: Any, padding: Any, dilation: Any, dtype: Any
 ) -> None:
-    """The copies, and that the convolution of their windows is the convolution asked for."""
+    """The copies, and that the convolution of their windows is the convolution asked for; and the weight's gradient."""
     (images, _, height, width), (outputs, _, taps_y, taps_x) = case
     torch.manual_seed(0)
     x, weight = torch.randn(case[0]).to(dtype), torch.randn(case[1]).to(dtype)
@@ -216,6 +216,13 @@ def test_windows_of_few_channels(
     result = F.conv2d(seen, taps, None, windows.stride, windows.padding, windows.dilation)
     expected = F.conv2d(x.double(), weight.double(), None, stride, padding, dilation)
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+    grad = torch.randn_like(expected)
+    wide_grad = torch.nn.grad.conv2d_weight(seen, taps.shape, grad, windows.stride, windows.padding, windows.dilation)
+    narrowed = put(torch.full((outputs, taps_y, taps_x, case[1][1]), torch.nan, dtype=dtype))
+    of_windows = put(wide_grad.permute(0, 2, 3, 1).contiguous().to(dtype))
+    few_channels._narrower(problem)(0, narrowed.data_pointer, of_windows.data_pointer)
+    expected = torch.nn.grad.conv2d_weight(x.double(), case[1], grad, stride, padding, dilation)
+    torch.testing.assert_close(get(narrowed).permute(0, 3, 1, 2), expected.to(dtype))
     assert count * stride[1] * dtype.itemsize % 16 == 0
     assert out_width * count * dtype.itemsize % 16 == 0
 

@@ -9,7 +9,7 @@ from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
-from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
@@ -41,14 +41,18 @@ def _admissible(family: Family, problem: ConvProblem) -> Iterator[Candidate]:
 
 
 def _in_order(problem: ConvProblem) -> Sequence[Family]:
-    """cuDNN comes last where all bits of float32 count, and for a first layer in bfloat16, where its engines take twice
-    as long as ours.
+    """cuDNN comes last where all bits of float32 count, and in the forward of a first layer in bfloat16, where its
+    engines take twice as long as ours.
 
     For float32 it has nothing on tensor cores, and its sums are chains of multiply-adds: of more than 280 terms they
     are further off than 3e-7, or not, depending on how a plan shares them out. The tuner checks that, a guess can't.
     """
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    first_layer = problem.dtype is dtypes.bfloat16 and any(True for _ in _FIRST_LAYER.variants(problem))
+    first_layer = (
+        problem.dtype is dtypes.bfloat16
+        and problem.direction == FORWARD
+        and any(True for _ in _FIRST_LAYER.variants(problem))
+    )
     if not (exact or first_layer):
         return FAMILIES
     return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix)

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -96,13 +96,6 @@ class WgmmaFamily(Family):
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
 
 
-class View(NamedTuple):
-    """How the pixels of the first operand lie in memory, where they are not dense."""
-
-    num_channels: int  # those beyond are zeros
-    strides: tuple[int, int, int]  # (N, H, W) in elements
-
-
 class Wgmma(Candidate):
     """One shape of the kernel, and over how many programs the terms of a tile are shared out."""
 
@@ -132,7 +125,7 @@ class Wgmma(Candidate):
     def prepare(self, problem: ConvProblem) -> Launch:
         return self.prepare_view(problem)
 
-    def prepare_view(self, problem: ConvProblem, view: View | None = None) -> Launch:
+    def prepare_view(self, problem: ConvProblem, view: hopper.View | None = None) -> Launch:
         """The launch on a first operand that is dense, or lies in memory as view says."""
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 

@@ -105,6 +105,10 @@ class WgmmaWeightGrad(Candidate):
         return self.num_sums * 4 * numel(problem.weight_shape) if self.num_sums > 1 else 0
 
     def prepare(self, problem: ConvProblem) -> Launch:
+        return self.prepare_view(problem)
+
+    def prepare_view(self, problem: ConvProblem, view: hopper.View | None = None) -> Launch:
+        """The launch on an input that is dense, or lies in memory as view says."""
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel, Pixels
 
         p, shape = problem, self.shape
@@ -124,6 +128,8 @@ class WgmmaWeightGrad(Candidate):
         structure = struct.pack(
             "<14i", outputs, inputs, num_pixels, *out_sizes, *p.stride, low_y, low_x, *taps, *p.dilation, self.splits
         )
+        if view is not None:
+            pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
         kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
         grid = min(_num_tiles(p, shape) * self.splits, _processors(p))
         launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, structure)

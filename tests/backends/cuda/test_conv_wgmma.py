@@ -89,6 +89,82 @@ def test_launches_cover_the_result(problem: ConvProblem) -> None:
     np.testing.assert_allclose(result, _expected(problem, first, weight).numpy(), rtol=1e-12, atol=1e-12)
 
 
+def _positions(pixels: Any, values: np.ndarray, right: int = 0, down: int = 0) -> np.ndarray:
+    """What the copy engine finds at a map's positions, in its order; values: NHWC."""
+    images, height, width, channels = pixels.shape
+    values = values.reshape(pixels.shape)
+    rows, columns = (
+        range(low, size + high, step)
+        for size, low, high, step in zip((height, width), pixels.low, pixels.high, pixels.step, strict=True)
+    )
+    found = np.zeros((images, len(rows), len(columns), channels))
+    for i, y in enumerate(rows):
+        for j, x in enumerate(columns):
+            if 0 <= y + down < height and 0 <= x + right < width:
+                found[:, i, j] = values[:, y + down, x + right]
+    return found.reshape(-1, channels)
+
+
+def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: np.ndarray) -> np.ndarray:
+    """What the kernel makes of its structures, tap by tap; grad, input: NHWC."""
+    grads, inputs, structure = wgmma_weight_grad._geometry(problem, shape, 1)
+    (
+        num_outputs, num_inputs, num_pixels, out_height, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x,
+        spread_y, spread_x, _, true_width, shift,
+    ) = struct.unpack("<16i", structure)  # fmt: skip
+    assert (inputs.step, inputs.low, true_width) == ((step_y, step_x), (low_y, low_x), problem.output_shape[3])
+    assert inputs.num_pixels == (64 if shape.taps == 1 else 72)
+    terms = grad.reshape(-1, num_outputs) if shape.taps == 1 else _positions(grads, grad)
+    assert len(terms) == num_pixels
+    columns = np.arange(num_pixels) % out_width
+    assert shape.taps == 1 or not terms[columns >= true_width].any()
+    out = np.full((num_outputs, taps_y, taps_x, num_inputs), np.nan)
+    for y in range(taps_y):
+        for x in range(taps_x):
+            right, on = x * spread_x, 0
+            if shape.taps == 3:
+                window = shape.windows == 2 and x == 1
+                right, on = spread_x if window else 0, 0 if window else (x // shape.windows) * shift
+            assert on <= 8
+            found = _positions(inputs, input, right, y * spread_y)
+            assert len(found) == num_pixels
+            found = np.concatenate([found[on:], np.full((on, num_inputs), 1e9)])
+            out[:, y, x] = terms.T @ found
+    return out.transpose(0, 3, 1, 2)
+
+
+WEIGHT_PROBLEMS = [
+    ConvProblem(WEIGHT_GRAD, input, weight, stride, padding, dilation, dtype=dtypes.float32)
+    for input, weight, stride, padding, dilation in [
+        ((2, 16, 7, 6), (20, 16, 3, 3), (1, 1), (1, 1), (1, 1)),
+        ((2, 16, 7, 6), (20, 16, 1, 1), (1, 1), (0, 0), (1, 1)),
+        ((2, 16, 9, 8), (20, 16, 3, 3), (2, 2), (1, 1), (1, 1)),
+        ((2, 16, 9, 9), (20, 16, 2, 3), (1, 2), (0, 1), (1, 2)),
+        ((2, 16, 9, 12), (20, 16, 1, 3), (3, 2), (0, 3), (1, 3)),
+        ((2, 16, 11, 9), (24, 16, 3, 3), (2, 1), (1, 0), (1, 4)),
+        ((1, 16, 9, 12), (16, 16, 2, 3), (3, 3), (0, 2), (2, 2)),
+    ]
+]
+
+
+@pytest.mark.parametrize("problem", WEIGHT_PROBLEMS, ids=str)
+def test_windows_hold_the_pixels_of_all_taps(problem: ConvProblem) -> None:
+    """Between the gradient's lines are zeros: what stands in the window there may be any number."""
+    torch.manual_seed(0)
+    grad, input = (
+        torch.randn(shape).double().contiguous(memory_format=torch.channels_last)
+        for shape in (problem.first_shape, problem.second_shape)
+    )
+    expected = torch.nn.grad.conv2d_weight(
+        input, problem.weight_shape, grad, problem.stride, problem.padding, problem.dilation
+    )
+    found = wgmma_weight_grad.shapes(problem)
+    assert any(shape.taps == 3 for shape in found) == (problem.weight_shape[3] == 3 and problem.stride[1] < 3)
+    for shape in found:
+        result = _weight_gradient(problem, shape, *(each.permute(0, 2, 3, 1).numpy() for each in (grad, input)))
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=str(shape))
+
+
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
 @pytest.mark.parametrize("parts", [2, 1])
 def test_weights_in_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str, parts: int) -> None:

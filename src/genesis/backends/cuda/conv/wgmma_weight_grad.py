@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
+from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -17,6 +18,7 @@ from genesis.dtypes import DType
 from genesis.shapes import numel
 
 _TERMS = 64  # BK
+_REACH = 8  # pixels at most between the first and the last tap of a window
 _CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
 _LEAST_CHANNELS = 16  # with fewer, most of a tile is empty
 _LEAST_STEPS, _MOST_STEPS = 8, 128  # of a split: each ends with an addition in float32
@@ -32,6 +34,8 @@ class Shape:
     consumers: int = 2
     products: int = 1  # of float32
     alternate: bool = False  # consumers have the same rows and take the pixels of every other stage
+    taps: int = 1  # of a row that a tile computes
+    windows: int = 1  # of the input that they read
 
     @property
     def rows(self) -> int:
@@ -46,28 +50,69 @@ class Shape:
         macros = {
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers,
             "SPLIT": int(dtype is dtypes.float32), "ALTERNATE": int(self.alternate), "PRODUCTS": self.products,
-            "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+            "TAPS": self.taps, "WINDOWS": self.windows, "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin("conv_wgmma_weight_grad", tuple(macros.items()))
 
     def shared_memory(self, dtype: DType) -> int:
         # Tiles begin at multiples of 1024.
-        return self.stages * (self.rows + self.columns) * _TERMS * dtype.itemsize + 1024
+        pixels = self.windows * (_TERMS if self.taps == 1 else _TERMS + _REACH)
+        return self.stages * (self.rows * _TERMS + self.columns * pixels) * dtype.itemsize + 1024
 
     def threads(self, dtype: DType) -> int:
         """One warpgroup loads, in float32 one splits, the others multiply."""
         return 128 * (self.consumers + (2 if dtype is dtypes.float32 else 1))
 
 
-_SPLIT_SHAPES = (Shape(128, 3, products=3), Shape(64, 4, products=3), Shape(64, 6, products=3, alternate=True))
-_ROUNDED_SHAPES = (Shape(128, 3), Shape(64, 4), Shape(64, 6, alternate=True))
-_PLAIN_SHAPES = (Shape(256, 4), Shape(128, 5, 3), Shape(128, 6), Shape(64, 8))
+def _row(stages: int, consumers: int = 2, products: int = 1, alternate: bool = False) -> tuple[Shape, ...]:
+    """Three taps at a time, of one window and of two."""
+    first = Shape(64, stages, consumers, products, alternate, taps=3)
+    return first, dataclasses.replace(first, stages=stages - (2 if stages > 5 and consumers < 3 or alternate else 1), windows=2)
+
+
+_SPLIT_SHAPES = (
+    Shape(128, 3, products=3), Shape(64, 4, products=3), Shape(64, 6, products=3, alternate=True),
+    *_row(4, products=3), *_row(6, products=3, alternate=True),
+)  # fmt: skip
+_ROUNDED_SHAPES = (Shape(128, 3), Shape(64, 4), Shape(64, 6, alternate=True), *_row(4), *_row(6, alternate=True))
+_PLAIN_SHAPES = (
+    Shape(256, 4), Shape(128, 5, 3), Shape(128, 6), Shape(64, 8), Shape(64, 5, 4), *_row(8), *_row(6, 3), *_row(10, 1)
+)  # fmt: skip
 
 
 def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
     if problem.dtype is not dtypes.float32:
-        return _PLAIN_SHAPES
-    return _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
+        choice = _PLAIN_SHAPES
+    else:
+        choice = _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
+    windows = _windows(problem)
+    return tuple(shape for shape in choice if shape.taps == 1 or (windows and windows.count == shape.windows))
+
+
+class _Windows(NamedTuple):
+    """How the three taps of a row read the input together."""
+
+    count: int  # of windows; where there are two, the middle tap has the second
+    shift: int  # pixels between the first two taps of a window, in steps of the stride
+    reach: int  # pixels between the first and the last tap of a window
+
+
+def _windows(problem: ConvProblem) -> _Windows | None:
+    """None: a row has another number of taps, or they meet no common pixels."""
+    taps, stride, dilation = problem.weight_shape[3], problem.stride[1], problem.dilation[1]
+    if taps != 3 or 2 * dilation % stride:
+        return None
+    together = dilation % stride == 0
+    shift = (dilation if together else 2 * dilation) // stride
+    windows = _Windows(1, shift, 2 * shift) if together else _Windows(2, shift, shift)
+    fits = windows.reach <= _REACH and hopper.is_within_reach(_wide(problem, windows), problem.input_shape[3])
+    return windows if fits else None
+
+
+def _wide(problem: ConvProblem, windows: _Windows) -> Axis:
+    """The columns, with a result for each position that a window has."""
+    column = _axes(problem)[1]
+    return column._replace(out_size=column.out_size + windows.reach)
 
 
 def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
@@ -88,7 +133,8 @@ class WgmmaWeightGrad(Candidate):
     def __init__(self, prefix: str, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
         self.num_sums = splits * shape.consumers // shape.sharers  # of each result
-        tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{' rounded' if arithmetic != FULL else ''}"
+        columns = f"{shape.columns}{f'*{shape.taps}' if shape.taps > 1 else ''}"
+        tile = f"{shape.rows}x{columns} stages {shape.stages}{' rounded' if arithmetic != FULL else ''}"
         self.name = f"{prefix}/weight_grad {tile} splits {splits}"
 
     def supports(self, problem: ConvProblem) -> bool:
@@ -97,33 +143,19 @@ class WgmmaWeightGrad(Candidate):
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
-        step = self.shape.sharers * (self.shape.columns / 64 + 1)
+        rows, columns = self.shape.sharers, self.shape.columns / 64
+        step = rows * columns * self.shape.taps + rows + columns * self.shape.windows  # products, and what is loaded
         sums = self.num_sums * numel(problem.weight_shape) / 2**18 if self.num_sums > 1 else 0
-        return rounds * step * (_num_steps(problem) / self.splits + 3) + sums
+        return rounds * step * (_num_steps(problem, self.shape) / self.splits + 3) + sums
 
     def workspace(self, problem: ConvProblem) -> int:
         return self.num_sums * 4 * numel(problem.weight_shape) if self.num_sums > 1 else 0
 
     def prepare(self, problem: ConvProblem) -> Launch:
-        from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel, Pixels
+        from genesis.backends.cuda.driver.tensor_maps import MapKernel
 
         p, shape = problem, self.shape
-        outputs, inputs, *taps = p.weight_shape
-        images, _, height, width = p.input_shape
-        num_pixels = p.num_terms
-        sizes, out_sizes = (images, height, width), p.output_shape[2:]
-        if hopper.is_flat(p):  # one row of all pixels
-            sizes, out_sizes = (1, 1, num_pixels), (1, num_pixels)
-        axes = [axis._replace(out_size=size) for axis, size in zip(_axes(p), out_sizes, strict=True)]
-        (low_y, high_y), (low_x, high_x) = (
-            hopper.bounds(axis, size) for axis, size in zip(axes, sizes[1:], strict=True)
-        )
-        loaded = 128 // p.dtype.itemsize
-        grad = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, loaded))
-        pixels = Pixels(p.dtype, (*sizes, inputs), (low_y, low_x), (high_y, high_x), p.stride, _TERMS, loaded)
-        structure = struct.pack(
-            "<14i", outputs, inputs, num_pixels, *out_sizes, *p.stride, low_y, low_x, *taps, *p.dilation, self.splits
-        )
+        grad, pixels, structure = _geometry(p, shape, self.splits)
         kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
         grid = min(_num_tiles(p, shape) * self.splits, _processors(p))
         launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, structure)
@@ -163,25 +195,60 @@ def _axes(problem: ConvProblem) -> list[Axis]:
     return [forward_axis(*each) for each in along]
 
 
+def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any, bytes]:
+    """(the gradient's map, the input's, the kernel's structure Geometry)."""
+    from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
+
+    p = problem
+    outputs, inputs, *taps = p.weight_shape
+    images, _, *sizes = p.input_shape
+    axes, num_pixels, in_window, shift = _axes(p), _num_pixels(p, shape), _TERMS, 0
+    loaded = 128 // p.dtype.itemsize
+    grad: Box | Pixels = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, loaded))
+    if hopper.is_flat(p):  # one row of all pixels
+        images, sizes = 1, [1, num_pixels]
+        axes = [axis._replace(out_size=size) for axis, size in zip(axes, sizes, strict=True)]
+    windows = _windows(p) if shape.taps > 1 else None
+    if windows is not None:
+        axes[1], in_window, shift = _wide(p, windows), _TERMS + _REACH, windows.shift
+        results = (images, *p.output_shape[2:], outputs)
+        grad = Pixels(p.dtype, results, (0, 0), (0, windows.reach), (1, 1), _TERMS, loaded)
+    (low_y, high_y), (low_x, high_x) = (hopper.bounds(axis, size) for axis, size in zip(axes, sizes, strict=True))
+    input = Pixels(
+        p.dtype, (images, sizes[0], sizes[1], inputs), (low_y, low_x), (high_y, high_x), p.stride, in_window, loaded
+    )
+    structure = struct.pack(
+        "<16i", outputs, inputs, num_pixels, *(axis.out_size for axis in axes), *p.stride, low_y, low_x, *taps,
+        *p.dilation, splits, p.output_shape[3], shift,
+    )  # fmt: skip
+    return grad, input, structure
+
+
 def _processors(problem: ConvProblem) -> int:
     return driver.get().properties(problem.device).multiprocessor_count
 
 
-def _num_steps(problem: ConvProblem) -> int:
-    return -(-problem.num_terms // _TERMS)
+def _num_pixels(problem: ConvProblem, shape: Shape) -> int:
+    """Of the gradient, as they are read."""
+    windows = _windows(problem) if shape.taps > 1 else None
+    return problem.num_terms + (numel(problem.output_shape[::2]) * windows.reach if windows is not None else 0)
+
+
+def _num_steps(problem: ConvProblem, shape: Shape) -> int:
+    return -(-_num_pixels(problem, shape) // _TERMS)
 
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
     outputs, inputs, *taps = problem.weight_shape
-    return -(-outputs // shape.rows) * -(-inputs // shape.columns) * math.prod(taps)
+    return -(-outputs // shape.rows) * -(-inputs // shape.columns) * math.prod(taps) // shape.taps
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded too often for
     full precision."""
-    tiles, processors, steps = _num_tiles(problem, shape), _processors(problem), _num_steps(problem)
+    tiles, processors, steps = _num_tiles(problem, shape), _processors(problem), _num_steps(problem, shape)
     room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))
     least = min(-(-steps // _MOST_STEPS), room) if shape.products == 3 else 1
     most = min(steps // _LEAST_STEPS, room)
-    wanted = {rounds * processors // tiles for rounds in (1, 2, 4)}
+    wanted = {rounds * processors // tiles for rounds in (1, 2, 3, 4)}
     return sorted({least} | {splits for splits in wanted if least < splits <= most})

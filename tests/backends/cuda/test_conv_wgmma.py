@@ -109,7 +109,7 @@ def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: 
     """What the kernel makes of its structures, tap by tap; grad, input: NHWC."""
     grads, inputs, structure = wgmma_weight_grad._geometry(problem, shape, 1)
     (
-        num_outputs, num_inputs, num_pixels, out_height, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x,
+        num_outputs, num_inputs, num_pixels, _, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x,
         spread_y, spread_x, _, true_width, shift,
     ) = struct.unpack("<16i", structure)  # fmt: skip
     assert (inputs.step, inputs.low, true_width) == ((step_y, step_x), (low_y, low_x), problem.output_shape[3])
@@ -128,7 +128,7 @@ def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: 
             assert on <= 8
             found = _positions(inputs, input, right, y * spread_y)
             assert len(found) == num_pixels
-            found = np.concatenate([found[on:], np.full((on, num_inputs), 1e9)])
+            found = np.concatenate([found[on:], np.zeros((on, num_inputs))])
             out[:, y, x] = terms.T @ found
     return out.transpose(0, 3, 1, 2)
 
@@ -149,7 +149,6 @@ WEIGHT_PROBLEMS = [
 
 @pytest.mark.parametrize("problem", WEIGHT_PROBLEMS, ids=str)
 def test_windows_hold_the_pixels_of_all_taps(problem: ConvProblem) -> None:
-    """Between the gradient's lines are zeros: what stands in the window there may be any number."""
     torch.manual_seed(0)
     grad, input = (
         torch.randn(shape).double().contiguous(memory_format=torch.channels_last)
@@ -308,6 +307,8 @@ GPU_CASES = [
     ((4, 3, 30, 30), (64, 3, 7, 7), (2, 2), (3, 3), (1, 1)),
     ((3, 40, 11, 9), (24, 40, 3, 2), (2, 1), (1, 0), (1, 2)),
     ((5, 72, 7, 10), (136, 72, 2, 3), (1, 2), (1, 1), (2, 1)),
+    ((4, 136, 12, 20), (72, 136, 3, 3), (1, 1), (4, 4), (4, 4)),
+    ((5, 72, 9, 17), (200, 72, 1, 3), (1, 2), (0, 3), (1, 3)),
 ]
 TOLERANCE = {
     (dtypes.float32, "highest"): 3e-7, (dtypes.float32, "high"): 5e-4, (dtypes.float16, "highest"): 5e-4,
@@ -426,6 +427,31 @@ def test_infinities_and_nan(cuda: Backend, put: Callable[[Any], Any], get: Any, 
     second[5, 4, 1, 1] = torch.inf
     expected = _gradient(problem, first.double(), second.double())
     finite = expected.isfinite()
+    for candidate in WgmmaFamily().variants(problem):
+        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        assert torch.equal(result.isnan(), expected.isnan()), candidate.name
+        assert torch.equal(result[result.isinf()], expected[expected.isinf()]), candidate.name
+        tolerance = TOLERANCE[dtypes.float32, precision]
+        assert (result - expected)[finite].norm() <= tolerance * expected[finite].norm(), candidate.name
+
+
+@_ON_GPU
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_infinities_at_the_borders(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, precision: str, stride: int
+) -> None:
+    """A tap that does not meet an infinite pixel knows nothing of it."""
+    torch.manual_seed(0)
+    problem = ConvProblem(
+        WEIGHT_GRAD, (32, 64, 7, 9), (64, 64, 3, 3), (stride, stride), (1, 1), dtype=dtypes.float32, precision=precision
+    )
+    first = torch.randn(problem.first_shape).contiguous(memory_format=torch.channels_last)
+    second = torch.randn(problem.second_shape).contiguous(memory_format=torch.channels_last)
+    second[1, 3, 0, 0], second[0, 5, -1, -1], second[1, 7, 0, -1] = torch.inf, torch.nan, -torch.inf
+    expected = _gradient(problem, first.double(), second.double())
+    finite = expected.isfinite()
+    assert finite[:, 3].any() and finite[:, 5].any() and finite[:, 7].any()
     for candidate in WgmmaFamily().variants(problem):
         result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
         assert torch.equal(result.isnan(), expected.isnan()), candidate.name

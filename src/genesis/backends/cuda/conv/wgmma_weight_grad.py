@@ -36,10 +36,11 @@ class Shape:
     alternate: bool = False  # consumers have the same rows and take the pixels of every other stage
     taps: int = 1  # of a row that a tile computes
     windows: int = 1  # of the input that they read
+    tap_rows: int = 1  # of those taps, another one for each consumer
 
     @property
     def rows(self) -> int:
-        return 64 * self.sharers
+        return 64 * self.sharers // self.tap_rows
 
     @property
     def sharers(self) -> int:
@@ -50,13 +51,14 @@ class Shape:
         macros = {
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers,
             "SPLIT": int(dtype is dtypes.float32), "ALTERNATE": int(self.alternate), "PRODUCTS": self.products,
-            "TAPS": self.taps, "WINDOWS": self.windows, "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+            "TAPS": self.taps, "WINDOWS": self.windows, "TAP_ROWS": self.tap_rows,
+            "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin("conv_wgmma_weight_grad", tuple(macros.items()))
 
     def shared_memory(self, dtype: DType) -> int:
         # Tiles begin at multiples of 1024.
-        pixels = self.windows * (_TERMS if self.taps == 1 else _TERMS + _REACH)
+        pixels = self.tap_rows * self.windows * (_TERMS if self.taps == 1 else _TERMS + _REACH)
         return self.stages * (self.rows * _TERMS + self.columns * pixels) * dtype.itemsize + 1024
 
     def threads(self, dtype: DType) -> int:
@@ -64,19 +66,16 @@ class Shape:
         return 128 * (self.consumers + (2 if dtype is dtypes.float32 else 1))
 
 
-def _row(stages: int, consumers: int = 2, products: int = 1, alternate: bool = False) -> tuple[Shape, ...]:
-    """Three taps at a time, of one window and of two."""
-    first = Shape(64, stages, consumers, products, alternate, taps=3)
-    return first, dataclasses.replace(first, stages=stages - (2 if stages > 5 and consumers < 3 or alternate else 1), windows=2)
-
-
 _SPLIT_SHAPES = (
     Shape(128, 3, products=3), Shape(64, 4, products=3), Shape(64, 6, products=3, alternate=True),
-    *_row(4, products=3), *_row(6, products=3, alternate=True),
+    Shape(64, 4, products=3, taps=3), Shape(64, 6, products=3, alternate=True, taps=3),
+    Shape(64, 3, products=3, taps=3, windows=2), Shape(64, 4, products=3, alternate=True, taps=3, windows=2),
 )  # fmt: skip
-_ROUNDED_SHAPES = (Shape(128, 3), Shape(64, 4), Shape(64, 6, alternate=True), *_row(4), *_row(6, alternate=True))
+_ROUNDED_SHAPES = tuple(dataclasses.replace(shape, products=1) for shape in _SPLIT_SHAPES)
 _PLAIN_SHAPES = (
-    Shape(256, 4), Shape(128, 5, 3), Shape(128, 6), Shape(64, 8), Shape(64, 5, 4), *_row(8), *_row(6, 3), *_row(10, 1)
+    Shape(256, 4), Shape(128, 5, 3), Shape(128, 6), Shape(64, 8), Shape(64, 5, 4),
+    Shape(64, 8, taps=3), Shape(64, 6, 3, taps=3), Shape(64, 6, 3, taps=3, tap_rows=3),
+    Shape(64, 6, taps=3, windows=2), Shape(64, 5, 3, taps=3, windows=2),
 )  # fmt: skip
 
 
@@ -85,8 +84,13 @@ def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
         choice = _PLAIN_SHAPES
     else:
         choice = _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
-    windows = _windows(problem)
-    return tuple(shape for shape in choice if shape.taps == 1 or (windows and windows.count == shape.windows))
+    windows, tap_rows = _windows(problem), problem.weight_shape[2]
+    return tuple(
+        shape
+        for shape in choice
+        if shape.taps == 1
+        or (windows is not None and windows.count == shape.windows and tap_rows % shape.tap_rows == 0)
+    )
 
 
 class _Windows(NamedTuple):
@@ -94,25 +98,29 @@ class _Windows(NamedTuple):
 
     count: int  # of windows; where there are two, the middle tap has the second
     shift: int  # pixels between the first two taps of a window, in steps of the stride
-    reach: int  # pixels between the first and the last tap of a window
+    width: int  # of the lines: of the gradient, and zeros behind it
 
 
 def _windows(problem: ConvProblem) -> _Windows | None:
     """None: a row has another number of taps, or they meet no common pixels."""
-    taps, stride, dilation = problem.weight_shape[3], problem.stride[1], problem.dilation[1]
+    p = problem
+    taps, stride, dilation, padding = (each[-1] for each in (p.weight_shape, p.stride, p.dilation, p.padding))
     if taps != 3 or 2 * dilation % stride:
         return None
     together = dilation % stride == 0
     shift = (dilation if together else 2 * dilation) // stride
-    windows = _Windows(1, shift, 2 * shift) if together else _Windows(2, shift, shift)
-    fits = windows.reach <= _REACH and hopper.is_within_reach(_wide(problem, windows), problem.input_shape[3])
+    reach = 2 * shift if together else shift  # of the last tap of a window
+    out_width, in_width = p.output_shape[3], p.input_shape[3]
+    # What the last taps find behind the line's end is the padding on the left of the next line, where that is enough.
+    width = max(out_width, -(-(in_width + padding) // stride), out_width + reach - -(-padding // stride))
+    windows = _Windows(1 if together else 2, shift, min(width, out_width + reach))
+    fits = reach <= _REACH and hopper.is_within_reach(_lines(problem, windows), in_width)
     return windows if fits else None
 
 
-def _wide(problem: ConvProblem, windows: _Windows) -> Axis:
-    """The columns, with a result for each position that a window has."""
-    column = _axes(problem)[1]
-    return column._replace(out_size=column.out_size + windows.reach)
+def _lines(problem: ConvProblem, windows: _Windows) -> Axis:
+    """The columns as windows are read."""
+    return _axes(problem)[1]._replace(out_size=windows.width)
 
 
 def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
@@ -133,7 +141,7 @@ class WgmmaWeightGrad(Candidate):
     def __init__(self, prefix: str, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
         self.num_sums = splits * shape.consumers // shape.sharers  # of each result
-        columns = f"{shape.columns}{f'*{shape.taps}' if shape.taps > 1 else ''}"
+        columns = f"{shape.columns}{f'*{shape.taps * shape.tap_rows}' if shape.taps > 1 else ''}"
         tile = f"{shape.rows}x{columns} stages {shape.stages}{' rounded' if arithmetic != FULL else ''}"
         self.name = f"{prefix}/weight_grad {tile} splits {splits}"
 
@@ -143,8 +151,12 @@ class WgmmaWeightGrad(Candidate):
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
-        rows, columns = self.shape.sharers, self.shape.columns / 64
-        step = rows * columns * self.shape.taps + rows + columns * self.shape.windows  # products, and what is loaded
+        shape, columns = self.shape, self.shape.columns / 64
+        products, loaded = (
+            shape.sharers * columns * shape.taps,
+            shape.rows / 64 + columns * shape.windows * shape.tap_rows,
+        )
+        step = products + loaded
         sums = self.num_sums * numel(problem.weight_shape) / 2**18 if self.num_sums > 1 else 0
         return rounds * step * (_num_steps(problem, self.shape) / self.splits + 3) + sums
 
@@ -210,9 +222,9 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any
         axes = [axis._replace(out_size=size) for axis, size in zip(axes, sizes, strict=True)]
     windows = _windows(p) if shape.taps > 1 else None
     if windows is not None:
-        axes[1], in_window, shift = _wide(p, windows), _TERMS + _REACH, windows.shift
+        axes[1], in_window, shift = _lines(p, windows), _TERMS + _REACH, windows.shift
         results = (images, *p.output_shape[2:], outputs)
-        grad = Pixels(p.dtype, results, (0, 0), (0, windows.reach), (1, 1), _TERMS, loaded)
+        grad = Pixels(p.dtype, results, (0, 0), (0, windows.width - p.output_shape[3]), (1, 1), _TERMS, loaded)
     (low_y, high_y), (low_x, high_x) = (hopper.bounds(axis, size) for axis, size in zip(axes, sizes, strict=True))
     input = Pixels(
         p.dtype, (images, sizes[0], sizes[1], inputs), (low_y, low_x), (high_y, high_x), p.stride, in_window, loaded
@@ -231,7 +243,7 @@ def _processors(problem: ConvProblem) -> int:
 def _num_pixels(problem: ConvProblem, shape: Shape) -> int:
     """Of the gradient, as they are read."""
     windows = _windows(problem) if shape.taps > 1 else None
-    return problem.num_terms + (numel(problem.output_shape[::2]) * windows.reach if windows is not None else 0)
+    return numel(problem.output_shape[::2]) * (windows.width if windows is not None else problem.output_shape[3])
 
 
 def _num_steps(problem: ConvProblem, shape: Shape) -> int:
@@ -240,7 +252,7 @@ def _num_steps(problem: ConvProblem, shape: Shape) -> int:
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
     outputs, inputs, *taps = problem.weight_shape
-    return -(-outputs // shape.rows) * -(-inputs // shape.columns) * math.prod(taps) // shape.taps
+    return -(-outputs // shape.rows) * -(-inputs // shape.columns) * math.prod(taps) // (shape.taps * shape.tap_rows)
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:

@@ -14,16 +14,18 @@
 // TAPS 3: a unit is all three taps of a row, from one tile of the gradient and little more than one of the input: the
 // next tap's pixels are the same ones, shifted. For that both operands are read in lines that are as long as the input's,
 // padding included, with zeros where the gradient has no pixel. Two WINDOWS where the input is read in steps of two: the
-// outer taps share one, the middle one has its own.
+// outer taps share one, the middle one has its own. TAP_ROWS 3, where there are few outputs: a unit is all nine taps of
+// 64 outputs, of each row another warpgroup's (operands of 16 bits: registers hold no more than sums).
 //
 // Macros: BN input channels of a tile; STAGES tiles on the way (ALTERNATE: an even number); CONSUMERS warpgroups that
-// multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); TAPS (1 | 3: BN is 64); WINDOWS (1 | 2); KIND "f16" | "bf16".
+// multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); TAPS (1 | 3: BN is 64); WINDOWS (1 | 2); TAP_ROWS
+// (1 | 3: CONSUMERS is 3); KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
 
 #define SHARERS (ALTERNATE ? 1 : CONSUMERS)  // of a stage
-#define BM (64 * SHARERS)
+#define BM (TAP_ROWS == 1 ? 64 * SHARERS : 64)
 #define BK 64
 #define LOADED_CHANNELS (SPLIT ? 32 : 64)  // at a time: 128 bytes
 #define LINE_BLOCK (BK * 128)              // bytes: 64 pixels, 128 bytes of each
@@ -31,7 +33,8 @@
 #define PIXELS (TAPS == 1 ? BK : BK + 8)   // of a window: what the last tap reads is at most 8 pixels on
 #define PIXEL_BLOCK (PIXELS * 128)
 #define WINDOW_BYTES (BN / LOADED_CHANNELS * PIXEL_BLOCK)
-#define INPUT_BYTES (WINDOWS * WINDOW_BYTES)
+#define ROW_BYTES (WINDOWS * WINDOW_BYTES)
+#define INPUT_BYTES (TAP_ROWS * ROW_BYTES)
 #define COLUMNS (TAPS * BN)                // of sums
 #define STAGE_BYTES (GRAD_BYTES + INPUT_BYTES)
 #define RAISED (SPLIT ? 40 : 0)  // so that products of numbers around 2^-70 keep their digits
@@ -52,11 +55,11 @@ struct Unit {
 
   __device__ __forceinline__ Unit(int k, const Geometry& g) {
     const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM;
-    const int taps = g.taps_y * g.taps_x / TAPS;
+    const int taps = g.taps_y * g.taps_x / (TAP_ROWS * TAPS);
     const int steps = (g.num_pixels + BK - 1) / BK;
     column = k % columns * BN;
     k /= columns;
-    tap = k % taps * TAPS;
+    tap = k % taps * (TAP_ROWS * TAPS);
     k /= taps;
     row = k % rows * BM;
     split = k / rows;
@@ -94,10 +97,12 @@ __device__ __forceinline__ void produce(
           load_pixels(target, grad_map, barrier, channel, j, i, image, 0, 0);
       }
 #pragma unroll
-      for (int part = 0; part < WINDOWS * BN / LOADED_CHANNELS; ++part)
+      for (int part = 0; part < TAP_ROWS * WINDOWS * BN / LOADED_CHANNELS; ++part) {
+        const int window = LOADED_CHANNELS * part / BN;
         load_pixels(input + part * PIXEL_BLOCK, input_map, barrier, unit.column + LOADED_CHANNELS * part % BN,
-                    g.low_x + j * g.step_x, g.low_y + i * g.step_y, image,
-                    right + part * LOADED_CHANNELS / BN * g.spread_x, down);
+                    g.low_x + j * g.step_x, g.low_y + i * g.step_y, image, right + window % WINDOWS * g.spread_x,
+                    down + window / WINDOWS * g.spread_y);
+      }
       turn.next();
     }
   }
@@ -367,7 +372,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   }
   __syncthreads();
   const int taps = g.taps_y * g.taps_x;
-  const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / TAPS) * g.num_splits;
+  const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / (TAP_ROWS * TAPS)) * g.num_splits;
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLIT ? (TAPS == 3 ? 24 : 32) : 40));
     if (threadIdx.x == 0) produce(base, full, empty, units, &grad_map, &input_map, g);
@@ -390,7 +395,8 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
 #endif
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int consumer = group - FIRST_CONSUMER;
-  const int local = 64 * (consumer % SHARERS) + 16 * warp + lane / 4;  // the first row; the second is 8 below
+  const int block = TAP_ROWS == 1 ? consumer % SHARERS : 0, row_of_taps = TAP_ROWS == 1 ? 0 : consumer;
+  const int local = 64 * block + 16 * warp + lane / 4;  // the first row; the second is 8 below
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
@@ -408,9 +414,10 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
         exponents + turn.stage * WINDOWS,
         step * BK, g);
 #else
-      const u64 a = transposed_descriptor(grad + consumer * LINE_BLOCK, LINE_BLOCK);
+      const u32 input = grad + GRAD_BYTES + row_of_taps * ROW_BYTES;
+      const u64 a = transposed_descriptor(grad + block * LINE_BLOCK, LINE_BLOCK);
       // Columns of the next tap stand shift pixels further on: one product takes all taps of a window.
-      const u64 b = transposed_descriptor(grad + GRAD_BYTES, TAPS == 1 ? PIXEL_BLOCK : g.shift * 128);
+      const u64 b = transposed_descriptor(input, TAPS == 1 ? PIXEL_BLOCK : g.shift * 128);
       keep(sum);
       wgmma_fence();
 #pragma unroll
@@ -442,7 +449,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
 #pragma unroll
       for (int i = 0; i < COLUMNS / 8; ++i) {
         const int channel = unit.column + 8 * i % BN + 2 * (lane % 4);
-        const int column = tap_of(8 * i / BN) * g.num_inputs + channel;
+        const int column = (TAPS * row_of_taps + tap_of(8 * i / BN)) * g.num_inputs + channel;
         if (channel >= g.num_inputs) continue;
         const float first = sum[4 * i + 2 * r] * undone, second = sum[4 * i + 2 * r + 1] * undone;
         if (SPLIT || g.num_splits > 1)

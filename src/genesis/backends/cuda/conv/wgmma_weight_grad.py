@@ -80,23 +80,22 @@ _PLAIN_SHAPES = (
 
 
 def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
-    if problem.dtype is not dtypes.float32:
-        choice = _PLAIN_SHAPES
-    else:
+    choice: tuple[Shape, ...] = _PLAIN_SHAPES
+    if problem.dtype is dtypes.float32:
         choice = _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
     windows, tap_rows = _windows(problem), problem.weight_shape[2]
     return tuple(
         shape
         for shape in choice
         if shape.taps == 1
-        or (windows is not None and windows.count == shape.windows and tap_rows % shape.tap_rows == 0)
+        or (windows is not None and windows.num_windows == shape.windows and tap_rows % shape.tap_rows == 0)
     )
 
 
 class _Windows(NamedTuple):
     """How the three taps of a row read the input together."""
 
-    count: int  # of windows; where there are two, the middle tap has the second
+    num_windows: int  # where there are two, the middle tap has the second
     shift: int  # pixels between the first two taps of a window, in steps of the stride
     width: int  # of the lines: of the gradient, and zeros behind it
 
@@ -213,21 +212,21 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any
 
     p = problem
     outputs, inputs, *taps = p.weight_shape
-    images, _, *sizes = p.input_shape
+    images, _, height, width = p.input_shape
     axes, num_pixels, in_window, shift = _axes(p), _num_pixels(p, shape), _TERMS, 0
     loaded = 128 // p.dtype.itemsize
     grad: Box | Pixels = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, loaded))
     if hopper.is_flat(p):  # one row of all pixels
-        images, sizes = 1, [1, num_pixels]
-        axes = [axis._replace(out_size=size) for axis, size in zip(axes, sizes, strict=True)]
+        images, height, width = 1, 1, num_pixels
+        axes = [axis._replace(out_size=size) for axis, size in zip(axes, (height, width), strict=True)]
     windows = _windows(p) if shape.taps > 1 else None
     if windows is not None:
         axes[1], in_window, shift = _lines(p, windows), _TERMS + _REACH, windows.shift
-        results = (images, *p.output_shape[2:], outputs)
+        results = (images, p.output_shape[2], p.output_shape[3], outputs)
         grad = Pixels(p.dtype, results, (0, 0), (0, windows.width - p.output_shape[3]), (1, 1), _TERMS, loaded)
-    (low_y, high_y), (low_x, high_x) = (hopper.bounds(axis, size) for axis, size in zip(axes, sizes, strict=True))
+    (low_y, high_y), (low_x, high_x) = map(hopper.bounds, axes, (height, width))
     input = Pixels(
-        p.dtype, (images, sizes[0], sizes[1], inputs), (low_y, low_x), (high_y, high_x), p.stride, in_window, loaded
+        p.dtype, (images, height, width, inputs), (low_y, low_x), (high_y, high_x), p.stride, in_window, loaded
     )
     structure = struct.pack(
         "<16i", outputs, inputs, num_pixels, *(axis.out_size for axis in axes), *p.stride, low_y, low_x, *taps,

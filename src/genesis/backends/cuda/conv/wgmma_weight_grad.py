@@ -261,5 +261,6 @@ def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))
     least = min(-(-steps // _MOST_STEPS), room) if shape.products == 3 else 1
     most = min(steps // _LEAST_STEPS, room)
-    wanted = {rounds * processors // tiles for rounds in (1, 2, 3, 4)}
+    first = -(-least * tiles // processors)
+    wanted = {rounds * processors // tiles for rounds in range(first, first + 4)}
     return sorted({least} | {splits for splits in wanted if least < splits <= most})

@@ -21,7 +21,7 @@ _TERMS = 64  # BK
 _REACH = 8  # pixels at most between the first and the last tap of a window
 _CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
 _LEAST_CHANNELS = 16  # with fewer, most of a tile is empty
-_LEAST_STEPS, _MOST_STEPS = 8, 128  # of a split: each ends with an addition in float32
+_LEAST_STEPS, _MOST_STEPS = 6, 128  # of a split: each ends with an addition in float32
 _MOST_BYTES = 256 << 20  # of partial sums
 
 

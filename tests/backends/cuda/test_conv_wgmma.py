@@ -89,6 +89,81 @@ def test_launches_cover_the_result(problem: ConvProblem) -> None:
     np.testing.assert_allclose(result, _expected(problem, first, weight).numpy(), rtol=1e-12, atol=1e-12)
 
 
+def _positions(pixels: Any, values: np.ndarray, right: int = 0, down: int = 0) -> np.ndarray:
+    """What the copy engine finds at a map's positions, in its order; values: NHWC."""
+    images, height, width, channels = pixels.shape
+    values = values.reshape(pixels.shape)
+    rows, columns = (
+        range(low, size + high, step)
+        for size, low, high, step in zip((height, width), pixels.low, pixels.high, pixels.step, strict=True)
+    )
+    found = np.zeros((images, len(rows), len(columns), channels))
+    for i, y in enumerate(rows):
+        for j, x in enumerate(columns):
+            if 0 <= y + down < height and 0 <= x + right < width:
+                found[:, i, j] = values[:, y + down, x + right]
+    return found.reshape(-1, channels)
+
+
+def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: np.ndarray) -> np.ndarray:
+    """What the kernel makes of its structures, tap by tap; grad, input: NHWC."""
+    grads, inputs, structure = wgmma_weight_grad._geometry(problem, shape, 1)
+    (
+        num_outputs, num_inputs, num_pixels, _, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x,
+        spread_y, spread_x, _, true_width, shift,
+    ) = struct.unpack("<16i", structure)  # fmt: skip
+    assert (inputs.step, inputs.low, true_width) == ((step_y, step_x), (low_y, low_x), problem.output_shape[3])
+    assert inputs.num_pixels == (64 if shape.taps == 1 else 72)
+    terms = grad.reshape(-1, num_outputs) if shape.taps == 1 else _positions(grads, grad)
+    assert len(terms) == num_pixels
+    columns = np.arange(num_pixels) % out_width
+    assert shape.taps == 1 or not terms[columns >= true_width].any()
+    out = np.full((num_outputs, taps_y, taps_x, num_inputs), np.nan)
+    for y in range(taps_y):
+        for x in range(taps_x):
+            right, on = x * spread_x, 0
+            if shape.taps == 3:
+                window = shape.windows == 2 and x == 1
+                right, on = spread_x if window else 0, 0 if window else (x // shape.windows) * shift
+            assert on <= 8
+            found = _positions(inputs, input, right, y * spread_y)
+            assert len(found) == num_pixels
+            found = np.concatenate([found[on:], np.zeros((on, num_inputs))])
+            out[:, y, x] = terms.T @ found
+    return out.transpose(0, 3, 1, 2)
+
+
+WEIGHT_PROBLEMS = [
+    ConvProblem(WEIGHT_GRAD, input, weight, stride, padding, dilation, dtype=dtypes.float32)
+    for input, weight, stride, padding, dilation in [
+        ((2, 16, 7, 6), (20, 16, 3, 3), (1, 1), (1, 1), (1, 1)),
+        ((2, 16, 7, 6), (20, 16, 1, 1), (1, 1), (0, 0), (1, 1)),
+        ((2, 16, 9, 8), (20, 16, 3, 3), (2, 2), (1, 1), (1, 1)),
+        ((2, 16, 9, 9), (20, 16, 2, 3), (1, 2), (0, 1), (1, 2)),
+        ((2, 16, 9, 12), (20, 16, 1, 3), (3, 2), (0, 3), (1, 3)),
+        ((2, 16, 11, 9), (24, 16, 3, 3), (2, 1), (1, 0), (1, 4)),
+        ((1, 16, 9, 12), (16, 16, 2, 3), (3, 3), (0, 2), (2, 2)),
+    ]
+]
+
+
+@pytest.mark.parametrize("problem", WEIGHT_PROBLEMS, ids=str)
+def test_windows_hold_the_pixels_of_all_taps(problem: ConvProblem) -> None:
+    torch.manual_seed(0)
+    grad, input = (
+        torch.randn(shape).double().contiguous(memory_format=torch.channels_last)
+        for shape in (problem.first_shape, problem.second_shape)
+    )
+    expected = torch.nn.grad.conv2d_weight(
+        input, problem.weight_shape, grad, problem.stride, problem.padding, problem.dilation
+    )
+    found = wgmma_weight_grad.shapes(problem)
+    assert any(shape.taps == 3 for shape in found) == (problem.weight_shape[3] == 3 and problem.stride[1] < 3)
+    for shape in found:
+        result = _weight_gradient(problem, shape, *(each.permute(0, 2, 3, 1).numpy() for each in (grad, input)))
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=str(shape))
+
+
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
 @pytest.mark.parametrize("parts", [2, 1])
 def test_weights_in_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str, parts: int) -> None:
@@ -149,7 +224,7 @@ def test_splits_keep_sums_short(simulated: Backend) -> None:
     """Four multiprocessors: splits fill them, and no split of a long sum has more than 128 steps of 64 terms."""
     shapes = ((64, 64, 32, 32), (64, 64, 3, 3))
     problem = ConvProblem(WEIGHT_GRAD, *shapes, (1, 1), (1, 1), dtype=dtypes.float32)
-    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [8]
+    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [8, 9]
     problem = ConvProblem(WEIGHT_GRAD, (1, 64, 32, 32), (64, 64, 1, 1), dtype=dtypes.float32)
     assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [1]
     problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
@@ -241,6 +316,8 @@ GPU_CASES = [
     ((2, 5, 20, 17), (136, 5, 3, 4), (2, 3), (1, 2), (2, 1)),
     ((3, 40, 11, 9), (24, 40, 3, 2), (2, 1), (1, 0), (1, 2)),
     ((5, 72, 7, 10), (136, 72, 2, 3), (1, 2), (1, 1), (2, 1)),
+    ((4, 136, 12, 20), (72, 136, 3, 3), (1, 1), (4, 4), (4, 4)),
+    ((5, 72, 9, 17), (200, 72, 1, 3), (1, 2), (0, 3), (1, 3)),
 ]
 TOLERANCE = {
     (dtypes.float32, "highest"): 3e-7, (dtypes.float32, "high"): 5e-4, (dtypes.float16, "highest"): 5e-4,
@@ -359,6 +436,31 @@ def test_infinities_and_nan(cuda: Backend, put: Callable[[Any], Any], get: Any, 
     second[5, 4, 1, 1] = torch.inf
     expected = _gradient(problem, first.double(), second.double())
     finite = expected.isfinite()
+    for candidate in WgmmaFamily().variants(problem):
+        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        assert torch.equal(result.isnan(), expected.isnan()), candidate.name
+        assert torch.equal(result[result.isinf()], expected[expected.isinf()]), candidate.name
+        tolerance = TOLERANCE[dtypes.float32, precision]
+        assert (result - expected)[finite].norm() <= tolerance * expected[finite].norm(), candidate.name
+
+
+@_ON_GPU
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_infinities_at_the_borders(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, precision: str, stride: int
+) -> None:
+    """A tap that does not meet an infinite pixel knows nothing of it."""
+    torch.manual_seed(0)
+    problem = ConvProblem(
+        WEIGHT_GRAD, (32, 64, 7, 9), (64, 64, 3, 3), (stride, stride), (1, 1), dtype=dtypes.float32, precision=precision
+    )
+    first = torch.randn(problem.first_shape).contiguous(memory_format=torch.channels_last)
+    second = torch.randn(problem.second_shape).contiguous(memory_format=torch.channels_last)
+    second[1, 3, 0, 0], second[0, 5, -1, -1], second[1, 7, 0, -1] = torch.inf, torch.nan, -torch.inf
+    expected = _gradient(problem, first.double(), second.double())
+    finite = expected.isfinite()
+    assert all(finite[:, channel].any() for channel in (3, 5, 7))
     for candidate in WgmmaFamily().variants(problem):
         result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
         assert torch.equal(result.isnan(), expected.isnan()), candidate.name

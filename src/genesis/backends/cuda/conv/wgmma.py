@@ -286,9 +286,9 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         128 // p.dtype.itemsize,
     )  # fmt: skip
     structure = struct.pack(
-        "<20i4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
+        "<21i4x4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
         spread_y, spread_x, first_y, step_y, first_x, step_x, p.weight_shape[3], candidate.splits,
-        int(p.activation == "relu"), *out_strides, out_start,
+        int(p.activation == "relu"), sizes[1], *out_strides, out_start,
     )  # fmt: skip
     return pixels, structure, num_pixels
 

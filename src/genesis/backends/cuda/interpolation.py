@@ -78,9 +78,10 @@ def _interpolate_pixels(out: DeviceArray, x: DeviceArray, tables: list[_Tables],
     num_pixels = images * size[0] * size[1]
     grid = (-(-num_pixels // block_m), -(-channels // block_n))
     strides = (x.strides[0], *x.strides[2:])
+    wide = _is_wide(out, x, block_m * channels)
     launch(
         kernels._interpolate_pixels_kernel, grid, out, x, *[t.indices for t in tables], *[t.weights for t in tables],
-        num_pixels, channels, tuple(size), strides, TAPS=taps, COMPUTE=COMPUTE[out.dtype], WIDE=_is_wide(out, x, block_m * channels),
+        num_pixels, channels, tuple(size), strides, TAPS=taps, COMPUTE=COMPUTE[out.dtype], WIDE=wide,
         BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
 

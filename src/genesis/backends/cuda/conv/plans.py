@@ -239,7 +239,7 @@ def _tuned(plan: Plan) -> bool:
 
 
 def _contest(plan: Plan, session: Session) -> tuner.Contest:
-    return tuner.Contest(plan.problem, workspace_limit(), session.progress)
+    return tuner.Contest(plan.problem, workspace_limit(), plan.candidate, session.progress)
 
 
 def _take(plan: Plan, contest: tuner.Contest) -> None:

@@ -81,13 +81,21 @@ class _Timed(NamedTuple):
 class Contest:
     """The candidates of one problem, of which each visit measures some more."""
 
-    def __init__(self, problem: ConvProblem, workspace_limit: int, progress: Progress | None = None) -> None:
-        """workspace_limit: bytes; candidates that want more are left out."""
+    def __init__(
+        self, problem: ConvProblem, workspace_limit: int, known: Candidate | None = None,
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            workspace_limit: bytes; candidates that want more are left out.
+            known: what computes the problem now, perhaps the best of a former session: it is measured first.
+        """
         self.problem = problem
         self.outcome: Outcome | None = None  # of all visits so far
         self.is_over = False  # there is nothing left to measure, or no memory to do it
         self._limit, self._progress = workspace_limit, progress
-        self._waiting = list(families.in_turns(problem))
+        others = [each for each in families.in_turns(problem) if known is None or each.name != known.name]
+        self._waiting = others if known is None else [known, *others]
         self._built: dict[Candidate, Built | None] = {}  # ahead of the visit that measures them
         self._front: list[_Timed] = []  # the fastest few, the first of which is right
         self._done = 0

@@ -84,8 +84,8 @@ class MapKernel:
         """
         Args:
             shared: bytes of dynamic shared memory that it is launched with.
-            overlaps: it may begin before the kernel ahead of it on the stream has ended, as it waits for that one itself
-                before it touches memory.
+            overlaps: it may begin before the kernel ahead of it has ended, as it waits for that one itself before it
+                touches memory.
         """
         here: Any = driver.get()
         self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if overlaps else []

@@ -1,7 +1,8 @@
 """Triton without torch: compiling for a named architecture, and the driver object that Triton asks about the device.
 
 Nothing here needs a GPU. Triton's global driver object is ours only while we compile, so that PyTorch's compiler finds
-its own in the same process; threads that compile for one architecture do so at the same time. installed() makes it ours for a while, for kernels launched as kernel[grid](…).
+its own in the same process; threads that compile for one architecture do so at the same time. installed() makes it ours
+for a while, for kernels launched as kernel[grid](…).
 """
 
 from __future__ import annotations

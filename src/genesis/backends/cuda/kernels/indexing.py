@@ -18,12 +18,13 @@ def _name_of_action(specialization):
 
 @triton.jit
 def _copy_rows(out_ptr, x_ptr, rows, num_rows, width, out_width, BLOCK_N: tl.constexpr):
-    """The rows of a dense matrix, into places of a wider one."""
-    for start in range(0, width, BLOCK_N):
-        columns = start + tl.arange(0, BLOCK_N)
-        mask = (rows < num_rows)[:, None] & (columns < width)[None, :]
-        values = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=mask)
-        tl.store(out_ptr + rows[:, None] * out_width + columns[None, :], values, mask=mask)
+    """The rows of a dense matrix, if there is one, into places of a wider one."""
+    if x_ptr is not None:
+        for start in range(0, width, BLOCK_N):
+            columns = start + tl.arange(0, BLOCK_N)
+            mask = (rows < num_rows)[:, None] & (columns < width)[None, :]
+            values = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=mask)
+            tl.store(out_ptr + rows[:, None] * out_width + columns[None, :], values, mask=mask)
 
 
 @triton.jit
@@ -51,24 +52,18 @@ def _cat_kernel(
         _copy_rows(out_ptr + starts[0], x0_ptr, rows, num_rows, widths[0], out_width, BLOCK_N)
     if which == 1:
         _copy_rows(out_ptr + starts[1], x1_ptr, rows, num_rows, widths[1], out_width, BLOCK_N)
-    if x2_ptr is not None:
-        if which == 2:
-            _copy_rows(out_ptr + starts[2], x2_ptr, rows, num_rows, widths[2], out_width, BLOCK_N)
-    if x3_ptr is not None:
-        if which == 3:
-            _copy_rows(out_ptr + starts[3], x3_ptr, rows, num_rows, widths[3], out_width, BLOCK_N)
-    if x4_ptr is not None:
-        if which == 4:
-            _copy_rows(out_ptr + starts[4], x4_ptr, rows, num_rows, widths[4], out_width, BLOCK_N)
-    if x5_ptr is not None:
-        if which == 5:
-            _copy_rows(out_ptr + starts[5], x5_ptr, rows, num_rows, widths[5], out_width, BLOCK_N)
-    if x6_ptr is not None:
-        if which == 6:
-            _copy_rows(out_ptr + starts[6], x6_ptr, rows, num_rows, widths[6], out_width, BLOCK_N)
-    if x7_ptr is not None:
-        if which == 7:
-            _copy_rows(out_ptr + starts[7], x7_ptr, rows, num_rows, widths[7], out_width, BLOCK_N)
+    if which == 2:
+        _copy_rows(out_ptr + starts[2], x2_ptr, rows, num_rows, widths[2], out_width, BLOCK_N)
+    if which == 3:
+        _copy_rows(out_ptr + starts[3], x3_ptr, rows, num_rows, widths[3], out_width, BLOCK_N)
+    if which == 4:
+        _copy_rows(out_ptr + starts[4], x4_ptr, rows, num_rows, widths[4], out_width, BLOCK_N)
+    if which == 5:
+        _copy_rows(out_ptr + starts[5], x5_ptr, rows, num_rows, widths[5], out_width, BLOCK_N)
+    if which == 6:
+        _copy_rows(out_ptr + starts[6], x6_ptr, rows, num_rows, widths[6], out_width, BLOCK_N)
+    if which == 7:
+        _copy_rows(out_ptr + starts[7], x7_ptr, rows, num_rows, widths[7], out_width, BLOCK_N)
 
 
 @triton.jit

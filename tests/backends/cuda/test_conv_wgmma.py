@@ -125,7 +125,8 @@ def test_weights_in_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, di
 _COMPILED = [
     *[(shape, dtypes.float32, ()) for shape in (*wgmma._SPLIT_SHAPES, *wgmma._ROUNDED_SHAPES)],
     *[
-        (wgmma._PLAIN_SHAPES[1], dtype, (transposed,))
+        (shape, dtype, (transposed,))
+        for shape in (wgmma._PLAIN_SHAPES[1], wgmma._PLAIN_SHAPES[-1])
         for dtype, transposed in [(dtypes.bfloat16, False), (dtypes.float16, True)]
     ],
     *[(shape, dtypes.float32, ()) for shape in (*wgmma_weight_grad._SPLIT_SHAPES, *wgmma_weight_grad._ROUNDED_SHAPES)],

@@ -71,7 +71,13 @@ _SPLIT_SHAPES = (
     Shape(64, 4, 2, True, 3),
 )
 _ROUNDED_SHAPES = (Shape(256, 3, 2, True), Shape(128, 4, 2, True), Shape(64, 5, 2, True))
-_PLAIN_SHAPES = (Shape(128, 4, 3, False), Shape(256, 4, 2, False), Shape(128, 5, 2, False), Shape(64, 6, 2, False))
+_PLAIN_SHAPES = (
+    Shape(128, 4, 3, False),
+    Shape(256, 4, 2, False),
+    Shape(128, 5, 2, False),
+    Shape(64, 6, 2, False),
+    Shape(64, 8, 1, False),
+)
 
 
 def shapes(problem: ConvProblem) -> tuple[Shape, ...]:

@@ -221,11 +221,15 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
   const int chunks = (g.num_inputs + BK - 1) / BK, row_steps = g.taps_x * chunks;
   const int units = (g.num_outputs + BN - 1) / BN * ((g.num_pixels + BM - 1) / BM) * g.num_splits;
   if (group == 0) {
+#if CONSUMERS > 1  // one alone has as many registers as it can name
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
     if (threadIdx.x == 0) produce(base, full, empty, units, row_steps, chunks, &input_map, &high_map, &low_map, g);
     return;
   }
+#if CONSUMERS > 1
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 232 : 152));
+#endif
 #if PINGPONG
   if (group == CONSUMERS) asm volatile("bar.arrive 1, 256;" ::: "memory");  // the first one begins
 #endif

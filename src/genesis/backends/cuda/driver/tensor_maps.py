@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ class MapKernel:
         """
         here: Any = driver.get()
         self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if overlaps else []
-        self._launcher = Launcher(here, device, here.load_binary(name, cubin, shared, device)[1], name)
+        self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
 
     def prepare(
@@ -113,6 +114,11 @@ class MapKernel:
             launch(block, launched[0], launched[1:])
 
         return run
+
+
+@functools.cache  # every prepared launch asks for it, and a module stays on the device for good
+def _function(driver: Any, name: str, cubin: bytes, shared: int, device: int) -> Any:
+    return driver.load_binary(name, cubin, shared, device)[1]
 
 
 def _filled(configuration: Configuration, stream: int, values: Sequence[bytes]) -> Block:

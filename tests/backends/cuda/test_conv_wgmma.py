@@ -46,10 +46,11 @@ def _computed(problem: ConvProblem, first: np.ndarray, weight: np.ndarray) -> np
         pixels, structure, num_pixels = wgmma._geometry(problem, Wgmma(_SHAPE, 1, FULL), *pair)
         (
             m, outputs, inputs, out_height, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x, spread_y, spread_x,
-            first_y, tap_step_y, first_x, tap_step_x, weight_width, splits, relu, image, row, column, start,
-        ) = struct.unpack("<20i4q", structure)  # fmt: skip
+            first_y, tap_step_y, first_x, tap_step_x, weight_width, splits, relu, in_height, image, row, column, start,
+        ) = struct.unpack("<21i4x4q", structure)  # fmt: skip
         assert (m, splits, relu, pixels.step) == (num_pixels, 1, 0, (step_y, step_x))
         images, height, width, _ = pixels.shape
+        assert in_height == height
         view = first.reshape(images, height, width, inputs)
         for size, low, high, step, count in zip(
             (height, width), pixels.low, pixels.high, pixels.step, (out_height, out_width), strict=True
@@ -199,7 +200,8 @@ def test_weights_in_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, di
 _COMPILED = [
     *[(shape, dtypes.float32, ()) for shape in (*wgmma._SPLIT_SHAPES, *wgmma._ROUNDED_SHAPES)],
     *[
-        (wgmma._PLAIN_SHAPES[1], dtype, (transposed,))
+        (shape, dtype, (transposed,))
+        for shape in (wgmma._PLAIN_SHAPES[1], wgmma._PLAIN_SHAPES[-1])
         for dtype, transposed in [(dtypes.bfloat16, False), (dtypes.float16, True)]
     ],
     *[(shape, dtypes.float32, ()) for shape in (*wgmma_weight_grad._SPLIT_SHAPES, *wgmma_weight_grad._ROUNDED_SHAPES)],
@@ -318,6 +320,10 @@ GPU_CASES = [
     ((5, 72, 7, 10), (136, 72, 2, 3), (1, 2), (1, 1), (2, 1)),
     ((4, 136, 12, 20), (72, 136, 3, 3), (1, 1), (4, 4), (4, 4)),
     ((5, 72, 9, 17), (200, 72, 1, 3), (1, 2), (0, 3), (1, 3)),
+    # Rows of taps that meet only padding: of some tiles, of all, and of tiles that lie in two images.
+    ((1, 64, 40, 40), (64, 64, 3, 3), (1, 1), (24, 24), (24, 24)),
+    ((2, 64, 40, 24), (64, 64, 3, 3), (2, 1), (18, 9), (18, 9)),
+    ((3, 64, 6, 9), (64, 64, 3, 3), (1, 1), (20, 2), (20, 2)),
 ]
 TOLERANCE = {
     (dtypes.float32, "highest"): 3e-7, (dtypes.float32, "high"): 5e-4, (dtypes.float16, "highest"): 5e-4,

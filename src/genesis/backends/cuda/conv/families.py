@@ -13,6 +13,7 @@ from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
+_MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER = DirectFamily(), FewChannelsFamily()
 FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK)
 
@@ -24,9 +25,15 @@ def candidates(problem: ConvProblem) -> Iterator[Candidate]:
 
 
 def in_turns(problem: ConvProblem) -> Iterator[Candidate]:
-    """The same, of each family the best guess, then of each the second: among the first few is what to measure where
-    the time is short."""
-    waiting = [_admissible(family, problem) for family in _in_order(problem)]
+    """Those worth measuring: of each family the best guess, then of each the second, and so on, so that the best is
+    among the first few; then the few slow ones, that take longer to build than all others together."""
+    choice = [list(_admissible(family, problem)) for family in _in_order(problem)]
+    yield from _alternating([iter([each for each in mine if not each.builds_slowly]) for mine in choice])
+    for mine in choice:
+        yield from [each for each in mine if each.builds_slowly][:_MOST_SLOW]
+
+
+def _alternating(waiting: list[Iterator[Candidate]]) -> Iterator[Candidate]:
     while waiting:
         for variants in list(waiting):
             candidate = next(variants, None)

@@ -71,7 +71,13 @@ _SPLIT_SHAPES = (
     Shape(64, 4, 2, True, 3),
 )
 _ROUNDED_SHAPES = (Shape(256, 3, 2, True), Shape(128, 4, 2, True), Shape(64, 5, 2, True))
-_PLAIN_SHAPES = (Shape(128, 4, 3, False), Shape(256, 4, 2, False), Shape(128, 5, 2, False), Shape(64, 6, 2, False))
+_PLAIN_SHAPES = (
+    Shape(128, 4, 3, False),
+    Shape(256, 4, 2, False),
+    Shape(128, 5, 2, False),
+    Shape(64, 6, 2, False),
+    Shape(64, 8, 1, False),
+)
 
 
 def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
@@ -132,7 +138,9 @@ class Wgmma(Candidate):
         p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
         is_split = p.dtype is dtypes.float32
         transposed = p.dtype is not dtypes.float32 and p.direction == INPUT_GRAD
-        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype, transposed), shape.shared_memory(p.dtype))
+        kernel = MapKernel(
+            p.device, "conv_wgmma", shape.cubin(p.dtype, transposed), shape.shared_memory(p.dtype), overlaps=True
+        )
         weight = Box(dtypes.float16 if is_split else p.dtype, space.weight, (shape.columns, 1, _TERMS))
         if transposed:
             outputs, inputs, *taps = p.weight_shape
@@ -279,9 +287,9 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         128 // p.dtype.itemsize,
     )  # fmt: skip
     structure = struct.pack(
-        "<20i4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
+        "<21i4x4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
         spread_y, spread_x, first_y, step_y, first_x, step_x, p.weight_shape[3], candidate.splits,
-        int(p.activation == "relu"), *out_strides, out_start,
+        int(p.activation == "relu"), sizes[1], *out_strides, out_start,
     )  # fmt: skip
     return pixels, structure, num_pixels
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from cuda.bindings import driver as cu
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.interface import KernelError
-from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher
+from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher, attribute
 from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
@@ -80,17 +81,23 @@ class Box(NamedTuple):
 class MapKernel:
     """A function of a cubin that takes tensor maps, then addresses, then a structure, all by value."""
 
-    def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
-        """shared: bytes of dynamic shared memory that it is launched with."""
+    def __init__(self, device: int, name: str, cubin: bytes, shared: int, overlaps: bool = False) -> None:
+        """
+        Args:
+            shared: bytes of dynamic shared memory that it is launched with.
+            overlaps: it may begin before the kernel ahead of it has ended, as it waits for that one itself before it
+                touches memory.
+        """
         here: Any = driver.get()
-        self._launcher = Launcher(here, device, here.load_binary(name, cubin, shared, device)[1], name)
+        self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if overlaps else []
+        self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
 
     def prepare(
         self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
     ) -> Callable[..., None]:
         """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
-        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared)
+        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared, self._attributes)
         launch, num_maps = self._launcher.launch, len(maps)
         known: dict[tuple[int, ...], Block] = {}  # by stream and addresses
 
@@ -107,6 +114,11 @@ class MapKernel:
             launch(block, launched[0], launched[1:])
 
         return run
+
+
+@functools.cache  # every prepared launch asks for it, and a module stays on the device for good
+def _function(driver: Any, name: str, cubin: bytes, shared: int, device: int) -> Any:
+    return driver.load_binary(name, cubin, shared, device)[1]
 
 
 def _filled(configuration: Configuration, stream: int, values: Sequence[bytes]) -> Block:

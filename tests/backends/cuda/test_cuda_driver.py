@@ -230,16 +230,6 @@ def test_tensor_maps_lie_where_the_copy_engine_wants_them(monkeypatch: pytest.Mo
     assert recorder.launched == ["_kernel"] * 3
 
 
-@pytest.mark.parametrize("overlaps", [False, True])
-def test_a_kernel_that_waits_itself_may_begin_early(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
-    recorder = Recorder(monkeypatch)
-    recorder.load_binary = lambda name, cubin, shared, device: (None, 7)  # type: ignore[attr-defined]
-    monkeypatch.setattr(driver, "get", lambda: recorder)
-    tensor_maps.MapKernel(0, "_kernel", b"", 4096, overlaps).prepare(3, 384, [], 1, b"structure")(9, 64)
-    early = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    assert [name for name, *_ in recorder.calls[0].attributes] == [early] * overlaps
-
-
 def test_events_outlive_the_driver_quietly() -> None:
     ended = CudaDriver.__new__(CudaDriver)
     ended._end()

@@ -138,9 +138,7 @@ class Wgmma(Candidate):
         p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
         is_split = p.dtype is dtypes.float32
         transposed = p.dtype is not dtypes.float32 and p.direction == INPUT_GRAD
-        kernel = MapKernel(
-            p.device, "conv_wgmma", shape.cubin(p.dtype, transposed), shape.shared_memory(p.dtype), overlaps=True
-        )
+        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype, transposed), shape.shared_memory(p.dtype))
         weight = Box(dtypes.float16 if is_split else p.dtype, space.weight, (shape.columns, 1, _TERMS))
         if transposed:
             outputs, inputs, *taps = p.weight_shape

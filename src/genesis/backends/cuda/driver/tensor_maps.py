@@ -12,7 +12,7 @@ from cuda.bindings import driver as cu
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.interface import KernelError
-from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher, attribute
+from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher
 from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
@@ -81,15 +81,9 @@ class Box(NamedTuple):
 class MapKernel:
     """A function of a cubin that takes tensor maps, then addresses, then a structure, all by value."""
 
-    def __init__(self, device: int, name: str, cubin: bytes, shared: int, overlaps: bool = False) -> None:
-        """
-        Args:
-            shared: bytes of dynamic shared memory that it is launched with.
-            overlaps: it may begin before the kernel ahead of it has ended, as it waits for that one itself before it
-                touches memory.
-        """
+    def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
+        """shared: bytes of dynamic shared memory that it is launched with."""
         here: Any = driver.get()
-        self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if overlaps else []
         self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
 
@@ -97,7 +91,7 @@ class MapKernel:
         self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
     ) -> Callable[..., None]:
         """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
-        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared, self._attributes)
+        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared)
         launch, num_maps = self._launcher.launch, len(maps)
         known: dict[tuple[int, ...], Block] = {}  # by stream and addresses
 

@@ -27,12 +27,6 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// In a kernel that is launched to overlap with the end of the one before: from here on that one's results are there. The
-// kernel after this one may begin too: it waits here for the end of this one.
-__device__ __forceinline__ void wait_for_predecessor() {
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
-}
-
 // Which of the STAGES tiles on the way is next, and the parity of its barriers in this round.
 struct Turn {
   int stage = 0;

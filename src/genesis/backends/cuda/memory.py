@@ -84,22 +84,29 @@ class Pool:
     def allocate(self, num_bytes: int, stream: int) -> Block:
         """Memory to use in the order of the stream. Raises: OutOfMemoryError."""
         shelf = self._asked.get((stream, num_bytes)) or self._shelf(num_bytes, stream)
-        statistics, lock = self._statistics, self._lock
+        statistics, lock, note, returned = self._statistics, self._lock, self._note, self.returned
         lock.acquire()  # half of what the with statement costs
         try:
-            if self.returned:
+            statistics.num_allocations += 1
+            # Mostly an array of the same kind was freed just before. Then one comes for one that went, and no sum of
+            # bytes changes: what else has been freed since is counted as allocated until it is collected, in both.
+            if returned and note is None:
+                block = returned.pop()
+                if block.shelf is shelf:
+                    return block
+                returned.append(block)
+            if returned:
                 self._collect_returned()
             if self.returned_shared or self._waiting:
                 self._collect_shared()
             block = shelf.blocks.pop() if shelf.blocks else self._obtain(num_bytes, shelf)
-            statistics.num_allocations += 1
             statistics.allocated = allocated = statistics.allocated + shelf.size
             if allocated > statistics.peak_allocated:
                 statistics.peak_allocated = allocated
         finally:
             lock.release()
-        if self._note is not None:
-            self._note(block.pointer, num_bytes)
+        if note is not None:
+            note(block.pointer, num_bytes)
         return block
 
     def _shelf(self, num_bytes: int, stream: int) -> Shelf:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -232,48 +231,51 @@ def pool(device: int = 0) -> Pool:
     return found
 
 
-# (bytes, the layout of the array that they are for, if it is one) → address, and what keeps that memory alive
-Lend = Callable[[int, Any], tuple[int, object]]
+class Lender(Protocol):
+    """Another library's allocator, for the current device.
+
+    What it gives must be usable in the order of the current stream at once, and after the object that keeps it alive is
+    gone the library must reuse it only in that order.
+    """
+
+    def array(self, layout: Any) -> Any:
+        """A new DeviceArray of this layout."""
+
+    def memory(self, num_bytes: int) -> tuple[int, object]:
+        """The address of new memory, and what keeps it alive."""
 
 
-class _Lender(threading.local):
-    allocate: Lend | None = None
+class _Lending(threading.local):
+    lender: Lender | None = None
 
 
-_lender = _Lender()
+lending = _Lending()
 
 
 class LentBy:
-    """New arrays of this thread take their memory from another library's allocator, inside the with block.
+    """New arrays of this thread take their memory from another library's allocator, inside the with block."""
 
-    Args:
-        allocate: gives memory of the current device. It must be usable in the order of the current stream at once,
-            and after the object that keeps it alive is gone the library must reuse it only in that order.
-    """
+    __slots__ = ("_before", "_lender")
 
-    __slots__ = ("_allocate", "_before")
-
-    def __init__(self, allocate: Lend) -> None:
-        self._allocate = allocate
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
 
     def __enter__(self) -> None:
-        self._before, _lender.allocate = _lender.allocate, self._allocate
+        self._before, lending.lender = lending.lender, self._lender
 
     def __exit__(self, *error: object) -> None:
-        _lender.allocate = self._before
+        lending.lender = self._before
 
 
 class Storage:
     """A stretch of device memory that its owner keeps alive; it lives as long as any array that shows a part of it."""
 
-    __slots__ = ("device_index", "lent_as", "nbytes", "owner", "pointer", "stream")
+    __slots__ = ("device_index", "nbytes", "owner", "pointer", "stream")
 
-    def __init__(
-        self, pointer: int, nbytes: int, device_index: int, stream: int, owner: object, lent_as: Any = None
-    ) -> None:
-        """nbytes may be 0 where nobody will ask for it; lent_as: the layout that the owner has, if it is an array."""
+    def __init__(self, pointer: int, nbytes: int, device_index: int, stream: int, owner: object) -> None:
+        """nbytes may be 0 where nobody will ask for it."""
         self.pointer, self.nbytes, self.device_index, self.stream = pointer, nbytes, device_index, stream
-        self.owner, self.lent_as = owner, lent_as
+        self.owner = owner
         here = driver.get() if nbytes else None
         if here is not None and here.watches_memory:
             here.note_use(pointer, nbytes, fresh=False)
@@ -286,7 +288,7 @@ class _PoolStorage(Storage):
     """A block of the device's pool, without another owner."""
 
     __slots__ = ("_block", "_others", "_pool")
-    owner = lent_as = None
+    owner = None
 
     def __init__(self, pool: Pool, block: Block, nbytes: int, device_index: int, stream: int) -> None:
         self.pointer, self.nbytes, self.device_index, self.stream = block.pointer, nbytes, device_index, stream
@@ -305,14 +307,19 @@ class _PoolStorage(Storage):
             self._others = (*self._others, stream)
 
 
-def allocate(nbytes: int, device_index: int, stream: int, layout: Any = None) -> Storage:
-    """New memory, in the order of a stream; for an array of this layout, if it is for one. Raises: OutOfMemoryError."""
-    lend = _lender.allocate
-    if lend is None:
-        home = _active.get(device_index) or pool(device_index)
-        return _PoolStorage(home, home.allocate(nbytes, stream), nbytes, device_index, stream)
-    pointer, owner = lend(nbytes, layout)
-    return Storage(pointer, nbytes, device_index, stream, owner, layout)
+def allocate(nbytes: int, device_index: int, stream: int) -> Storage:
+    """New memory, in the order of a stream. Raises: OutOfMemoryError."""
+    lender = lending.lender
+    if lender is None:
+        return allocate_own(nbytes, device_index, stream)
+    pointer, owner = lender.memory(nbytes)
+    return Storage(pointer, nbytes, device_index, stream, owner)
+
+
+def allocate_own(nbytes: int, device_index: int, stream: int) -> Storage:
+    """allocate() where no other library lends: from the device's pool."""
+    home = _active.get(device_index) or pool(device_index)
+    return _PoolStorage(home, home.allocate(nbytes, stream), nbytes, device_index, stream)
 
 
 # --- page-locked host memory ------------------------------------------------------------------------------------------

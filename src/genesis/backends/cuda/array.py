@@ -32,7 +32,7 @@ class Layout:
         """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
         lender = lending.lender
         if lender is not None:
-            return lender.array(self)  # type: ignore[no-any-return]
+            return lender.array(self)
         storage = allocate_own(self.num_bytes, self.device_index, stream)
         return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 

@@ -86,19 +86,22 @@ class Pool:
         statistics, lock, note, returned = self._statistics, self._lock, self._note, self.returned
         lock.acquire()  # half of what the with statement costs
         try:
-            statistics.num_allocations += 1
             # Mostly an array of the same kind was freed just before. Then one comes for one that went, and no sum of
-            # bytes changes: what else has been freed since is counted as allocated until it is collected, in both.
-            if returned and note is None:
+            # bytes changes: what else has been freed is counted as allocated until it is collected, before and after.
+            if returned:
                 block = returned.pop()
                 if block.shelf is shelf:
+                    statistics.num_allocations += 1
+                    if note is not None:
+                        note(block.pointer, 0)
+                        note(block.pointer, num_bytes)
                     return block
                 returned.append(block)
-            if returned:
                 self._collect_returned()
             if self.returned_shared or self._waiting:
                 self._collect_shared()
             block = shelf.blocks.pop() if shelf.blocks else self._obtain(num_bytes, shelf)
+            statistics.num_allocations += 1
             statistics.allocated = allocated = statistics.allocated + shelf.size
             if allocated > statistics.peak_allocated:
                 statistics.peak_allocated = allocated

@@ -14,6 +14,7 @@ from torch import Tensor
 from genesis.torch.bridge import call, dtype_of
 
 Pair = tuple[int, int]
+_increment_version = torch.autograd.graph.increment_version
 _NUM_TENSORS = 8  # the arguments that are tensors or None: input, weight, bias, gamma, beta, mean, var, residual
 
 
@@ -47,7 +48,7 @@ class _ConvBNReLU(torch.autograd.Function):
         if options[0]:
             changed = [x for x in (mean, var, count) if x is not None]
             if changed:
-                torch.autograd.graph.increment_version(changed)
+                _increment_version(changed)
         _begin(ctx, tensors, options, saved)
         return y
 

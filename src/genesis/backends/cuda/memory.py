@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -50,18 +50,20 @@ def size_class(num_bytes: int) -> int:
 class Shelf:
     """The free blocks of one size class on one stream."""
 
-    __slots__ = ("blocks", "size", "stream")
+    __slots__ = ("blocks", "pool", "size", "stream")
 
-    def __init__(self, size: int, stream: int) -> None:
-        self.size, self.stream = size, stream
+    def __init__(self, pool: Pool, size: int, stream: int) -> None:
+        self.pool, self.size, self.stream = pool, size, stream
         self.blocks: list[Block] = []
 
 
-class Block(NamedTuple):
+class Block:
     """Memory taken from the device, and the shelf that it returns to."""
 
-    pointer: int
-    shelf: Shelf
+    __slots__ = ("pointer", "shelf")
+
+    def __init__(self, pointer: int, shelf: Shelf) -> None:
+        self.pointer, self.shelf = pointer, shelf
 
 
 class Pool:
@@ -116,7 +118,7 @@ class Pool:
         with self._lock:
             if len(self._asked) > 65536:
                 self._asked.clear()
-            shelf = self._asked[stream, num_bytes] = self._shelves.setdefault((stream, size), Shelf(size, stream))
+            shelf = self._asked[stream, num_bytes] = self._shelves.setdefault((stream, size), Shelf(self, size, stream))
         return shelf
 
     def statistics(self) -> Statistics:
@@ -290,19 +292,20 @@ class Storage:
 class _PoolStorage(Storage):
     """A block of the device's pool, without another owner."""
 
-    __slots__ = ("_block", "_others", "_pool")
+    __slots__ = ("_block", "_others")
     owner = None
 
-    def __init__(self, pool: Pool, block: Block, nbytes: int, device_index: int, stream: int) -> None:
+    def __init__(self, block: Block, nbytes: int, device_index: int, stream: int) -> None:
         self.pointer, self.nbytes, self.device_index, self.stream = block.pointer, nbytes, device_index, stream
-        self._pool, self._block = pool, block
+        self._block = block
         self._others: tuple[int, ...] = ()
 
     def __del__(self) -> None:
+        block = self._block
         if self._others:
-            self._pool.returned_shared.append((self._block, self._others))
+            block.shelf.pool.returned_shared.append((block, self._others))
         else:
-            self._pool.returned.append(self._block)
+            block.shelf.pool.returned.append(block)
 
     def record_stream(self, stream: int) -> None:
         """This stream uses the memory too: it is reused only after what the stream has been given by then."""
@@ -322,7 +325,7 @@ def allocate(nbytes: int, device_index: int, stream: int) -> Storage:
 def allocate_own(nbytes: int, device_index: int, stream: int) -> Storage:
     """allocate() where no other library lends: from the device's pool."""
     home = _active.get(device_index) or pool(device_index)
-    return _PoolStorage(home, home.allocate(nbytes, stream), nbytes, device_index, stream)
+    return _PoolStorage(home.allocate(nbytes, stream), nbytes, device_index, stream)
 
 
 # --- page-locked host memory ------------------------------------------------------------------------------------------

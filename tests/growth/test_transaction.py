@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import logging
+import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -303,6 +305,47 @@ def test_a_network_whose_outputs_are_not_finite_can_grow(made: Made) -> None:
     with genesis.no_grad():
         model[8].weight[0] = float("nan")
     assert growth.grow_width(model, "6", channels=152, example=x).deviation < 1e-5
+
+
+def test_an_operation_that_failed_half_way_is_not_committed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, optimizer, x = made
+    before = digest(model, optimizer)
+
+    def fails(*args: Any) -> None:
+        raise RuntimeError("half way")
+
+    monkeypatch.setattr("genesis.growth.width.adjust_settings", fails)
+
+    def catches() -> None:
+        with growth.transaction(model, optimizer, example=x):
+            with pytest.raises(RuntimeError, match="half way"):
+                growth.grow_width(model, "0", factor=2)
+            with pytest.raises(GrowthError, match="grow_width of 0 failed half way: this transaction can only be left"):
+                growth.grow_width(model, "0", factor=2)
+
+    with pytest.raises(GrowthError, match="transaction: grow_width of 0 failed half way, and its error was caught"):
+        catches()
+    assert digest(model, optimizer) == before
+
+
+def test_an_operation_that_was_refused_before_it_began_can_be_caught(made: Made) -> None:
+    model, _, optimizer, x = made
+    with growth.transaction(model, optimizer, example=x) as step:
+        with pytest.raises(GrowthError, match="it is an output of the network"):
+            growth.grow_width(model, "8", factor=2)
+        growth.grow_width(model, "0", factor=2)
+    assert [operation["where"] for operation in step.operations] == ["0"]
+
+
+def test_copies_know_what_was_done_without_the_state_from_before(made: Made) -> None:
+    model, _, optimizer, x = made
+    step = growth.grow_width(model, "0", factor=1.5, optimizer=optimizer, example=x)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert repr(growth.history(other)) == repr(growth.history(model))
+        with pytest.raises(GrowthError, match="a step whose earlier state is kept"):
+            growth.rollback(growth.history(other)[0])
+    growth.rollback(step)
+    assert len(growth.history(model)) == 0
 
 
 def test_a_model_that_has_grown_goes_when_nobody_holds_it() -> None:

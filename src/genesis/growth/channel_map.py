@@ -185,6 +185,9 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     if not any(isinstance(arg, Tensor) for arg in args):
         given = ", ".join(type(arg).__name__ for arg in args)
         raise GrowthError(describe("growth", "example", "a Tensor that the network takes, or a tuple of inputs", given))
+    empty = [arg.shape for arg in args if isinstance(arg, Tensor) and not arg.numel()]
+    if empty:
+        raise GrowthError(describe("growth", "example", "at least one sample, two are enough", f"shape {empty[0]}"))
     recorder = Recorder(model)
     with in_mode(model, training=False):
         outputs = recorder.run(args)

@@ -70,7 +70,8 @@ def grow_width(
                         describe(op, "channels", f"more than the {part.size} of {name}", units * part.width)
                     )
                 if group.fixed:
-                    raise GrowthError(f"{op}: the channels of {name} cannot grow: {'; '.join(group.fixed)}")
+                    reasons = "; ".join(group.fixed)
+                    raise GrowthError(f"{op}: the channels of {name or 'the root'} cannot grow: {reasons}")
                 if group.uniform and (units % group.units or new == "zero"):
                     raise GrowthError(
                         f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
@@ -97,7 +98,8 @@ def prune_width(
 
     Args:
         where, channels, transaction: as of grow_width.
-        factor: what the number is multiplied with, below 1.
+        factor: what the number is multiplied with, below 1 (rounded, at least one less, and one stays; with where=None,
+            layers of a single channel stay as they are).
         by: "magnitude": the channels with the smallest weights go. "norm": those that batch (or group) norms scale
             least (Liu et al. 2017, arXiv:1708.06519).
 
@@ -113,6 +115,11 @@ def prune_width(
         raise GrowthError(describe(op, "by", '"magnitude" or "norm"', repr(by)))
     with joined(model, **transaction) as opened:
         for name, mapped, part, group, more_follows in _layers(opened, op, where):
+            if group.units == 1:
+                if where is None:
+                    continue
+                held = f"{name} with {part.size} in one block" if part.size > 1 else f"{name} with one"
+                raise GrowthError(describe(op, "where", "a layer with channels to spare", held))
             units = _units(op, name, part, group, channels, factor)
             if not 1 <= units < group.units:
                 limits = f"from {part.width} to {part.size - part.width}, as {name} has {part.size}"
@@ -172,7 +179,8 @@ def _layers(
 def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | None, factor: float | None) -> int:
     """How many units the group is to have."""
     if factor is not None:
-        return max(round(group.units * factor), group.units + 1) if factor > 1 else round(group.units * factor)
+        rounded = round(group.units * factor)
+        return max(rounded, group.units + 1) if factor > 1 else max(min(rounded, group.units - 1), 1)
     assert channels is not None
     channels = operator.index(channels)
     if channels % part.width:

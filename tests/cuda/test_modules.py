@@ -108,6 +108,11 @@ def test_kernels_in_a_header(tmp_path: Path) -> None:
     [
         ({"name": "a/b"}, "load_inline: argument 'name': expected letters, digits, '_', '-' and '.', got 'a/b'"),
         ({"options": "-lineinfo"}, "argument 'options': expected a list of strings, got '-lineinfo'"),
+        ({"options": ["-lineinfo", 3]}, "argument 'options': expected a list of strings, got '-lineinfo', int"),
+        ({"functions": "vector_add"}, "refused: argument 'functions': expected a list of strings, got 'vector_add'"),
+        ({"cuda_sources": b"x"}, "argument 'cuda_sources': expected a list of strings, got bytes"),
+        ({"cuda_sources": None}, "argument 'cuda_sources': expected a list of strings, got NoneType"),
+        ({"name": None}, "argument 'name': expected letters, .*, got None"),
         ({"options": ["-Ifolder"]}, "argument 'options': expected include_dirs= for this, got '-Ifolder'"),
         ({"options": ["-arch=sm_80"]}, "argument 'options': expected no architecture"),
         ({"include_dirs": ["nowhere"]}, "argument 'include_dirs': expected folders that exist, got .*nowhere"),
@@ -218,6 +223,23 @@ def test_a_struct_is_refused_with_the_reason(module: genesis.cuda.Module) -> Non
         DTypeError, match="take: parameter 'Pair pair' cannot be given from Python: the type Pair: a struct"
     ):
         module.take(3)
+
+
+def test_a_signature_that_is_not_known_is_refused() -> None:
+    module = genesis.cuda.load_inline(
+        "either",
+        """
+        #if __CUDA_ARCH__ >= 1000
+        extern "C" __global__ void f(double x) {}
+        #else
+        extern "C" __global__ void f(float x) {}
+        #endif
+        """,
+    )
+    with pytest.raises(
+        DTypeError, match=r"f: its source declares the parameters \(double x\) or \(float x\), and which"
+    ):
+        module.f(1.0)
 
 
 def test_the_simulated_device_says_that_it_cannot(module: genesis.cuda.Module, tensors: dict[str, Any]) -> None:

@@ -37,7 +37,11 @@ def check_arguments(
 
 
 def check_callable(op: str, declaration: Declaration, kinds: Sequence[Kind]) -> None:
-    """Raises: DTypeError: a parameter takes what Python cannot give."""
+    """Raises: DTypeError: a parameter takes what Python cannot give, or which parameters there are is not known."""
+    if declaration.others:
+        several = (", ".join(map(str, declaration.parameters)), *declaration.others)
+        known = " or ".join(f"({parameters})" for parameters in several)
+        raise DTypeError(f"{op}: its source declares the parameters {known}, and which are compiled is not known here")
     for parameter, kind in zip(declaration.parameters, kinds, strict=True):
         if isinstance(kind, Unsupported):
             raise DTypeError(f"{op}: parameter '{parameter}' cannot be given from Python: {kind.reason}")

@@ -191,6 +191,7 @@ def test_wrong_arguments(
         ({"grid": [1, 1, 1, 1]}, r"argument 'grid': expected 1 to 3 integers"),
         ({"grid": "many"}, "argument 'grid': .* got 'many'"),
         ({"grid": 1.5}, "argument 'grid': .* got 1.5"),
+        ({"grid": lambda *args: None}, r"argument 'grid': expected 1 to 3 integers .* got \(\)"),
         ({"grid": lambda *args: (args[3], -1)}, r"argument 'grid': .* got \(6, -1\)"),
         ({"block": 0}, "argument 'block': expected 1 to 3 integers from 1 to 1024, 1024, 64, got 0"),
         ({"block": (1, 1, 65)}, "argument 'block': expected 1 to 3 integers"),
@@ -203,6 +204,21 @@ def test_wrong_launches(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         module.vector_add(tensors["x"], tensors["x"], tensors["out"], 6, **launch)
+
+
+def test_a_kernel_is_asked_for_by_its_name(module: genesis.cuda.Module) -> None:
+    with pytest.raises(TypeError, match="test_modules: argument 'name': expected the name of a kernel, got 0"):
+        module[0]  # type: ignore[index]
+
+
+def test_numbers_at_the_edges(module: genesis.cuda.Module, tensors: dict[str, Any]) -> None:
+    for small, flag in ((float("inf"), np.True_), (float("nan"), 1), (np.float16(-65504), False)):
+        with pytest.raises(DeviceError, match="needs a GPU"):  # the checks have let it pass
+            module.bounded(tensors["x"], small, flag)
+    with pytest.raises(ValueError, match="'small': expected a number that a float holds"):
+        module.bounded(tensors["x"], 10**400, True)
+    with pytest.raises(ValueError, match=r"'flag': expected a number from 0 to 1 \(bool flag\), got 2"):
+        module.bounded(tensors["x"], 1.0, 2)
 
 
 def test_vectors_halves_and_bounds(module: genesis.cuda.Module, tensors: dict[str, Any]) -> None:

@@ -59,6 +59,8 @@ class Module:
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name, or a template with its arguments: module["scale<float, 4>"]."""
+        if not isinstance(name, str):
+            raise TypeError(describe(self.name, "name", "the name of a kernel", repr(name)))
         kernel = self._kernels.get(_plain(name))
         if kernel is None:
             try:

@@ -58,8 +58,7 @@ class Preprocessor:
 
     def tokens(self, source: str) -> list[str]:
         """What is left of a source."""
-        text = re.sub(r"\\\r?\n", "", source)
-        text = _COMMENT.sub(lambda match: match["kept"] or ('""' if match["mark"] is not None else " "), text)
+        text = without_comments(source)
         found: list[str] = []
         run: list[str] = []  # lines up to the next directive: a macro's arguments may go over several
         lines = text.split("\n")
@@ -186,6 +185,12 @@ class _Branch:
         self.state = None if state and self._taken is None else state
         if state is not False and self._taken is not True:
             self._taken = self.state
+
+
+def without_comments(source: str) -> str:
+    """A source with its continued lines joined, and with nothing in raw strings."""
+    text = re.sub(r"\\\r?\n", "", source)
+    return _COMMENT.sub(lambda match: match["kept"] or ('""' if match["mark"] is not None else " "), text)
 
 
 def split(text: str) -> list[str]:

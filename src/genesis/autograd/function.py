@@ -205,6 +205,8 @@ class Node:
                 NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
                 for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
             ]
+        if self.function.backward is Function.backward:
+            raise NotImplementedError(f"{self.function.__name__}: it has no backward, and cannot be differentiated")
         ctx.owns_grad = owns_grad and len(grads) == 1
         on_arrays = self.function.on_arrays
         if on_arrays:

@@ -98,13 +98,13 @@ def test_without_backward(simulated: None) -> None:
     x = genesis.tensor([3.0], device="cuda", requires_grad=True)
     y = made(x)
     assert y.tolist() == [9.0]
-    with pytest.raises(NotImplementedError, match="^forward: it has no backward, and cannot be differentiated"):
+    with pytest.raises(NotImplementedError, match=r"^forward: it has no backward, and cannot be differentiated"):
         y.backward()
 
     class Plain(genesis.autograd.Function):
         forward = staticmethod(forward)
 
-    with pytest.raises(NotImplementedError, match="^Plain: it has no backward"):
+    with pytest.raises(NotImplementedError, match=r"^Plain: it has no backward"):
         genesis.cuda.op(Plain)(x).backward()
 
 

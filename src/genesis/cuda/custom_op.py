@@ -83,4 +83,4 @@ def op(
     for argument, function in (("forward", forward), ("backward", backward), ("cpu", cpu)):
         if function is not None and not callable(function):
             raise DTypeError(describe("op", argument, "a function", type(function).__name__))
-    return Op(name or getattr(forward, "__name__", "op"), forward, backward, cpu)
+    return Op(name or str(getattr(forward, "__name__", "op")), forward, backward, cpu)

@@ -245,6 +245,7 @@ def test_one_transaction_at_a_time(made: Made) -> None:
     [
         ({"optimizer": 3}, "transaction: argument 'optimizer': expected an Optimizer, or a list of them, got int"),
         ({"averages": [None]}, "argument 'averages': expected a Module, or a list of them, got NoneType"),
+        ({"seed": -1}, "transaction: argument 'seed': expected an integer from 0 on, got -1"),
         ({"also": 3}, "argument 'also': expected an object with load_state_dict, or a list of them, got int"),
         (
             {"optimizer": optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)},

@@ -242,6 +242,8 @@ def transaction(
     optimizers = _listed("optimizer", optimizer, lambda value: isinstance(value, Optimizer), "an Optimizer")
     copies = _listed("averages", averages, lambda value: isinstance(value, Module), "a Module")
     others = _listed("also", also, lambda value: hasattr(value, "load_state_dict"), "an object with load_state_dict")
+    if seed is not None and not (hasattr(seed, "__index__") and seed >= 0):
+        raise GrowthError(describe("transaction", "seed", "an integer from 0 on", seed))
     own = {id(parameter) for parameter in model.parameters()}
     for each in optimizers:
         if not any(id(parameter) in own for group in each.param_groups for parameter in group["params"]):

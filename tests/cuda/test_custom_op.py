@@ -209,6 +209,14 @@ def test_what_a_triton_kernel_refuses(simulated: None) -> None:
         _square_kernel[1](x, x, 2, 64, 4)
     with pytest.raises(TypeError, match="by name"):
         _square_kernel[1](x, x, 2, BLOCK=64, num_wraps=4)
+    with pytest.raises(DTypeError, match="_square_kernel: expected each argument once; n by position and by name"):
+        _square_kernel[1](x, x, 2, n=2, BLOCK=64)
+    with pytest.raises(TypeError, match=r"_square_kernel: expected a grid: _square_kernel\[grid\]"):
+        _square_kernel(x, x, 2, BLOCK=64)
+    grids: list[Any] = [-1, (1, 1, 1, 1), (), 1.5, None, lambda given: None]
+    for grid in grids:
+        with pytest.raises(ValueError, match="_square_kernel: argument 'grid': expected 1 to 3 integers from 0 to"):
+            _square_kernel[grid](x, x, 2, BLOCK=64)
     with pytest.raises(
         DTypeError, match=r"triton_kernel: argument 'kernel': expected a @triton\.jit function, got function"
     ):

@@ -261,6 +261,7 @@ def test_companions_of_the_wrong_kind(options: dict[str, Any], message: str, mad
     assert digest(model) == before
 
 
+@pytest.mark.filterwarnings("ignore:grow_width. the example does not run")
 def test_buffers_that_repeat_themselves_are_kept() -> None:
     """And the second pass, which looks for what the first did not reach, leaves no traces in them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -476,3 +477,22 @@ def test_pruning_by_a_factor_takes_one_at_least_and_leaves_one(x: Tensor) -> Non
         growth.prune_width(model, "0", channels=1, example=x)
     growth.grow_width(model, "0", channels=5, example=x)
     assert model(x).shape == (4, 2)
+
+
+def test_what_the_example_does_not_run_is_named() -> None:
+    class Optional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(2, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+            return self.c(self.a(x) if y is None else self.a(x) + self.b(y))
+
+    model, x, y = Optional(), genesis.randn(2, 3), genesis.randn(2, 2)
+    with pytest.warns(UserWarning, match=r"grow_width: the example does not run b\.weight, b\.bias: where these share"):
+        step = growth.grow_width(model, "a", channels=6, example=x)
+    growth.rollback(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        growth.grow_width(model, "a", channels=6, example=(x, y))
+    assert model.b.out_features == 6

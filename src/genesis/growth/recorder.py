@@ -90,9 +90,9 @@ class Recorder:
             self.fix(output, "it is an output of the network")
         return [output.detach() for output in outputs]
 
-    def has_seen_all(self) -> bool:
-        """Whether the passes reached every parameter."""
-        return self._parameters.keys() <= self.seen
+    def unreached(self) -> tuple[str, ...]:
+        """The parameters that the passes did not use."""
+        return tuple(self.names[key][0] for key in self._parameters if key not in self.seen)
 
     @contextlib.contextmanager
     def _noting_modules(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -151,6 +152,13 @@ def _layers(
 ) -> Iterator[tuple[str, ChannelMap, Part, ChannelGroup, bool]]:
     """The layers that are meant, of one group only the first: each with its channels as the map shows them then, and
     whether others may follow."""
+    unreached = opened.map.unreached
+    if unreached:
+        warnings.warn(
+            f"{op}: the example does not run {_named(unreached)}: where these share the channels that change, they do "
+            "not follow, and will not fit; give an example that runs them",
+            stacklevel=2,
+        )
     if where is None:
         names = [
             next(site.names[0].rpartition(".")[0] for site in makers)
@@ -174,6 +182,11 @@ def _layers(
         if first not in done:
             done.add(first)
             yield name, mapped, part, group, number < len(names)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | None, factor: float | None) -> int:

@@ -20,7 +20,9 @@ from genesis.backends.cuda.storage import from_cpu
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
-_TILE, _MOST_CHANNELS = 2048, 128  # elements of a program where channels lie side by side, and channels among them
+# Where channels lie side by side, a program has so many bytes (16 a thread) of at most so many rows, and a
+# multiprocessor so many programs at least.
+_BYTES, _MOST_ROWS, _PROGRAMS = 2048, 8, 4
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
 
 
@@ -59,7 +61,7 @@ def interpolate(
     out = _like(x, (*x.shape[:2], *size))
     tables = _of_axes(x.shape[2:], size, mode, align_corners, scales, x)
     if len(size) == 2 and _is_channels_last(out) and x.strides[1] == 1 and out.size:
-        _interpolate_pixels(out, x, tables, _TAPS[mode])
+        _interpolate_rows(out, x, tables, _TAPS[mode])
         return out
     grid, constants = _plan(out, x)
     launch(
@@ -70,20 +72,26 @@ def interpolate(
     return out
 
 
-def _interpolate_pixels(out: DeviceArray, x: DeviceArray, tables: list[_Tables], taps: int) -> None:
+def _interpolate_rows(out: DeviceArray, x: DeviceArray, tables: list[_Tables], taps: int) -> None:
     """Channels lie side by side in both arrays."""
-    images, channels, *size = out.shape
-    block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
-    block_m = _TILE // block_n
-    num_pixels = images * size[0] * size[1]
-    grid = (-(-num_pixels // block_m), -(-channels // block_n))
-    strides = (x.strides[0], *x.strides[2:])
-    wide = _is_wide(out, x, block_m * channels)
+    images, channels, height, width = out.shape
+    block, segments, wide = _plan_of_rows(out, x)
+    programs = _PROGRAMS * driver.get().properties(out.device_index).multiprocessor_count
+    rows_of_group = min(_MOST_ROWS, max(1, images * height * segments // programs))
+    groups = -(-height // rows_of_group)
     launch(
-        kernels._interpolate_pixels_kernel, grid, out, x, *[t.indices for t in tables], *[t.weights for t in tables],
-        num_pixels, channels, tuple(size), strides, TAPS=taps, COMPUTE=COMPUTE[out.dtype], WIDE=wide,
-        BLOCK_M=block_m, BLOCK_N=block_n,
+        kernels._interpolate_rows_kernel, (images * groups * segments,), out, x, *[t.indices for t in tables],
+        *[t.weights for t in tables], segments, groups, rows_of_group, width * channels, channels, (height, width),
+        (x.strides[0], *x.strides[2:]), TAPS=taps, COMPUTE=COMPUTE[out.dtype], WIDE=wide, BLOCK=block,
     )  # fmt: skip
+
+
+def _plan_of_rows(out: DeviceArray, source: DeviceArray) -> tuple[int, int, bool]:
+    """Of rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
+    row_size = out.shape[1] * out.shape[3]
+    block = min(_BYTES // out.dtype.itemsize, max(32, tiles.power_of_2(row_size)))
+    far = source.shape[3] * source.strides[3] + source.shape[1]
+    return block, -(-row_size // block), max(row_size + block, far) >= 2**31
 
 
 def interpolate_backward(

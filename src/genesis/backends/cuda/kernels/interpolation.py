@@ -38,13 +38,13 @@ def _place(num_elements, num_channels, size, CHANNELS_LAST: tl.constexpr, WIDE: 
 
 @triton.jit
 def _tap(indices_ptr, weights_ptr, at, tap, mask, TAPS: tl.constexpr):
-    """(element, weight) of one tap of the outputs at, along one axis."""
+    """(element, weight) of one tap of the outputs at, along one axis; anything where mask is false."""
     element = at
     weight = 1
     if indices_ptr is not None:
-        element = tl.load(indices_ptr + at * TAPS + tap, mask=mask, other=0)
+        element = tl.load(indices_ptr + at * TAPS + tap, mask=mask)
         if weights_ptr is not None:
-            weight = tl.load(weights_ptr + at * TAPS + tap, mask=mask, other=0)
+            weight = tl.load(weights_ptr + at * TAPS + tap, mask=mask)
     return element, weight
 
 
@@ -90,52 +90,93 @@ def _interpolate_kernel(
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=_SIZES)
-def _interpolate_pixels_kernel(
+@triton.jit
+def _place_in_rows(num_segments, row_size, num_channels, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """This program's elements of a row (of channels within columns): index, mask, column, channel."""
+    segment = tl.program_id(0) % num_segments
+    if WIDE:
+        segment = segment.to(tl.int64)
+    index = segment * BLOCK + tl.arange(0, BLOCK)
+    return index, index < row_size, index // num_channels, index % num_channels
+
+
+@triton.jit
+def _across(row_ptr, offsets, weights, mask, TAPS: tl.constexpr, COMPUTE: tl.constexpr):
+    """A row of the input at the output's columns."""
+    total = tl.load(row_ptr + offsets[0], mask=mask, other=0).to(COMPUTE)
+    if TAPS > 1:
+        total *= weights[0]
+    for k in tl.static_range(1, TAPS):
+        total += tl.load(row_ptr + offsets[k], mask=mask, other=0).to(COMPUTE) * weights[k]
+    return total
+
+
+@triton.jit(do_not_specialize=[*_SIZES, "num_segments", "num_groups", "rows_of_group"])
+def _interpolate_rows_kernel(
     out_ptr,
     x_ptr,
     y_indices_ptr,
     x_indices_ptr,
     y_weights_ptr,
     x_weights_ptr,
-    num_pixels,
+    num_segments,
+    num_groups,
+    rows_of_group,
+    row_size,
     num_channels,
     size,
     x_strides,
     TAPS: tl.constexpr,
     COMPUTE: tl.constexpr,
     WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """The same along two axes, where the channels lie side by side: what is found for a pixel serves all of them.
+    """The same along two axes, where the channels lie side by side. A program has a segment of a few rows of out.
 
-    size: (height, width) of out, which is dense; x_strides: (image, row, column).
+    Where an element comes from along x is looked up once for all these rows. And the rows of the input, interpolated
+    along x, are kept from one row of out to the next: where an image grows, most come from the same ones.
+
+    size: (height, width) of out, which is dense, its row_size being width · channels; x_strides: (image, row, column).
+    Programs: images · num_groups (of rows_of_group rows) · num_segments.
     """
-    block = tl.program_id(0)
-    if WIDE:
-        block = block.to(tl.int64)
-    pixels = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = pixels < num_pixels
-    mask = inside[:, None] & (channels < num_channels)[None, :]
-    column = pixels % size[1]
-    rest = pixels // size[1]
-    row = rest % size[0]
-    image = rest // size[0]
-    total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
-    for j in tl.static_range(TAPS):
-        y, weight_y = _tap(y_indices_ptr, y_weights_ptr, row, j, inside, TAPS)
-        for k in tl.static_range(TAPS):
-            x, weight_x = _tap(x_indices_ptr, x_weights_ptr, column, k, inside, TAPS)
-            offsets = image * x_strides[0] + y * x_strides[1] + x * x_strides[2]
-            value = tl.load(x_ptr + offsets[:, None] + channels[None, :], mask=mask, other=0).to(COMPUTE)
+    index, mask, column, channel = _place_in_rows(num_segments, row_size, num_channels, WIDE, BLOCK)
+    group = tl.program_id(0) // num_segments
+    image = (group // num_groups).to(tl.int64)
+    first = group % num_groups * rows_of_group
+    x_ptr += image * x_strides[0]
+    out_ptr += (image * size[0] + first) * row_size
+    offsets = ()
+    weights = ()
+    rows = ()  # of the input
+    kept = ()  # which ones they are
+    for k in tl.static_range(TAPS):
+        x, weight_x = _tap(x_indices_ptr, x_weights_ptr, column, k, mask, TAPS)
+        offsets = offsets + (x * x_strides[2] + channel,)
+        weights = weights + (weight_x,)
+        rows = rows + (tl.zeros((BLOCK,), COMPUTE),)
+        kept = kept + (tl.full((), -1, tl.int32),)
+    for row in range(first, tl.minimum(first + rows_of_group, size[0])):
+        total = tl.zeros((BLOCK,), COMPUTE)
+        new_rows = ()
+        new_kept = ()
+        for j in tl.static_range(TAPS):
+            y, weight_y = _tap(y_indices_ptr, y_weights_ptr, row, j, None, TAPS)
+            source = rows[j]
+            if y != kept[j]:
+                if y == kept[min(j + 1, TAPS - 1)]:
+                    source = rows[min(j + 1, TAPS - 1)]
+                else:
+                    source = _across(x_ptr + y.to(tl.int64) * x_strides[1], offsets, weights, mask, TAPS, COMPUTE)
             if TAPS == 1:
-                total = value
+                total = source
             else:
-                total += value * (weight_y * weight_x)[:, None]
-    places = pixels[:, None] * num_channels + channels[None, :]
-    tl.store(out_ptr + places, total.to(out_ptr.dtype.element_ty), mask=mask)
+                total += source * weight_y
+            new_rows = new_rows + (source,)
+            new_kept = new_kept + (y,)
+        rows = new_rows
+        kept = new_kept
+        tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
+        out_ptr += row_size
 
 
 @triton.jit
@@ -211,18 +252,19 @@ def _specimens(dtype, taps, axes, wide=False):
     return specimens
 
 
-def _pixels_specimen(dtype, taps, channels, wide=False):
+def _rows_specimen(dtype, taps, channels, wide=False):
     number = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
     weights = (None, None) if taps == 1 else (number, number)
-    args = (dtype, dtype, dtypes.int32, dtypes.int32, *weights, 50176, channels, (224, 224), (802816, 1792, 64))
-    constants = {"TAPS": taps, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK_M": 64, "BLOCK_N": 32}
-    return Specimen(_interpolate_pixels_kernel, args, constants)
+    sizes = (11, 64, 8, 512 * channels, channels, (512, 512))
+    args = (dtype, dtype, dtypes.int32, dtypes.int32, *weights, *sizes, (4096 * channels, 64 * channels, channels))
+    constants = {"TAPS": taps, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK": 2048 // dtype.itemsize}
+    return Specimen(_interpolate_rows_kernel, args, constants)
 
 
 SPECIMENS = [
-    _pixels_specimen(dtypes.float16, 2, 21),
-    _pixels_specimen(dtypes.bfloat16, 1, 64, wide=True),
-    _pixels_specimen(dtypes.float64, 4, 64),
+    _rows_specimen(dtypes.float16, 2, 21),
+    _rows_specimen(dtypes.bfloat16, 1, 64, wide=True),
+    _rows_specimen(dtypes.float64, 4, 64),
     *_specimens(dtypes.uint8, 1, 2),
     *_specimens(dtypes.bfloat16, 1, 3),
     *_specimens(dtypes.float32, 2, 2, wide=True),

@@ -42,3 +42,17 @@ def test_channels_side_by_side_are_loaded_and_stored_together(specimen: Specimen
     ptx = compile_kernel(specimen.kernel, specimen.signature(), 90).asm["ptx"]
     for instruction in ("ld.global", "st.global"):
         assert re.search(rf"{instruction}\S*\.v[24]", ptx), f"no wide {instruction}"
+
+
+_STORED_TOGETHER = [
+    specimen
+    for specimen in _SPECIMENS
+    if re.search("_interpolate_rows_kernel|_pixels_kernel", specimen.kernel.__name__)
+]
+
+
+@pytest.mark.parametrize("specimen", _STORED_TOGETHER, ids=_describe)
+def test_results_side_by_side_are_stored_together(specimen: Specimen) -> None:
+    """16 bytes at a time, whatever the number of channels."""
+    ptx = compile_kernel(specimen.kernel, specimen.signature(), 90).asm["ptx"]
+    assert set(re.findall(r"st\.global\S*", ptx)) <= {"st.global.v4.b32", "st.global.v2.b64"}

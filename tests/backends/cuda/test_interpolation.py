@@ -90,23 +90,27 @@ def test_interpolate_with_scales(cuda: Backend, cpu: Backend, put: Put, get: Get
     as_close(result, *(cpu.interpolate_backward(grad, tuple(x.shape), *options) for grad in (grad, grad.double())))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-def test_interpolate_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, mode: str, dtype: torch.dtype) -> None:
-    x = sample(1, 2, 5, 4, dtype=dtype)
+def test_interpolate_dtypes(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, mode: str, dtype: torch.dtype, layout: str
+) -> None:
+    x = sample(1, 2, 5, 4, dtype=dtype, layout=layout)
     options = (mode, False, (None, None))
     result = get(cuda.interpolate(put(x), (8, 9), *options))
     assert result.dtype == dtype
     expected = cpu.interpolate(x.double(), (8, 9), *options)
     close(result.double(), expected, TOLERANCE[dtype] * 4)
-    grad = expected.to(dtype)
+    grad = sample(1, 2, 8, 9, dtype=dtype, layout=layout)
     result = get(cuda.interpolate_backward(put(grad), (1, 2, 5, 4), *options))
     assert result.dtype == dtype
     close(result.double(), cpu.interpolate_backward(grad.double(), (1, 2, 5, 4), *options), TOLERANCE[dtype] * 16)
 
 
-def test_interpolate_of_bytes(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:
-    x = torch.arange(40, dtype=torch.uint8).reshape(1, 2, 4, 5)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_interpolate_of_bytes(cuda: Backend, cpu: Backend, put: Put, get: Get, layout: torch.memory_format) -> None:
+    x = torch.arange(40, dtype=torch.uint8).reshape(1, 2, 4, 5).contiguous(memory_format=layout)
     options = ("nearest", False, (None, None))
     assert torch.equal(get(cuda.interpolate(put(x), (7, 3), *options)), cpu.interpolate(x, (7, 3), *options))
     with pytest.raises(NotImplementedError, match="no cuda implementation for mode 'bilinear' and uint8"):
@@ -120,13 +124,48 @@ def test_interpolate_keeps_channels_last(cuda: Backend, put: Put) -> None:
     assert cuda.strides(cuda.interpolate_backward(y, (2, 4, 3, 3), "bilinear", False, (None, None))) == (36, 1, 12, 4)
 
 
-@pytest.mark.parametrize(("channels", "mode"), [(21, "bilinear"), (130, "bicubic"), (200, "nearest")])
-def test_interpolate_many_channels(cuda: Backend, cpu: Backend, put: Put, get: Get, channels: int, mode: str) -> None:
-    """Side by side in memory, they are computed together, some at a time."""
-    x = sample(2, channels, 3, 4, layout="channels last")
-    options = (mode, False, (None, None))
-    result = get(cuda.interpolate(put(x), (7, 5), *options))
-    as_close(result, *(cpu.interpolate(x, (7, 5), *options) for x in (x, x.double())))
+# channels, mode, input's spatial shape, output's
+SIDE_BY_SIDE = [
+    (21, "bilinear", (3, 4), (7, 5)),
+    (130, "bicubic", (3, 4), (7, 5)),
+    (200, "nearest", (3, 4), (7, 5)),
+    (21, "bilinear", (5, 4), (83, 32)),  # many rows a program, and more than one program a row
+    (3, "bicubic", (5, 4), (83, 3)),
+    (3, "nearest-exact", (5, 4), (83, 3)),
+    (5, "bilinear", (41, 9), (37, 2)),
+    (256, "bilinear", (1, 1), (9, 8)),
+    (256, "bilinear", (9, 8), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize(("channels", "mode", "size", "out_size"), SIDE_BY_SIDE)
+def test_interpolate_channels_side_by_side(
+    cuda: Backend, cpu: Backend, put: Put, get: Get,
+    channels: int, mode: str, size: tuple[int, ...], out_size: tuple[int, ...], align_corners: bool,
+) -> None:  # fmt: skip
+    align_corners = align_corners and not mode.startswith("nearest")
+    x = sample(2, channels, *size, layout="channels last")
+    options = (mode, align_corners, (None, None))
+    result = get(cuda.interpolate(put(x), out_size, *options))
+    as_close(result, *(cpu.interpolate(x, out_size, *options) for x in (x, x.double())))
+    assert torch.equal(get(cuda.interpolate(put(x[:1]), out_size, *options)), result[:1])  # however rows are shared out
+    grad = sample(*result.shape, layout="channels last")
+    result = get(cuda.interpolate_backward(put(grad), tuple(x.shape), *options))
+    as_close(result, *(cpu.interpolate_backward(grad, tuple(x.shape), *options) for grad in (grad, grad.double())))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("scale", [0.6, 3.7])
+def test_interpolate_parts_of_pixels_with_scales(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, mode: str, scale: float
+) -> None:
+    """Channels lie side by side, but not all of a pixel's are there, nor all pixels."""
+    x = sample(2, 9, 14, 6, layout="channels last")[:, 2:7, ::2]
+    out_size = (int(7 * scale), int(6 * scale))
+    options = (mode, False, (scale, scale))
+    result = get(cuda.interpolate(put(x), out_size, *options))
+    as_close(result, *(cpu.interpolate(x, out_size, *options) for x in (x, x.double())))
 
 
 def test_interpolate_of_no_batch(cuda: Backend, put: Put) -> None:

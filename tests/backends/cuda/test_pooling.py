@@ -85,6 +85,22 @@ def test_max_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtyp
         torch.testing.assert_close(result.double(), wide, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("channels", [2, 21, 64, 150])
+def test_max_pool2d_of_channels_side_by_side(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, channels: int, dtype: torch.dtype
+) -> None:
+    """Without indices, these are computed together, some at a time."""
+    x = sample(2, channels + 3, 9, 8, dtype=torch.float64, layout="channels last").mul(10).to(dtype)
+    if dtype.is_floating_point:
+        x[0, 3, 4, 4] = torch.nan
+        x[1, 2:4, 2:7, 2:7] = -torch.inf
+    x = x[:, 2:-1]
+    window = WINDOWS[1]
+    y, _ = cuda.max_pool2d(put(x), *window, with_indices=False)
+    close(get(y), cpu.max_pool2d(x, *window)[0])
+
+
 def test_max_pool2d_of_nan_ties_and_infinities(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:
     x = torch.tensor(
         [[1.0, 1, 5, 5], [1, 1, torch.nan, 5], [-torch.inf, -torch.inf, 2, 3], [-torch.inf, -torch.inf, 3, 3]]

@@ -20,9 +20,10 @@ from genesis.backends.cuda.storage import from_cpu
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
-# Where channels lie side by side, a program has so many bytes (16 a thread) of at most so many rows, and a
-# multiprocessor so many programs at least.
-_BYTES, _MOST_ROWS, _PROGRAMS = 2048, 8, 4
+# Where channels lie side by side, a program has so many bytes of a row, 16 a thread: of as many rows as leave each
+# multiprocessor _PROGRAMS, and of one row in the backward, 4 a thread: more threads to wait at the same time.
+_BYTES, _BACKWARD_BYTES = 2048, 512
+_MOST_ROWS, _PROGRAMS = 16, 4
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
 
 
@@ -75,7 +76,7 @@ def interpolate(
 def _interpolate_rows(out: DeviceArray, x: DeviceArray, tables: list[_Tables], taps: int) -> None:
     """Channels lie side by side in both arrays."""
     images, channels, height, width = out.shape
-    block, segments, wide = _plan_of_rows(out, x)
+    block, segments, wide = _plan_of_rows(out, x, _BYTES)
     programs = _PROGRAMS * driver.get().properties(out.device_index).multiprocessor_count
     rows_of_group = min(_MOST_ROWS, max(1, images * height * segments // programs))
     groups = -(-height // rows_of_group)
@@ -86,10 +87,10 @@ def _interpolate_rows(out: DeviceArray, x: DeviceArray, tables: list[_Tables], t
     )  # fmt: skip
 
 
-def _plan_of_rows(out: DeviceArray, source: DeviceArray) -> tuple[int, int, bool]:
+def _plan_of_rows(out: DeviceArray, source: DeviceArray, num_bytes: int) -> tuple[int, int, bool]:
     """Of rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
     row_size = out.shape[1] * out.shape[3]
-    block = min(_BYTES // out.dtype.itemsize, max(32, tiles.power_of_2(row_size)))
+    block = min(num_bytes // out.dtype.itemsize, max(32, tiles.power_of_2(row_size)))
     far = source.shape[3] * source.strides[3] + source.shape[1]
     return block, -(-row_size // block), max(row_size + block, far) >= 2**31
 
@@ -99,6 +100,9 @@ def interpolate_backward(
 ) -> DeviceArray:
     out = _like(grad, input_shape)
     tables = _of_axes(input_shape[2:], grad.shape[2:], mode, align_corners, scales, grad)
+    if len(input_shape) == 4 and _is_channels_last(out) and grad.strides[1] == 1 and grad.size:
+        _interpolate_rows_backward(out, grad, tables)
+        return out
     grid, constants = _plan(out, grad)
     launch(
         kernels._interpolate_backward_kernel, grid, out, grad, *_three([t.starts for t in tables], None),
@@ -107,6 +111,18 @@ def interpolate_backward(
         **constants,
     )  # fmt: skip
     return out
+
+
+def _interpolate_rows_backward(out: DeviceArray, grad: DeviceArray, tables: list[_Tables]) -> None:
+    """Channels lie side by side in both arrays."""
+    images, channels, height, width = out.shape
+    block, segments, wide = _plan_of_rows(out, grad, _BACKWARD_BYTES)
+    launch(
+        kernels._interpolate_rows_backward_kernel, (images * height * segments,), out, grad,
+        *[t.starts for t in tables], *[t.outputs for t in tables], *[t.output_weights for t in tables], segments,
+        tables[1].most_uses, width * channels, channels, (height, width), (grad.strides[0], *grad.strides[2:]),
+        COMPUTE=COMPUTE[out.dtype], WIDE=wide, BLOCK=block,
+    )  # fmt: skip
 
 
 def _of_axes(

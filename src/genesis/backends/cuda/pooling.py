@@ -17,6 +17,7 @@ from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
 _ONE, _NONE = (1, 1), (0, 0)
+_TILE, _MOST_CHANNELS = 2048, 128  # elements of a program where channels lie side by side, and channels among them
 
 
 def max_pool2d(
@@ -79,6 +80,9 @@ def _max_pool(
     with_indices: bool,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     out = _like(x, out_size, x.dtype)
+    if not with_indices and not adaptive and _is_channels_last(out) and x.strides[1] == 1:
+        _max_pool_pixels(out, x, kernel, stride, padding, dilation)
+        return out, None
     indices = _like(x, out_size, dtypes.int64) if with_indices else None
     grid, sizes, constants = _plan(out, x, out)
     launch(
@@ -86,6 +90,22 @@ def _max_pool(
         **constants, ADAPTIVE=adaptive, LOWEST=_lowest(x.dtype),
     )  # fmt: skip
     return out, indices
+
+
+def _max_pool_pixels(
+    out: DeviceArray, x: DeviceArray, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> None:
+    """Channels lie side by side in both arrays."""
+    images, channels, *out_size = out.shape
+    pixels = images * out_size[0] * out_size[1]
+    block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
+    block_m = _TILE // block_n
+    wide = out.size + block_m * channels >= 2**31 or _reaches_far(x)
+    launch(
+        kernels._max_pool_pixels_kernel, (-(-pixels // block_m), -(-channels // block_n)), out, x, pixels, channels,
+        tuple(out_size), x.shape[2:], kernel, stride, padding, dilation, (x.strides[0], *x.strides[2:]),
+        LOWEST=_lowest(x.dtype), COMPUTE=COMPUTE[x.dtype], WIDE=wide, BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
 
 
 def _max_pool_backward(

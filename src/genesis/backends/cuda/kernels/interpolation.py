@@ -236,6 +236,51 @@ def _interpolate_backward_kernel(
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit(do_not_specialize=[*_SIZES, "num_segments", "most_uses"])
+def _interpolate_rows_backward_kernel(
+    out_ptr,
+    grad_ptr,
+    y_starts_ptr,
+    x_starts_ptr,
+    y_outputs_ptr,
+    x_outputs_ptr,
+    y_weights_ptr,
+    x_weights_ptr,
+    num_segments,
+    most_uses,
+    row_size,
+    num_channels,
+    size,
+    grad_strides,
+    COMPUTE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The same along two axes, where the channels lie side by side. A program has a segment of a row of out.
+
+    size: (height, width) of out, which is dense, its row_size being width · channels; most_uses: of any column;
+    grad_strides: (image, row, column). Programs: images · height · num_segments.
+    """
+    index, mask, column, channel = _place_in_rows(num_segments, row_size, num_channels, WIDE, BLOCK)
+    row = tl.program_id(0) // num_segments
+    grad_ptr += (row // size[0]).to(tl.int64) * grad_strides[0]
+    first = tl.load(y_starts_ptr + row % size[0])
+    end = tl.load(y_starts_ptr + row % size[0] + 1)
+    total = tl.zeros((BLOCK,), COMPUTE)
+    for i in range(most_uses):
+        x, weight_x, used = _use(x_starts_ptr, x_outputs_ptr, x_weights_ptr, column, i, mask)
+        offsets = x * grad_strides[2] + channel
+        down = tl.zeros((BLOCK,), COMPUTE)
+        for entry in tl.range(first, end, loop_unroll_factor=4):
+            y = tl.load(y_outputs_ptr + entry).to(tl.int64)
+            value = tl.load(grad_ptr + y * grad_strides[1] + offsets, mask=used, other=0).to(COMPUTE)
+            if y_weights_ptr is not None:
+                value *= tl.load(y_weights_ptr + entry)
+            down += value
+        total += down * weight_x
+    tl.store(out_ptr + row.to(tl.int64) * row_size + index, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 def _specimens(dtype, taps, axes, wide=False):
     number = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
     first = 3 - axes
@@ -252,19 +297,24 @@ def _specimens(dtype, taps, axes, wide=False):
     return specimens
 
 
-def _rows_specimen(dtype, taps, channels, wide=False):
+def _rows_specimens(dtype, taps, channels, wide=False):
     number = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+    table = (dtypes.int32, dtypes.int32)
     weights = (None, None) if taps == 1 else (number, number)
-    sizes = (11, 64, 8, 512 * channels, channels, (512, 512))
-    args = (dtype, dtype, dtypes.int32, dtypes.int32, *weights, *sizes, (4096 * channels, 64 * channels, channels))
-    constants = {"TAPS": taps, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK": 2048 // dtype.itemsize}
-    return Specimen(_interpolate_rows_kernel, args, constants)
+    sizes = (512 * channels, channels, (512, 512), (4096 * channels, 64 * channels, channels))
+    constants = {"COMPUTE": COMPUTE[dtype], "WIDE": wide}
+    forward = (dtype, dtype, *table, *weights, 11, 64, 8, *sizes)
+    backward = (dtype, dtype, *table, *table, *weights, 11, 4, *sizes)
+    return [
+        Specimen(_interpolate_rows_kernel, forward, {**constants, "TAPS": taps, "BLOCK": 2048 // dtype.itemsize}),
+        Specimen(_interpolate_rows_backward_kernel, backward, {**constants, "BLOCK": 512 // dtype.itemsize}),
+    ]
 
 
 SPECIMENS = [
-    _rows_specimen(dtypes.float16, 2, 21),
-    _rows_specimen(dtypes.bfloat16, 1, 64, wide=True),
-    _rows_specimen(dtypes.float64, 4, 64),
+    *_rows_specimens(dtypes.float16, 2, 21),
+    *_rows_specimens(dtypes.bfloat16, 1, 64, wide=True),
+    *_rows_specimens(dtypes.float64, 4, 64),
     *_specimens(dtypes.uint8, 1, 2),
     *_specimens(dtypes.bfloat16, 1, 3),
     *_specimens(dtypes.float32, 2, 2, wide=True),

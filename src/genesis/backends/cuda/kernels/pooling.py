@@ -112,6 +112,52 @@ def _max_pool_kernel(
         tl.store(indices_ptr + index, found.to(tl.int64), mask=mask)
 
 
+@triton.jit(do_not_specialize=[*_SIZES, "num_pixels"])
+def _max_pool_pixels_kernel(
+    out_ptr,
+    x_ptr,
+    num_pixels,
+    num_channels,
+    out_size,
+    size,
+    kernel,
+    stride,
+    padding,
+    dilation,
+    x_strides,
+    LOWEST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The same where channels lie side by side and no indices are wanted: what is found for a pixel serves them all.
+
+    x_strides: (image, row, column).
+    """
+    block = tl.program_id(0)
+    if WIDE:
+        block = block.to(tl.int64)
+    pixels = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    present = (pixels < num_pixels)[:, None] & (channels < num_channels)[None, :]
+    rest = pixels // out_size[1]
+    top = rest % out_size[0] * stride[0] - padding[0]
+    left = pixels % out_size[1] * stride[1] - padding[1]
+    image = rest // out_size[0] * x_strides[0]
+    best = tl.full((BLOCK_M, BLOCK_N), LOWEST, COMPUTE)
+    for i in range(kernel[0]):
+        y = top + i * dilation[0]
+        for j in range(kernel[1]):
+            x = left + j * dilation[1]
+            inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
+            source = x_ptr + (image + y * x_strides[1] + x * x_strides[2])[:, None] + channels[None, :]
+            value = tl.load(source, mask=present & inside[:, None], other=LOWEST).to(COMPUTE)
+            best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
+    places = pixels[:, None] * num_channels + channels[None, :]
+    tl.store(out_ptr + places, best.to(out_ptr.dtype.element_ty), mask=present)
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def _max_pool_backward_kernel(
     out_ptr,
@@ -283,7 +329,18 @@ def _specimens(dtype, adaptive, channels_last):
     return specimens
 
 
+def _pixels_specimen(dtype, wide):
+    lowest = float("-inf") if dtype.is_floating_point else 0
+    args = (dtype, dtype, 100000, 64, (28, 28), (56, 56), (3, 3), (2, 2), (1, 1), (1, 1), (200704, 3584, 64))
+    constants = {"LOWEST": lowest, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK_M": 32, "BLOCK_N": 64}
+    return Specimen(_max_pool_pixels_kernel, args, constants)
+
+
 SPECIMENS = [
+    _pixels_specimen(dtypes.float16, False),
+    _pixels_specimen(dtypes.bfloat16, True),
+    _pixels_specimen(dtypes.float64, False),
+    _pixels_specimen(dtypes.uint8, False),
     *_specimens(dtypes.float32, False, True),
     *_specimens(dtypes.bfloat16, True, False),
     *_specimens(dtypes.float64, False, False),

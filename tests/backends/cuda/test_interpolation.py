@@ -129,9 +129,9 @@ SIDE_BY_SIDE = [
     (21, "bilinear", (3, 4), (7, 5)),
     (130, "bicubic", (3, 4), (7, 5)),
     (200, "nearest", (3, 4), (7, 5)),
-    (21, "bilinear", (5, 4), (83, 32)),  # many rows a program, and more than one program a row
-    (3, "bicubic", (5, 4), (83, 3)),
-    (3, "nearest-exact", (5, 4), (83, 3)),
+    (21, "bilinear", (5, 4), (41, 26)),  # many rows a program, and more than one program a row
+    (3, "bicubic", (5, 4), (41, 3)),
+    (3, "nearest-exact", (5, 4), (41, 3)),
     (5, "bilinear", (41, 9), (37, 2)),
     (256, "bilinear", (1, 1), (9, 8)),
     (256, "bilinear", (9, 8), (1, 1)),

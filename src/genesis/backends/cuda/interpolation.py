@@ -21,8 +21,8 @@ from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
 # Where channels lie side by side, a program has so many bytes of a row, 16 a thread: of as many rows as leave each
-# multiprocessor _PROGRAMS, and of one row in the backward, 4 a thread: more threads to wait at the same time.
-_BYTES, _BACKWARD_BYTES = 2048, 512
+# multiprocessor _PROGRAMS, and of one row in the backward, 8 a thread: more threads to wait at the same time.
+_BYTES, _BACKWARD_BYTES = 2048, 1024
 _MOST_ROWS, _PROGRAMS = 16, 4
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
 

@@ -42,7 +42,7 @@ def _tap(indices_ptr, weights_ptr, at, tap, mask, TAPS: tl.constexpr):
     element = at
     weight = 1
     if indices_ptr is not None:
-        element = tl.load(indices_ptr + at * TAPS + tap, mask=mask)
+        element = tl.load(indices_ptr + at * TAPS + tap, mask=mask).to(at.dtype)
         if weights_ptr is not None:
             weight = tl.load(weights_ptr + at * TAPS + tap, mask=mask)
     return element, weight
@@ -155,12 +155,12 @@ def _interpolate_rows_kernel(
         weights = weights + (weight_x,)
         rows = rows + (tl.zeros((BLOCK,), COMPUTE),)
         kept = kept + (tl.full((), -1, tl.int32),)
-    for row in range(first, tl.minimum(first + rows_of_group, size[0])):
+    for i in range(tl.minimum(rows_of_group, size[0] - first)):
         total = tl.zeros((BLOCK,), COMPUTE)
         new_rows = ()
         new_kept = ()
         for j in tl.static_range(TAPS):
-            y, weight_y = _tap(y_indices_ptr, y_weights_ptr, row, j, None, TAPS)
+            y, weight_y = _tap(y_indices_ptr, y_weights_ptr, first + i, j, None, TAPS)
             source = rows[j]
             if y != kept[j]:
                 if y == kept[min(j + 1, TAPS - 1)]:
@@ -188,7 +188,7 @@ def _use(starts_ptr, outputs_ptr, weights_ptr, at, i, mask):
     if starts_ptr is not None:
         entry = tl.load(starts_ptr + at, mask=mask, other=0) + i
         used = mask & (entry < tl.load(starts_ptr + at + 1, mask=mask, other=0))
-        output = tl.load(outputs_ptr + entry, mask=used, other=0)
+        output = tl.load(outputs_ptr + entry, mask=used, other=0).to(at.dtype)
         if weights_ptr is not None:
             weight = tl.load(weights_ptr + entry, mask=used, other=0)
     return output, weight, used
@@ -307,7 +307,7 @@ def _rows_specimens(dtype, taps, channels, wide=False):
     backward = (dtype, dtype, *table, *table, *weights, 11, 4, *sizes)
     return [
         Specimen(_interpolate_rows_kernel, forward, {**constants, "TAPS": taps, "BLOCK": 2048 // dtype.itemsize}),
-        Specimen(_interpolate_rows_backward_kernel, backward, {**constants, "BLOCK": 512 // dtype.itemsize}),
+        Specimen(_interpolate_rows_backward_kernel, backward, {**constants, "BLOCK": 1024 // dtype.itemsize}),
     ]
 
 

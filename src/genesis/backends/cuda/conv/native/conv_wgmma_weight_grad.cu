@@ -166,7 +166,7 @@ __device__ __forceinline__ void store_parts(u32 window, int thread, const float 
 __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, int* exponent) {
   const int thread = threadIdx.x % 128;
   float v[8 * ROUNDS];
-  float most = 0.f;
+  float mosts[4] = {0.f, 0.f, 0.f, 0.f};  // four, which need not wait for one another
 #pragma unroll
   for (int i = 0; i < ROUNDS; ++i) {
     const Chunk chunk(window, thread + 128 * i);
@@ -178,7 +178,8 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
     }
   }
 #pragma unroll
-  for (int i = 0; i < 8 * ROUNDS; ++i) most = fmaxf(most, fabsf(v[i]));
+  for (int i = 0; i < 8 * ROUNDS; ++i) mosts[i % 4] = fmaxf(mosts[i % 4], fabsf(v[i]));
+  float most = fmaxf(fmaxf(mosts[0], mosts[1]), fmaxf(mosts[2], mosts[3]));
   const bool rare = __any_sync(FULL_WARP, !is_finite(most));
   if (rare) {
     most = 0.f;
@@ -226,13 +227,36 @@ __device__ __forceinline__ void convert(
 
 #define CHAIN (BN / 2)  // sums of a thread and tap
 
-__device__ __forceinline__ float number_of_grad(u32 grad, int row, int pixel) {
+__device__ __forceinline__ float load_number(u32 place) {
   float x;
-  const u32 line = grad + row / 32 * LINE_BLOCK + pixel * 128;
-  asm volatile("ld.shared.f32 %0, [%1];"
-    : "=f"(x) : "r"(line + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4) : "memory");
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(place) : "memory");
   return x;
 }
+
+// Where a number of the gradient lies in a stage.
+__device__ __forceinline__ u32 place_of_grad(int row, int pixel) {
+  return row / 32 * LINE_BLOCK + pixel * 128 + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
+}
+
+// Those that a thread multiplies, known before the first stage: rows local and 8 below, pixels 2 quad and the next; of
+// other pixels, whole swizzles of 8 lines further on, they lie at distances that the loads' instructions hold.
+struct Places {
+  u32 place[2][2];
+
+  __device__ __forceinline__ Places(int local) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) place[r][i] = place_of_grad(local + 8 * r, threadIdx.x % 4 * 2 + i);
+  }
+
+  // Row r, the j-th group of 16 pixels: 2 quad, the next, and both 8 on.
+  __device__ __forceinline__ float4 load(u32 grad, int j, int r) const {
+    const u32 first = grad + place[r][0] + j * 2048, second = grad + place[r][1] + j * 2048;
+    return make_float4(
+      load_number(first), load_number(second), load_number(first + 1024), load_number(second + 1024));
+  }
+};
 
 // The chain of a tap, products 0 .. 63.
 __device__ __forceinline__ void multiply_parts(float (&chain)[CHAIN], const Fragments& a, u32 input) {
@@ -252,11 +276,9 @@ __device__ __forceinline__ void multiply_parts(float (&chain)[CHAIN], const Frag
   wgmma_commit();
 }
 
-#if TAPS == 3
 // The same for a tile with infinities, which would make NaN of the zeros between the gradient's lines: without those.
 __device__ __forceinline__ void multiply_between(
-    float (&chain)[CHAIN], const int (&exponent)[2], u32 grad, u32 input, int local, int first_pixel,
-    const Geometry& g) {
+    float (&chain)[CHAIN], const int (&exponent)[2], int local, u32 grad, u32 input, int first_pixel, const Geometry& g) {
 #pragma unroll
   for (int i = 0; i < CHAIN; ++i) chain[i] = 0.f;
 #pragma unroll 1
@@ -266,7 +288,7 @@ __device__ __forceinline__ void multiply_between(
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int half = exponent[r] / 2;
-      a[r] = number_of_grad(grad, local + 8 * r, pixel) * power_of_2(half) * power_of_2(exponent[r] - half);
+      a[r] = load_number(grad + place_of_grad(local + 8 * r, pixel)) * power_of_2(half) * power_of_2(exponent[r] - half);
     }
     const u32 line = input + pixel * 128;
 #pragma unroll
@@ -292,62 +314,64 @@ __device__ __forceinline__ void multiply_between(
   }
   __syncwarp();  // one thread tells of all that they have read
 }
+
+// Warpgroups take turns, so that one splits its outputs' gradients while products of the other one run: the other one's
+// turn comes when products of the LAST_OF_TURN-th tap are on the way. With three taps that is the second one: from there
+// on products of both are waiting, so that some run while either adds up a chain.
+#define TURNS (TAPS == 3 || !ALTERNATE)
+#define LAST_OF_TURN (TAPS == 3 ? 1 : 0)
+
+__device__ __forceinline__ void begin_turn() {
+#if TURNS
+  asm volatile("bar.sync %0, 256;" ::"r"(threadIdx.x / 128) : "memory");
 #endif
+}
 
-// A chain of products of the stage's 64 pixels for each tap, added to sum; the turn ends when the last product is on the
-// way. With three taps warpgroups take no turns: while one adds up a tap's chain the other one's products run.
-#define TURNS (!ALTERNATE && TAPS == 1)
+__device__ __forceinline__ void end_turn() {
+#if TURNS
+  asm volatile("bar.arrive %0, 256;" ::"r"(5 - threadIdx.x / 128) : "memory");
+#endif
+}
 
+// A chain of products of the stage's 64 pixels for each tap, added to sum.
 __device__ __forceinline__ void multiply_split(
-    float (&sum)[COLUMNS / 2], Range& range, int local, u32 grad, u32 ready, u32 empty, u32 parity,
+    float (&sum)[COLUMNS / 2], Range& range, const Places& places, int local, u32 grad, u32 ready, u32 empty, u32 parity,
     const int* exponents, int first_pixel, const Geometry& g) {
-  const int lane = threadIdx.x % 32, quad = lane % 4;
   const u32 input = grad + GRAD_BYTES;
-  float4 v[8];  // 16 pixels i / 2, row i % 2: pixels 2 quad, the next, and both 8 on
+  float4 v[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int row = local + i % 2 * 8, pixel = i / 2 * 16 + 2 * quad;
-    v[i].x = number_of_grad(grad, row, pixel);
-    v[i].y = number_of_grad(grad, row, pixel + 1);
-    v[i].z = number_of_grad(grad, row, pixel + 8);
-    v[i].w = number_of_grad(grad, row, pixel + 9);
-  }
+  for (int i = 0; i < 8; ++i) v[i] = places.load(grad, i / 2, i % 2);
   Fragments a;
   a.split(v);
   barrier_wait(ready, parity);
-#if TURNS
-  const int group = threadIdx.x / 128;
-  asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
-#endif
+  int raised[WINDOWS];
+  bool has_infinities = false;
+#pragma unroll
+  for (int i = 0; i < WINDOWS; ++i) {
+    raised[i] = RAISED - exponents[i];
+    const bool rare = raised[i] < -HAS_INFINITIES / 2;
+    raised[i] += rare ? HAS_INFINITIES : 0;
+    has_infinities |= rare;
+  }
   float factor[2];
+  range.factors(raised[0] - a.exponent[0], raised[0] - a.exponent[1], sum, factor);
+  begin_turn();
 #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap) {
     const u32 place = input + place_of(tap, g.shift);
+    if (WINDOWS == 2 && tap == 2)
+      range.factors(raised[WINDOWS - 1] - a.exponent[0], raised[WINDOWS - 1] - a.exponent[1], sum, factor);
     float chain[CHAIN];
-#if TAPS == 3
-    const int window = WINDOWS == 2 && tap == 2;
-    int raised = RAISED - exponents[window];
-    const bool has_infinities = raised < -HAS_INFINITIES / 2;
-    raised += has_infinities ? HAS_INFINITIES : 0;
-    if (tap == 0 || window) range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
-    if (has_infinities) {
-      multiply_between(chain, a.exponent, grad, place, local, first_pixel, g);
+    if (TAPS == 3 && has_infinities) {
+      multiply_between(chain, a.exponent, local, grad, place, first_pixel, g);
+      if (tap == LAST_OF_TURN) end_turn();
     } else {
       multiply_parts(chain, a, place);
+      if (tap == LAST_OF_TURN) end_turn();
       wgmma_wait<0>();
       keep(chain);
     }
-#else
-    multiply_parts(chain, a, place);
-#if TURNS
-    asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
-#endif
-    const int raised = RAISED - exponents[0];
-    range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
-    wgmma_wait<0>();
-    keep(chain);
-#endif
-    if (tap == TAPS - 1 && lane == 0) barrier_arrive(empty);
+    if (tap == TAPS - 1 && threadIdx.x % 32 == 0) barrier_arrive(empty);
 #pragma unroll
     for (int i = 0; i < CHAIN; ++i) sum[tap * CHAIN + i] += chain[i] * factor[i / 2 % 2];
   }
@@ -397,6 +421,9 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   const int consumer = group - FIRST_CONSUMER;
   const int block = TAP_ROWS == 1 ? consumer % SHARERS : 0, row_of_taps = TAP_ROWS == 1 ? 0 : consumer;
   const int local = 64 * block + 16 * warp + lane / 4;  // the first row; the second is 8 below
+#if SPLIT
+  const Places places(local);
+#endif
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
@@ -410,9 +437,8 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       barrier_wait(full + 8 * turn.stage, turn.parity);
 #if SPLIT
       multiply_split(
-        sum, range, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity,
-        exponents + turn.stage * WINDOWS,
-        step * BK, g);
+        sum, range, places, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity,
+        exponents + turn.stage * WINDOWS, step * BK, g);
 #else
       const u32 input = grad + GRAD_BYTES + row_of_taps * ROW_BYTES;
       const u64 a = transposed_descriptor(grad + block * LINE_BLOCK, LINE_BLOCK);

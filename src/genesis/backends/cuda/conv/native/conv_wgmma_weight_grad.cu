@@ -190,11 +190,12 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
   most = largest_of_warp(most);
   if (thread % 32 == 0) most_of_warp[thread / 32] = rare ? -most : most;
   asm volatile("bar.sync 1, 128;" ::: "memory");  // everything is read, too: the window may be overwritten
-  u32 signs = 0;
+  u32 signs = rare ? 1u << 31 : 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    signs |= __float_as_uint(most_of_warp[i]);
-    most = fmaxf(most, fabsf(most_of_warp[i]));
+  for (int i = 1; i < 4; ++i) {
+    const float other = most_of_warp[(thread / 32 + i) % 4];
+    signs |= __float_as_uint(other);
+    most = fmaxf(most, fabsf(other));
   }
   const int chosen = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
   const float scale = power_of_2(chosen);
@@ -333,6 +334,12 @@ __device__ __forceinline__ void end_turn() {
 #endif
 }
 
+__device__ __forceinline__ void add_chain(
+    float (&sum)[COLUMNS / 2], int tap, const float (&chain)[CHAIN], const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < CHAIN; ++i) sum[tap * CHAIN + i] += chain[i] * factor[i / 2 % 2];
+}
+
 // A chain of products of the stage's 64 pixels for each tap, added to sum.
 __device__ __forceinline__ void multiply_split(
     float (&sum)[COLUMNS / 2], Range& range, const Places& places, int local, u32 grad, u32 ready, u32 empty, u32 parity,
@@ -353,27 +360,31 @@ __device__ __forceinline__ void multiply_split(
     raised[i] += rare ? HAS_INFINITIES : 0;
     has_infinities |= rare;
   }
-  float factor[2];
+  float factor[2], chain[CHAIN];
   range.factors(raised[0] - a.exponent[0], raised[0] - a.exponent[1], sum, factor);
   begin_turn();
+  if (TAPS == 3 && has_infinities) {
+    end_turn();
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      if (WINDOWS == 2 && tap == 2)
+        range.factors(raised[WINDOWS - 1] - a.exponent[0], raised[WINDOWS - 1] - a.exponent[1], sum, factor);
+      multiply_between(chain, a.exponent, local, grad, input + place_of(tap, g.shift), first_pixel, g);
+      add_chain(sum, tap, chain, factor);
+    }
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+    return;
+  }
 #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap) {
-    const u32 place = input + place_of(tap, g.shift);
     if (WINDOWS == 2 && tap == 2)
       range.factors(raised[WINDOWS - 1] - a.exponent[0], raised[WINDOWS - 1] - a.exponent[1], sum, factor);
-    float chain[CHAIN];
-    if (TAPS == 3 && has_infinities) {
-      multiply_between(chain, a.exponent, local, grad, place, first_pixel, g);
-      if (tap == LAST_OF_TURN) end_turn();
-    } else {
-      multiply_parts(chain, a, place);
-      if (tap == LAST_OF_TURN) end_turn();
-      wgmma_wait<0>();
-      keep(chain);
-    }
+    multiply_parts(chain, a, input + place_of(tap, g.shift));
+    if (tap == LAST_OF_TURN) end_turn();
+    wgmma_wait<0>();
+    keep(chain);
     if (tap == TAPS - 1 && threadIdx.x % 32 == 0) barrier_arrive(empty);
-#pragma unroll
-    for (int i = 0; i < CHAIN; ++i) sum[tap * CHAIN + i] += chain[i] * factor[i / 2 % 2];
+    add_chain(sum, tap, chain, factor);
   }
 }
 #endif

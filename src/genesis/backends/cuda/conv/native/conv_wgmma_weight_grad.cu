@@ -396,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   __shared__ __align__(8) u64 barriers[3 * STAGES];
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
   const u32 full = shared_address(barriers), ready = full + 8 * STAGES, empty = ready + 8 * STAGES;
-  const int group = threadIdx.x / 128;
+  const int group = __shfl_sync(FULL_WARP, threadIdx.x / 128, 0);  // so that the compiler knows that a warp has one
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) {
       barrier_init(full + 8 * i, 1);

@@ -109,10 +109,6 @@ __device__ __forceinline__ void produce(
 }
 
 #if SPLIT
-__device__ __forceinline__ float largest_of_warp(float v) {  // of numbers that are not negative
-  return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(v)));
-}
-
 __device__ __forceinline__ void load_16_bytes(u32 place, float& x, float& y, float& z, float& w) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(place) : "memory");
 }
@@ -178,8 +174,8 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
     }
   }
 #pragma unroll
-  for (int i = 0; i < 8 * ROUNDS; ++i) mosts[i % 4] = fmaxf(mosts[i % 4], fabsf(v[i]));
-  float most = fmaxf(fmaxf(mosts[0], mosts[1]), fmaxf(mosts[2], mosts[3]));
+  for (int i = 0; i < 8 * ROUNDS; ++i) mosts[i % 4] = larger_or_nan(mosts[i % 4], fabsf(v[i]));
+  float most = larger_or_nan(larger_or_nan(mosts[0], mosts[1]), larger_or_nan(mosts[2], mosts[3]));
   const bool rare = __any_sync(FULL_WARP, !is_finite(most));
   if (rare) {
     most = 0.f;
@@ -234,7 +230,7 @@ __device__ __forceinline__ float load_number(u32 place) {
   return x;
 }
 
-// Where a number of the gradient lies in a stage.
+// Of the gradient, in a stage.
 __device__ __forceinline__ u32 place_of_grad(int row, int pixel) {
   return row / 32 * LINE_BLOCK + pixel * 128 + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
 }
@@ -246,9 +242,7 @@ struct Places {
 
   __device__ __forceinline__ Places(int local) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) place[r][i] = place_of_grad(local + 8 * r, threadIdx.x % 4 * 2 + i);
+    for (int i = 0; i < 4; ++i) place[i / 2][i % 2] = place_of_grad(local + i / 2 * 8, threadIdx.x % 4 * 2 + i % 2);
   }
 
   // Row r, the j-th group of 16 pixels: 2 quad, the next, and both 8 on.
@@ -279,7 +273,8 @@ __device__ __forceinline__ void multiply_parts(float (&chain)[CHAIN], const Frag
 
 // The same for a tile with infinities, which would make NaN of the zeros between the gradient's lines: without those.
 __device__ __forceinline__ void multiply_between(
-    float (&chain)[CHAIN], const int (&exponent)[2], int local, u32 grad, u32 input, int first_pixel, const Geometry& g) {
+    float (&chain)[CHAIN], const int (&exponent)[2], int local, u32 grad, u32 input, int first_pixel,
+    const Geometry& g) {
 #pragma unroll
   for (int i = 0; i < CHAIN; ++i) chain[i] = 0.f;
 #pragma unroll 1
@@ -289,7 +284,8 @@ __device__ __forceinline__ void multiply_between(
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int half = exponent[r] / 2;
-      a[r] = load_number(grad + place_of_grad(local + 8 * r, pixel)) * power_of_2(half) * power_of_2(exponent[r] - half);
+      const float number = load_number(grad + place_of_grad(local + 8 * r, pixel));
+      a[r] = number * power_of_2(half) * power_of_2(exponent[r] - half);
     }
     const u32 line = input + pixel * 128;
 #pragma unroll
@@ -316,9 +312,9 @@ __device__ __forceinline__ void multiply_between(
   __syncwarp();  // one thread tells of all that they have read
 }
 
-// Warpgroups take turns, so that one splits its outputs' gradients while products of the other one run: the other one's
-// turn comes when products of the LAST_OF_TURN-th tap are on the way. With three taps that is the second one: from there
-// on products of both are waiting, so that some run while either adds up a chain.
+// Warpgroups take turns, so that one splits its outputs' gradients while products of the other one run: its turn is over
+// when those of tap LAST_OF_TURN are on the way. Of three taps that is the second: then products of both are waiting,
+// and some run while either adds up a chain.
 #define TURNS (TAPS == 3 || !ALTERNATE)
 #define LAST_OF_TURN (TAPS == 3 ? 1 : 0)
 
@@ -342,8 +338,8 @@ __device__ __forceinline__ void add_chain(
 
 // A chain of products of the stage's 64 pixels for each tap, added to sum.
 __device__ __forceinline__ void multiply_split(
-    float (&sum)[COLUMNS / 2], Range& range, const Places& places, int local, u32 grad, u32 ready, u32 empty, u32 parity,
-    const int* exponents, int first_pixel, const Geometry& g) {
+    float (&sum)[COLUMNS / 2], Range& range, const Places& places, int local, u32 grad, u32 ready, u32 empty,
+    u32 parity, const int* exponents, int first_pixel, const Geometry& g) {
   const u32 input = grad + GRAD_BYTES;
   float4 v[8];
 #pragma unroll

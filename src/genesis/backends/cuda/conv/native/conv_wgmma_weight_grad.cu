@@ -109,10 +109,6 @@ __device__ __forceinline__ void produce(
 }
 
 #if SPLIT
-__device__ __forceinline__ float largest_of_warp(float v) {  // of numbers that are not negative
-  return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(v)));
-}
-
 __device__ __forceinline__ void load_16_bytes(u32 place, float& x, float& y, float& z, float& w) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(place) : "memory");
 }
@@ -166,7 +162,7 @@ __device__ __forceinline__ void store_parts(u32 window, int thread, const float 
 __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, int* exponent) {
   const int thread = threadIdx.x % 128;
   float v[8 * ROUNDS];
-  float most = 0.f;
+  float mosts[4] = {0.f, 0.f, 0.f, 0.f};  // four, which need not wait for one another
 #pragma unroll
   for (int i = 0; i < ROUNDS; ++i) {
     const Chunk chunk(window, thread + 128 * i);
@@ -178,7 +174,8 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
     }
   }
 #pragma unroll
-  for (int i = 0; i < 8 * ROUNDS; ++i) most = fmaxf(most, fabsf(v[i]));
+  for (int i = 0; i < 8 * ROUNDS; ++i) mosts[i % 4] = larger_or_nan(mosts[i % 4], fabsf(v[i]));
+  float most = larger_or_nan(larger_or_nan(mosts[0], mosts[1]), larger_or_nan(mosts[2], mosts[3]));
   const bool rare = __any_sync(FULL_WARP, !is_finite(most));
   if (rare) {
     most = 0.f;
@@ -189,11 +186,12 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
   most = largest_of_warp(most);
   if (thread % 32 == 0) most_of_warp[thread / 32] = rare ? -most : most;
   asm volatile("bar.sync 1, 128;" ::: "memory");  // everything is read, too: the window may be overwritten
-  u32 signs = 0;
+  u32 signs = rare ? 1u << 31 : 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    signs |= __float_as_uint(most_of_warp[i]);
-    most = fmaxf(most, fabsf(most_of_warp[i]));
+  for (int i = 1; i < 4; ++i) {
+    const float other = most_of_warp[(thread / 32 + i) % 4];
+    signs |= __float_as_uint(other);
+    most = fmaxf(most, fabsf(other));
   }
   const int chosen = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
   const float scale = power_of_2(chosen);
@@ -226,13 +224,34 @@ __device__ __forceinline__ void convert(
 
 #define CHAIN (BN / 2)  // sums of a thread and tap
 
-__device__ __forceinline__ float number_of_grad(u32 grad, int row, int pixel) {
+__device__ __forceinline__ float load_number(u32 place) {
   float x;
-  const u32 line = grad + row / 32 * LINE_BLOCK + pixel * 128;
-  asm volatile("ld.shared.f32 %0, [%1];"
-    : "=f"(x) : "r"(line + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4) : "memory");
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(place) : "memory");
   return x;
 }
+
+// Of the gradient, in a stage.
+__device__ __forceinline__ u32 place_of_grad(int row, int pixel) {
+  return row / 32 * LINE_BLOCK + pixel * 128 + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
+}
+
+// Those that a thread multiplies, known before the first stage: rows local and 8 below, pixels 2 quad and the next; of
+// other pixels, whole swizzles of 8 lines further on, they lie at distances that the loads' instructions hold.
+struct Places {
+  u32 place[2][2];
+
+  __device__ __forceinline__ Places(int local) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) place[i / 2][i % 2] = place_of_grad(local + i / 2 * 8, threadIdx.x % 4 * 2 + i % 2);
+  }
+
+  // Row r, the j-th group of 16 pixels: 2 quad, the next, and both 8 on.
+  __device__ __forceinline__ float4 load(u32 grad, int j, int r) const {
+    const u32 first = grad + place[r][0] + j * 2048, second = grad + place[r][1] + j * 2048;
+    return make_float4(
+      load_number(first), load_number(second), load_number(first + 1024), load_number(second + 1024));
+  }
+};
 
 // The chain of a tap, products 0 .. 63.
 __device__ __forceinline__ void multiply_parts(float (&chain)[CHAIN], const Fragments& a, u32 input) {
@@ -252,10 +271,9 @@ __device__ __forceinline__ void multiply_parts(float (&chain)[CHAIN], const Frag
   wgmma_commit();
 }
 
-#if TAPS == 3
 // The same for a tile with infinities, which would make NaN of the zeros between the gradient's lines: without those.
 __device__ __forceinline__ void multiply_between(
-    float (&chain)[CHAIN], const int (&exponent)[2], u32 grad, u32 input, int local, int first_pixel,
+    float (&chain)[CHAIN], const int (&exponent)[2], int local, u32 grad, u32 input, int first_pixel,
     const Geometry& g) {
 #pragma unroll
   for (int i = 0; i < CHAIN; ++i) chain[i] = 0.f;
@@ -266,7 +284,8 @@ __device__ __forceinline__ void multiply_between(
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int half = exponent[r] / 2;
-      a[r] = number_of_grad(grad, local + 8 * r, pixel) * power_of_2(half) * power_of_2(exponent[r] - half);
+      const float number = load_number(grad + place_of_grad(local + 8 * r, pixel));
+      a[r] = number * power_of_2(half) * power_of_2(exponent[r] - half);
     }
     const u32 line = input + pixel * 128;
 #pragma unroll
@@ -292,64 +311,76 @@ __device__ __forceinline__ void multiply_between(
   }
   __syncwarp();  // one thread tells of all that they have read
 }
+
+// Warpgroups take turns, so that one splits its outputs' gradients while products of the other one run: its turn is over
+// when those of tap LAST_OF_TURN are on the way. Of three taps that is the second: then products of both are waiting,
+// and some run while either adds up a chain.
+#define TURNS (TAPS == 3 || !ALTERNATE)
+#define LAST_OF_TURN (TAPS == 3 ? 1 : 0)
+
+__device__ __forceinline__ void begin_turn() {
+#if TURNS
+  asm volatile("bar.sync %0, 256;" ::"r"(threadIdx.x / 128) : "memory");
 #endif
+}
 
-// A chain of products of the stage's 64 pixels for each tap, added to sum; the turn ends when the last product is on the
-// way. With three taps warpgroups take no turns: while one adds up a tap's chain the other one's products run.
-#define TURNS (!ALTERNATE && TAPS == 1)
+__device__ __forceinline__ void end_turn() {
+#if TURNS
+  asm volatile("bar.arrive %0, 256;" ::"r"(5 - threadIdx.x / 128) : "memory");
+#endif
+}
 
-__device__ __forceinline__ void multiply_split(
-    float (&sum)[COLUMNS / 2], Range& range, int local, u32 grad, u32 ready, u32 empty, u32 parity,
-    const int* exponents, int first_pixel, const Geometry& g) {
-  const int lane = threadIdx.x % 32, quad = lane % 4;
-  const u32 input = grad + GRAD_BYTES;
-  float4 v[8];  // 16 pixels i / 2, row i % 2: pixels 2 quad, the next, and both 8 on
+__device__ __forceinline__ void add_chain(
+    float (&sum)[COLUMNS / 2], int tap, const float (&chain)[CHAIN], const float (&factor)[2]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int row = local + i % 2 * 8, pixel = i / 2 * 16 + 2 * quad;
-    v[i].x = number_of_grad(grad, row, pixel);
-    v[i].y = number_of_grad(grad, row, pixel + 1);
-    v[i].z = number_of_grad(grad, row, pixel + 8);
-    v[i].w = number_of_grad(grad, row, pixel + 9);
-  }
+  for (int i = 0; i < CHAIN; ++i) sum[tap * CHAIN + i] += chain[i] * factor[i / 2 % 2];
+}
+
+// A chain of products of the stage's 64 pixels for each tap, added to sum.
+__device__ __forceinline__ void multiply_split(
+    float (&sum)[COLUMNS / 2], Range& range, const Places& places, int local, u32 grad, u32 ready, u32 empty,
+    u32 parity, const int* exponents, int first_pixel, const Geometry& g) {
+  const u32 input = grad + GRAD_BYTES;
+  float4 v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = places.load(grad, i / 2, i % 2);
   Fragments a;
   a.split(v);
   barrier_wait(ready, parity);
-#if TURNS
-  const int group = threadIdx.x / 128;
-  asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
-#endif
-  float factor[2];
+  int raised[WINDOWS];
+  bool has_infinities = false;
+#pragma unroll
+  for (int i = 0; i < WINDOWS; ++i) {
+    raised[i] = RAISED - exponents[i];
+    const bool rare = raised[i] < -HAS_INFINITIES / 2;
+    raised[i] += rare ? HAS_INFINITIES : 0;
+    has_infinities |= rare;
+  }
+  float factor[2], chain[CHAIN];
+  range.factors(raised[0] - a.exponent[0], raised[0] - a.exponent[1], sum, factor);
+  begin_turn();
+  if (TAPS == 3 && has_infinities) {
+    end_turn();
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      if (WINDOWS == 2 && tap == 2)
+        range.factors(raised[WINDOWS - 1] - a.exponent[0], raised[WINDOWS - 1] - a.exponent[1], sum, factor);
+      multiply_between(chain, a.exponent, local, grad, input + place_of(tap, g.shift), first_pixel, g);
+      add_chain(sum, tap, chain, factor);
+    }
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+    return;
+  }
 #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap) {
-    const u32 place = input + place_of(tap, g.shift);
-    float chain[CHAIN];
-#if TAPS == 3
-    const int window = WINDOWS == 2 && tap == 2;
-    int raised = RAISED - exponents[window];
-    const bool has_infinities = raised < -HAS_INFINITIES / 2;
-    raised += has_infinities ? HAS_INFINITIES : 0;
-    if (tap == 0 || window) range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
-    if (has_infinities) {
-      multiply_between(chain, a.exponent, grad, place, local, first_pixel, g);
-    } else {
-      multiply_parts(chain, a, place);
-      wgmma_wait<0>();
-      keep(chain);
-    }
-#else
-    multiply_parts(chain, a, place);
-#if TURNS
-    asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
-#endif
-    const int raised = RAISED - exponents[0];
-    range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
+    if (WINDOWS == 2 && tap == 2)
+      range.factors(raised[WINDOWS - 1] - a.exponent[0], raised[WINDOWS - 1] - a.exponent[1], sum, factor);
+    multiply_parts(chain, a, input + place_of(tap, g.shift));
+    if (tap == LAST_OF_TURN) end_turn();
     wgmma_wait<0>();
     keep(chain);
-#endif
-    if (tap == TAPS - 1 && lane == 0) barrier_arrive(empty);
-#pragma unroll
-    for (int i = 0; i < CHAIN; ++i) sum[tap * CHAIN + i] += chain[i] * factor[i / 2 % 2];
+    if (tap == TAPS - 1 && threadIdx.x % 32 == 0) barrier_arrive(empty);
+    add_chain(sum, tap, chain, factor);
   }
 }
 #endif
@@ -361,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   __shared__ __align__(8) u64 barriers[3 * STAGES];
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
   const u32 full = shared_address(barriers), ready = full + 8 * STAGES, empty = ready + 8 * STAGES;
-  const int group = threadIdx.x / 128;
+  const int group = __shfl_sync(FULL_WARP, threadIdx.x / 128, 0);  // so that the compiler knows that a warp has one
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) {
       barrier_init(full + 8 * i, 1);
@@ -397,6 +428,9 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   const int consumer = group - FIRST_CONSUMER;
   const int block = TAP_ROWS == 1 ? consumer % SHARERS : 0, row_of_taps = TAP_ROWS == 1 ? 0 : consumer;
   const int local = 64 * block + 16 * warp + lane / 4;  // the first row; the second is 8 below
+#if SPLIT
+  const Places places(local);
+#endif
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
@@ -410,9 +444,8 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       barrier_wait(full + 8 * turn.stage, turn.parity);
 #if SPLIT
       multiply_split(
-        sum, range, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity,
-        exponents + turn.stage * WINDOWS,
-        step * BK, g);
+        sum, range, places, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity,
+        exponents + turn.stage * WINDOWS, step * BK, g);
 #else
       const u32 input = grad + GRAD_BYTES + row_of_taps * ROW_BYTES;
       const u64 a = transposed_descriptor(grad + block * LINE_BLOCK, LINE_BLOCK);

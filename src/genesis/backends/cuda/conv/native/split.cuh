@@ -25,6 +25,16 @@ __device__ __forceinline__ float power_of_2(int e) {
 __device__ __forceinline__ float sign(float v) { return v > 0.f ? 1.f : v < 0.f ? -1.f : 0.f; }
 __device__ __forceinline__ bool is_finite(float v) { return fabsf(v) < __int_as_float(0x7F800000); }
 
+__device__ __forceinline__ float largest_of_warp(float v) {  // of numbers that are not negative
+  return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(v)));
+}
+
+__device__ __forceinline__ float larger_or_nan(float x, float y) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+
 // Infinities and NaN, which scales leave out, stand in low, with +-1 or 0 in high.
 __device__ __forceinline__ void set_infinities(u32& high, u32& low, float x, float y) {
   float h0, h1, l0, l1;

@@ -72,7 +72,7 @@ def backend_of(device: Device) -> Backend:
 
 def call(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
-    # The same as call_raw(), written out: this is on the way of every op. (isinstance() is slow where the answer is no.)
+    # call_raw() written out: this is on the way of every op. (isinstance() takes its time where the answer is no.)
     device, array = first.device, type(first)
     handles = [
         arg if type(arg) is not array else arg.handle if arg.device is device else _handle(op, device, arg)

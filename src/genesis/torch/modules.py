@@ -188,9 +188,12 @@ def _plan(
 
 def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
     """Are all operands on one device, and is it one that the op can take?"""
-    device = input.device
-    same = weight.device == device and (residual is None or residual.device == device)
-    return same and (input.is_cuda or input.is_cpu)
+    # Not by tensor.device, of which PyTorch makes an object each time.
+    others = (weight,) if residual is None else (weight, residual)
+    if input.is_cuda:
+        index = input.get_device()
+        return all([other.is_cuda and other.get_device() == index for other in others])
+    return input.is_cpu and all([other.is_cpu for other in others])
 
 
 def _one_by_one(

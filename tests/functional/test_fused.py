@@ -210,7 +210,7 @@ def test_refusals() -> None:
         F.conv_bn_relu(*args, residual=1.0)
     with pytest.raises(DTypeError, match="'num_batches_tracked': expected a Tensor, got int"):
         F.conv_bn_relu(*args, num_batches_tracked=1)
-    with pytest.raises(DTypeError, match="'num_batches_tracked': expected int64, got genesis.float32"):
+    with pytest.raises(DTypeError, match=r"'num_batches_tracked': expected int64, got genesis\.float32"):
         F.conv_bn_relu(*args, num_batches_tracked=genesis.tensor(1.0))
     with pytest.raises(ShapeError, match=r"'num_batches_tracked': expected shape \(\), got \(1,\)"):
         F.conv_bn_relu(*args, num_batches_tracked=genesis.tensor([1]))

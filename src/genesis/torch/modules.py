@@ -188,12 +188,14 @@ def _plan(
 
 def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
     """Are all operands on one device, and is it one that the op can take?"""
-    # Not by tensor.device, of which PyTorch makes an object each time.
-    others = (weight,) if residual is None else (weight, residual)
-    if input.is_cuda:
-        index = input.get_device()
-        return all([other.is_cuda and other.get_device() == index for other in others])
-    return input.is_cpu and all([other.is_cpu for other in others])
+    here = _place(input)
+    same = _place(weight) == here and (residual is None or _place(residual) == here)
+    return same and (input.is_cuda or input.is_cpu)
+
+
+def _place(tensor: Tensor) -> tuple[bool, bool, int]:
+    """What tells tensor.device, of which PyTorch makes an object each time, where it is a GPU or the CPU."""
+    return tensor.is_cuda, tensor.is_cpu, tensor.get_device()
 
 
 def _one_by_one(

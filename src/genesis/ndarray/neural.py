@@ -25,13 +25,14 @@ class NeuralOps:
     def conv_forward(
         self, weight: Any, bias: Any | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
     ) -> Any:
-        device: Any = self.device  # type: ignore[attr-defined]
-        if weight.device is not device or bias is not None:
-            return call("conv_forward", self, weight, bias, stride, padding, dilation, groups)
-        # What call() would do, written out: in a network of convolutions, this is on the way of most ops.
-        backend, array = backends.active.get(device.type) or backend_of(device), type(self)
-        y = backend.conv_forward(self.handle, weight.handle, None, stride, padding, dilation, groups)  # type: ignore[attr-defined]
-        return array(y, device)  # type: ignore[call-arg]
+        x: Any = self
+        device = x.device
+        if weight.device is not device or not (bias is None or bias.device is device):
+            return call("conv_forward", x, weight, bias, stride, padding, dilation, groups)  # says what is wrong
+        # Otherwise call() written out: in a network of convolutions, this is on the way of most ops.
+        backend = backends.active.get(device.type) or backend_of(device)
+        third = None if bias is None else bias.handle
+        return type(x)(backend.conv_forward(x.handle, weight.handle, third, stride, padding, dilation, groups), device)
 
     def conv_input_grad(
         self, weight: Any, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,

@@ -10,7 +10,8 @@ import torch.nn.functional as TF
 
 import genesis
 import genesis.nn.functional as F
-from genesis.errors import DTypeError, ShapeError
+from genesis.errors import DeviceError, DTypeError, ShapeError
+from genesis.settings import override
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
 
 GEOMETRIES: list[dict[str, Any]] = [
@@ -187,3 +188,21 @@ def test_one_dimension_agrees_with_a_plane_of_height_one() -> None:
     x, w = normal(2, 4, 9), normal(6, 4, 3)
     y = F.conv1d(to_genesis(x), to_genesis(w), stride=2, padding=1)
     assert_close(y, TF.conv2d(x[:, :, None], w[:, :, None], stride=(1, 2), padding=(0, 1))[:, :, 0])
+
+
+@pytest.mark.parametrize("elsewhere", ["weight", "bias"])
+def test_operands_on_two_devices_are_refused(elsewhere: str) -> None:
+    with override(cuda="simulated"):
+        weight, bias = (
+            genesis.ones(shape, device="cuda" if name == elsewhere else "cpu")
+            for name, shape in (("weight", (1, 1, 1, 1)), ("bias", (1,)))
+        )
+        with pytest.raises(DeviceError, match="conv_forward: expected all tensors on one device, got cpu and cuda:0"):
+            F.conv2d(genesis.ones(1, 1, 3, 3), weight, bias)
+
+
+def test_an_input_in_the_wanted_order_is_not_copied() -> None:
+    """What backward keeps of a channels-last image is the image: there is no second one in memory."""
+    x = genesis.ones(2, 3, 4, 4).contiguous("channels_last")
+    y = F.conv2d(x, genesis.ones(1, 3, 1, 1).requires_grad_())
+    assert y.grad_fn.ctx.saved[0] is x.array

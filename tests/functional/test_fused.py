@@ -174,6 +174,18 @@ def test_prepacked_takes_another_batch() -> None:
     assert_close(F.conv_prepacked(to_genesis(x), packed), TF.conv2d(x, w), 1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("images", [N, 0])
+def test_batches_are_counted_in_training(training: bool, images: int) -> None:
+    x, w, *_ = [to_genesis(t) for t in operands(False, False, False)]
+    running = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
+    count = genesis.tensor(7)
+    y = F.conv_bn_relu(x[:images], w, None, None, None, *running, training, num_batches_tracked=count)
+    assert y.shape[0] == images
+    assert count.item() == 7 + training
+    assert count.array.changes.count == training
+
+
 def test_refusals() -> None:
     x, w, b, gamma, beta, res = [to_genesis(t) for t in operands(True, True, True)]
     mean, var = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
@@ -196,6 +208,12 @@ def test_refusals() -> None:
         F.conv_bn_relu(x[0], *args[1:])
     with pytest.raises(DTypeError, match="'residual': expected a Tensor"):
         F.conv_bn_relu(*args, residual=1.0)
+    with pytest.raises(DTypeError, match="'num_batches_tracked': expected a Tensor, got int"):
+        F.conv_bn_relu(*args, num_batches_tracked=1)
+    with pytest.raises(DTypeError, match=r"'num_batches_tracked': expected int64, got genesis\.float32"):
+        F.conv_bn_relu(*args, num_batches_tracked=genesis.tensor(1.0))
+    with pytest.raises(ShapeError, match=r"'num_batches_tracked': expected shape \(\), got \(1,\)"):
+        F.conv_bn_relu(*args, num_batches_tracked=genesis.tensor([1]))
     packed = F.conv_prepack(w, b, x.shape)
     with pytest.raises(ShapeError, match="'input': expected 4 channels"):
         F.conv_prepacked(x[:, :3], packed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from genesis import callsite
 from genesis.autograd.modes import no_grad, state
@@ -30,9 +30,13 @@ class Context:
         if True not in self.needs_input_grad:
             return  # nothing is recorded
         self._saved = values
-        arrays = [value.array if isinstance(value, Variable) else value for value in values]
-        self._arrays = [array for array in arrays if isinstance(array, NDArray)]
-        self._counts = [array.changes.count for array in self._arrays]
+        self._arrays = arrays = []
+        for value in values:
+            if type(value) is NDArray:
+                arrays.append(value)
+            elif value is not None and isinstance(value, Variable):
+                arrays.append(value.array)
+        self._counts = [array.changes.count for array in arrays]
 
     @property
     def saved(self) -> tuple[Any, ...]:
@@ -102,7 +106,7 @@ class Function:
         inputs: list[Any] = []
         recorded = False
         for arg in args:
-            if isinstance(arg, Variable):
+            if arg is not None and isinstance(arg, Variable):
                 if first is None:
                     first = arg
                 if recording:
@@ -118,7 +122,9 @@ class Function:
             raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
         ctx = Context()
         if recorded:
-            ctx.needs_input_grad = tuple([isinstance(arg, Variable) and arg.requires_grad for arg in args])
+            ctx.needs_input_grad = tuple(
+                [arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args]
+            )
         else:
             ctx.needs_input_grad = (False,) * len(args)
         if on_arrays:
@@ -159,8 +165,12 @@ class ArrayFunction(Function):
     on_arrays = True
 
 
+@final
 class Node:
-    """One call of a Function in the graph."""
+    """One call of a Function in the graph.
+
+    Final, so that `type(target) is Node` tells it from a leaf: isinstance() takes its time where the answer is no.
+    """
 
     __slots__ = (
         "__weakref__", "ctx", "edges", "function", "hooks", "line", "number", "outputs", "result_class", "retained",
@@ -241,10 +251,10 @@ class Node:
     def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:
         """A gradient in the shape and dtype that edge wants, and whether nobody else holds its memory."""
         target, index = edge
-        if isinstance(target, Variable):
-            shape, dtype = target.array.shape, target.array.dtype
-        else:
+        if type(target) is Node:
             shape, dtype, _ = target.outputs[index]
+        else:
+            shape, dtype = target.array.shape, target.array.dtype
         if grad.shape != shape:
             fits = all(size in (1, its) for size, its in zip(reversed(shape), reversed(grad.shape), strict=False))
             if grad.ndim < len(shape) or not fits:
@@ -253,10 +263,11 @@ class Node:
                     problem += "; the tensor was given another shape after the forward pass, which is to be run again"
                 raise GraphError(problem)
             grad = grad.sum_to(shape)
-        grad = grad.to(dtype)
+        if grad.dtype is not dtype:
+            grad = grad.to(dtype)
         # A Function of users may keep what it returns.
         shared = id(grad.changes) in elsewhere or not self.function.on_arrays or grad.is_expanded
-        if shared and isinstance(target, Variable):
+        if shared and type(target) is not Node:
             grad, shared = grad.clone(), False
         elsewhere.add(id(grad.changes))
         return grad, not shared

@@ -105,7 +105,7 @@ def _walk(
     for target in [edge_to(variable)[0] for variable, _ in seeds] + [
         edge[0] for node in nodes for edge in node.edges if edge
     ]:
-        if not isinstance(target, Node):
+        if type(target) is not Node:
             pending[id(target)] = pending.get(id(target), 0) + 1
     sums: dict[tuple[int, int], NDArray] = {}  # (node or leaf, output) → gradient so far
     own: set[tuple[int, int]] = set()  # those of the sums whose memory nobody else holds
@@ -126,10 +126,10 @@ def _walk(
                 is_own = True
             if is_own:
                 own.add(key)
-        if isinstance(target, Node):
+        if type(target) is Node:
             return
-        pending[id(target)] -= 1
-        if pending[id(target)] == 0 and key in sums:
+        pending[key[0]] -= 1
+        if pending[key[0]] == 0 and key in sums:
             total = sums.pop(key)
             if target._hooks:
                 total = _run_hooks(target._hooks, target._result_class, total)
@@ -180,7 +180,7 @@ def _reachable(roots: Iterable[Node | None]) -> dict[Node, None]:
         node = stack.pop()
         if node not in nodes:
             nodes[node] = None
-            stack.extend([edge[0] for edge in node.edges if edge is not None and isinstance(edge[0], Node)])
+            stack.extend([target for target, _ in filter(None, node.edges) if type(target) is Node])
     return nodes
 
 
@@ -189,8 +189,12 @@ def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, No
     wanted = {id(target) for target, _ in targets}
     kept: dict[Node, None] = {}
     for node in sorted(nodes, key=_NUMBER):
-        ahead = [edge[0] for edge in node.edges if edge is not None]
-        if id(node) in wanted or any(id(target) in wanted or target in kept for target in ahead):
+        wanted_here = id(node) in wanted
+        for edge in node.edges:
+            if wanted_here:
+                break
+            wanted_here = edge is not None and (id(edge[0]) in wanted or edge[0] in kept)
+        if wanted_here:
             kept[node] = None
     return kept
 

@@ -10,7 +10,7 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, shapes_of
 from genesis.ndarray import NDArray
 from genesis.precision import follows_forward, get_float32_precision
-from genesis.shapes import Shape
+from genesis.shapes import Shape, channels_last_strides
 
 Size = int | tuple[int, ...]
 Pair = tuple[int, int]
@@ -32,8 +32,8 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    geometry, extra = check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
-    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+    geometry, extra, strides = check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
 
 
 def conv2d(
@@ -60,26 +60,35 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    geometry, extra = check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+    geometry, extra, strides = check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
 
 
 Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
 
 
 class Conv2d(ArrayFunction):
-    """extra is what "same" pads below and on the right beyond padding, where the kernel has an even size."""
+    """extra is what "same" pads below and on the right beyond padding, where the kernel has an even size.
+
+    strides: those of an input that can be convolved as it lies in memory; None if it is no (N, C, H, W), or padded.
+    """
 
     autocast = "lower"
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, extra: Pair
-    ) -> NDArray:
+        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, extra: Pair,
+        strides: Shape | None,
+    ) -> NDArray:  # fmt: skip
         check_dtypes("conv2d", input, weight, bias)
+        as_it_is = input.strides == strides
+        if as_it_is and True not in ctx.needs_input_grad:
+            return input.conv_forward(weight, bias, *geometry)
         spatial = weight.ndim - 2
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
-        planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
+        planes = input
+        if not as_it_is:
+            planes = _pad_after(as_planes(input, spatial), extra).contiguous(channels_last=True)
         if needs_input or needs_weight or needs_bias:
             ctx.save(planes if needs_weight else None, weight if needs_input else None)
             ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
@@ -247,8 +256,12 @@ OPERANDS = ("input", "weight", "bias")
 
 def check_conv(
     op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple[Geometry, Pair]:
-    """All that is checked before a convolution in so many dimensions; and what conv_geometry() gives."""
+) -> tuple[Geometry, Pair, Shape | None]:
+    """All that is checked before a convolution in so many dimensions; and what Conv2d wants: see check_shapes()."""
+    if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the short way of most
+        return check_shapes(
+            op, spatial, input.array.shape, weight.array.shape, None, stride, padding, dilation, groups
+        )  # fmt: skip
     operands = shapes_of(op, OPERANDS, (input, weight, bias), required=2)
     return check_shapes(op, spatial, *operands, stride, padding, dilation, groups)
 
@@ -257,11 +270,13 @@ def check_conv(
 def check_shapes(
     op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Any, padding: Any,
     dilation: Any, groups: Any,
-) -> tuple[Geometry, Pair]:  # fmt: skip
+) -> tuple[Geometry, Pair, Shape | None]:  # fmt: skip
+    """What conv_geometry() gives, and the strides of an input that needs no change before it is convolved, if any."""
     _check_ranks(op, spatial, x_shape, w_shape)
-    geometry = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
+    geometry, extra = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
     check_bias(op, bias_shape, w_shape[0])
-    return geometry
+    is_planes = spatial == 2 and len(x_shape) == 4 and not any(extra)
+    return geometry, extra, channels_last_strides(x_shape) if is_planes else None
 
 
 @remembered

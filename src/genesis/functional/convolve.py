@@ -46,8 +46,8 @@ def conv(
     _check("conv", input, weight, bias)
     with float32_precision(precision):
         input = _with_channels(input)
-        geometry, extra = check_conv("conv", 2, input, weight, bias, stride, padding, dilation, groups)
-        return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra)
+        geometry, extra, strides = check_conv("conv", 2, input, weight, bias, stride, padding, dilation, groups)
+        return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
 
 
 def conv_into(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from genesis import dtypes
 from genesis.autograd import ArrayFunction, modes
 from genesis.autograd import Variable as Tensor
-from genesis.errors import ShapeError, describe
+from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conv import (
     Conv2d,
     Geometry,
@@ -28,7 +29,7 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, training: bool = False, momentum: float = 0.1,
     eps: float = 1e-5, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1, groups: int = 1,
-    residual: Tensor | None = None, activation: str | None = "relu",
+    residual: Tensor | None = None, activation: str | None = "relu", num_batches_tracked: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """activation(batch_norm(conv2d(input, weight, bias)) + residual), in one op with one exact backward.
 
@@ -42,8 +43,10 @@ def conv_bn_relu(
         momentum: the share of this batch in the running statistics.
         residual: the shape of the result, added before the activation, or None.
         activation: "relu" or None.
+        num_batches_tracked: (), int64: in training it grows by 1; or None.
     Returns: (N, K, P, Q), dtype of input.
-    Raises: ValueError: as conv2d and batch_norm; the residual's shape differs.
+    Raises: ValueError: as conv2d and batch_norm; the residual's shape differs. TypeError: as conv2d;
+        num_batches_tracked is no int64.
     Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and what the
         backend wants: the convolution's output or less, and one bit per element where it can't tell the ReLU's mask.
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
@@ -55,15 +58,18 @@ def conv_bn_relu(
     """
     tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
     operands = shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2)
-    geometry, is_empty = _check(*operands, training, stride, padding, dilation, groups, activation)
+    geometry, strides, is_empty = _check(*operands, training, stride, padding, dilation, groups, activation)
+    count = None if num_batches_tracked is None else _count("conv_bn_relu", num_batches_tracked)
     if is_empty:  # nothing to normalize, and nothing to learn from
+        if count is not None and training:
+            count.add_into(1)
         return conv2d(input, weight, bias, stride, padding, dilation, groups)
     if modes.state.autocast is not None:  # the convolution's operands take its precision, the norm's stay as they are
         input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
-    running = [None if statistic is None else statistic.array for statistic in (running_mean, running_var)]
+    running = (None if running_mean is None else running_mean.array, None if running_var is None else running_var.array)
     return ConvBNReLU.apply(
         input, weight, bias, gamma, beta, residual, running=running, training=training, momentum=momentum,
-        eps=eps, geometry=geometry, activation=activation,
+        eps=eps, geometry=geometry, strides=strides, activation=activation, count=count,
     )  # fmt: skip
 
 
@@ -75,13 +81,14 @@ def _check(
     x_shape: Shape, w_shape: Shape, bias: Shape | None, gamma: Shape | None, beta: Shape | None, mean: Shape | None,
     var: Shape | None, residual: Shape | None, training: bool, stride: Any, padding: Any, dilation: Any, groups: Any,
     activation: Any,
-) -> tuple[Geometry, bool]:  # fmt: skip
-    """All that is checked of shapes and settings; gives the convolution's geometry, and whether the result is empty."""
+) -> tuple[Geometry, Shape, bool]:  # fmt: skip
+    """All that is checked of shapes and settings; gives the convolution's geometry, the strides that its input must
+    have, and whether the result is empty."""
     op = "conv_bn_relu"
-    geometry, extra = check_shapes(op, 2, x_shape, w_shape, bias, stride, padding, dilation, groups)
+    geometry, _, strides = check_shapes(op, 2, x_shape, w_shape, bias, stride, padding, dilation, groups)
     if len(x_shape) != 4:
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {x_shape}"))
-    if any(extra):
+    if strides is None:
         raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', w_shape[2:]))
     check_statistics(op, w_shape[0], training, mean, var, gamma, beta, names=("gamma", "beta"))
     shape = _output_shape(x_shape, w_shape, geometry)
@@ -89,7 +96,7 @@ def _check(
         check_several_values(op, shape)
     _check_residual(op, residual, shape)
     _check_activation(op, activation)
-    return geometry, 0 in shape
+    return geometry, strides, 0 in shape
 
 
 class ConvBNReLU(ArrayFunction):
@@ -97,22 +104,23 @@ class ConvBNReLU(ArrayFunction):
     def forward(
         ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
         residual: NDArray | None, *, running: Sequence[NDArray | None], training: bool, momentum: float,
-        eps: float, geometry: Geometry, activation: str | None,
+        eps: float, geometry: Geometry, strides: Shape, activation: str | None, count: NDArray | None,
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
-        input = input.contiguous(channels_last=True)
+        if input.strides != strides:
+            input = input.contiguous(channels_last=True)
         if residual is not None:
             residual = residual.to(input.dtype)
         y, mean, inverse_std, *kept = input.conv_bn_relu(
-            weight, bias, gamma, beta, *running, residual, training, momentum, eps, *geometry, activation
+            weight, bias, gamma, beta, *running, residual, training, momentum, eps, *geometry, activation, count
         )
         if training:
-            for statistic in running:
+            for statistic in (*running, count):
                 if statistic is not None:
                     statistic.changes.count += 1
         else:
             mean = running[0]  # the array itself, so that a change of it before backward is noticed
-        if any(ctx.needs_input_grad):
+        if True in ctx.needs_input_grad:
             ctx.save(input, weight, bias, gamma, beta, mean, inverse_std, *kept)
             ctx.options = (training, *geometry, activation)
         return y
@@ -228,6 +236,17 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
         (x_shape[2 + i] + 2 * padding[i] - dilation[i] * (w_shape[2 + i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
     ]
     return (x_shape[0], w_shape[0], *sizes)
+
+
+def _count(op: str, tensor: Any) -> NDArray:
+    """The array of what counts batches."""
+    require_tensor(op, "num_batches_tracked", tensor)
+    array: NDArray = tensor.array
+    if array.dtype is not dtypes.int64:
+        raise DTypeError(describe(op, "num_batches_tracked", "int64", array.dtype))
+    if array.shape != ():
+        raise ShapeError(describe(op, "num_batches_tracked", "shape ()", array.shape))
+    return array
 
 
 def _check_residual(op: str, residual: Shape | None, shape: Shape) -> None:

@@ -34,13 +34,13 @@ def require_tensor(op: str, argument: str, value: Any) -> None:
 def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Any], required: int) -> list[Shape | None]:
     """The shapes of tensors; from number `required` on, they may be None, and so is then their shape."""
     found: list[Shape | None] = []
-    for argument, tensor in zip(arguments, tensors, strict=True):
+    for tensor in tensors:
         if tensor is None and len(found) >= required:
             found.append(None)
         elif isinstance(tensor, Tensor):
             found.append(tensor.array.shape)
         else:
-            require_tensor(op, argument, tensor)  # says what is wrong
+            require_tensor(op, arguments[len(found)], tensor)  # says what is wrong
     return found
 
 

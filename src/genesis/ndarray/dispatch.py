@@ -29,7 +29,8 @@ class Array:
     def dtype(self) -> DType:
         dtype = self._dtype
         if dtype is None:
-            dtype = self._dtype = backend_of(self.device).dtype(self.handle)
+            device = self.device
+            dtype = self._dtype = (backends.active.get(device.type) or backend_of(device)).dtype(self.handle)
         return dtype
 
     @property
@@ -37,7 +38,8 @@ class Array:
         """In elements."""
         strides = self._strides
         if strides is None:
-            strides = self._strides = backend_of(self.device).strides(self.handle)
+            device = self.device
+            strides = self._strides = (backends.active.get(device.type) or backend_of(device)).strides(self.handle)
         return strides
 
     @classmethod
@@ -70,16 +72,13 @@ def backend_of(device: Device) -> Backend:
 
 def call(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
-    # The same as call_raw(), written out: this is on the way of every op.
+    # call_raw() written out: this is on the way of every op. (isinstance() takes its time where the answer is no.)
     device, array = first.device, type(first)
-    handles: list[Any] = [first.handle]
-    for arg in args:
-        if isinstance(arg, Array):
-            if arg.device is not device:
-                _handle(op, device, arg)  # says what is wrong
-            arg = arg.handle
-        handles.append(arg)
-    result = getattr(backends.active.get(device.type) or backend_of(device), op)(*handles)
+    handles = [
+        arg if type(arg) is not array else arg.handle if arg.device is device else _handle(op, device, arg)
+        for arg in args
+    ]
+    result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
     if type(result) is tuple:
         return tuple([None if handle is None else array(handle, device) for handle in result])
     return array(result, device)

@@ -51,9 +51,8 @@ class NDArray(MathOps, NeuralOps):
     @property
     def is_expanded(self) -> bool:
         """Whether elements share memory, as after expand()."""
-        return 0 in self.strides and any(
-            stride == 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True)
-        )
+        strides = self.strides
+        return 0 in strides and any(stride == 0 and size > 1 for size, stride in zip(self.shape, strides, strict=True))
 
     def __len__(self) -> int:
         if not self.shape:

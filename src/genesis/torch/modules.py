@@ -188,9 +188,14 @@ def _plan(
 
 def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
     """Are all operands on one device, and is it one that the op can take?"""
-    device = input.device
-    same = weight.device == device and (residual is None or residual.device == device)
+    here = _place(input)
+    same = _place(weight) == here and (residual is None or _place(residual) == here)
     return same and (input.is_cuda or input.is_cpu)
+
+
+def _place(tensor: Tensor) -> tuple[bool, bool, int]:
+    """What tells tensor.device, of which PyTorch makes an object each time, where it is a GPU or the CPU."""
+    return tensor.is_cuda, tensor.is_cpu, tensor.get_device()
 
 
 def _one_by_one(

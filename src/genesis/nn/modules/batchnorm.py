@@ -51,10 +51,10 @@ class _BatchNorm(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
-    def begin_batch(self) -> tuple[Tensor | None, Tensor | None, bool, float]:
-        """Count this batch; gives what F.batch_norm needs: running mean and variance, training, momentum.
+    def begin_batch(self) -> tuple[Tensor | None, Tensor | None, bool, float, Tensor | None]:
+        """What F.batch_norm needs: running mean and variance, training, momentum; and what is to count this batch.
 
-        momentum=None averages over all batches so far: the n-th has weight 1/n.
+        momentum=None averages over all batches so far: the n-th has weight 1/n. For that it is counted here.
         """
         mean: Any
         num_batches: Any
@@ -65,18 +65,21 @@ class _BatchNorm(Module):
         except KeyError:  # something else is there under the name
             mean, var, num_batches = self.running_mean, self.running_var, self.num_batches_tracked
         if not self.training:
-            return mean, var, mean is None, 0.0 if momentum is None else momentum
+            return mean, var, mean is None, 0.0 if momentum is None else momentum, None
         if not self.track_running_stats:
-            return None, None, True, 0.0 if momentum is None else momentum
-        if num_batches is not None:
-            num_batches.array.add_into(1)  # the array: a counter has no place in a graph
-        return mean, var, True, 1.0 / num_batches.item() if momentum is None else momentum
+            return None, None, True, 0.0 if momentum is None else momentum, None
+        if momentum is None:
+            num_batches.array.add_into(1)
+            return mean, var, True, 1.0 / num_batches.item(), None
+        return mean, var, True, momentum, num_batches
 
     def forward(self, input: Tensor) -> Any:
         if input.ndim not in self.ranks:
             expected = f"{' or '.join(map(str, self.ranks))} dimensions"
             raise ShapeError(describe(type(self).__name__, "input", expected, f"shape {input.shape}"))
-        mean, var, training, momentum = self.begin_batch()
+        mean, var, training, momentum, num_batches = self.begin_batch()
+        if num_batches is not None:
+            num_batches.array.add_into(1)  # the array: a counter has no place in a graph
         return F.batch_norm(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
 
     def extra_repr(self) -> str:

@@ -100,11 +100,11 @@ class FusedConv:
             if operands[4] is not None and not _needs_gradients(input, residual, *operands):
                 packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
                 return F.conv_prepacked(input, packed, residual, activation)
-        mean, var, training, momentum = norm.begin_batch()
+        mean, var, training, momentum, num_batches = norm.begin_batch()
         return F.conv_bn_relu(
             input, weight, bias, gamma, beta, mean, var, training=training, momentum=momentum,
             eps=norm.eps, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
-            residual=residual, activation=activation,
+            residual=residual, activation=activation, num_batches_tracked=num_batches,
         )  # fmt: skip
 
     def clear(self) -> None:

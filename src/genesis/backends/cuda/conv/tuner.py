@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from genesis import dtypes
 from genesis.backends.cuda import array, driver, elementwise, memory, random, reduction, storage, streams
 from genesis.backends.cuda.array import DeviceArray
@@ -20,6 +22,7 @@ from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
 from genesis.backends.cuda.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.memory import Storage
 from genesis.dtypes import DType
 from genesis.errors import OutOfMemoryError
 from genesis.shapes import Shape, channels_last_strides, numel
@@ -190,15 +193,41 @@ class _Bench:
         here = driver.get()
         # What the result held before must not count: every element is to be written.
         here.fill_bytes(device, self._out.data_pointer, 0xFF, self._out.storage.nbytes, streams.current_handle(device))
-        self._run(candidate, candidate.prepare(self._problem))
+        workspace = self._run(candidate, candidate.prepare(self._problem))
         expected = self._expected
         if expected is None:
             expected = self._expected = self._reference()
         distance = elementwise.sub(storage.cast(self._out, dtypes.float64), expected)
         relative = math.sqrt(_sum_of_squares(distance) / max(_sum_of_squares(expected), 1e-300))
+        if self._problem.statistics:
+            relative = max(relative, self._statistics_error(candidate, workspace))
         return relative if math.isfinite(relative) else math.inf
 
-    def _run(self, candidate: Candidate, launch: Launch) -> None:
+    def _statistics_error(self, candidate: Candidate, workspace: Storage | None) -> float:
+        """How far a channel's mean is off, in deviations, or its variance, relative; against the result as stored."""
+        p, parts = self._problem, candidate.parts(self._problem)
+        num_rows, num_channels = numel(p.result_shape) // p.result_shape[1], p.result_shape[1]
+        layout = array.layout_of((3, parts.number, num_channels), dtypes.float32, p.device)
+        assert workspace is not None
+        pivots, offsets, squares = storage.to_cpu(layout.on(workspace)).astype(np.float64)
+        blocks = np.arange(-(-num_rows // parts.rows))
+        counts = np.bincount(
+            blocks % parts.number, np.minimum(num_rows - blocks * parts.rows, parts.rows), minlength=parts.number
+        )[:, None]
+        means = pivots + offsets
+        mean = (means * counts).sum(0) / num_rows
+        var = (squares + (means - mean) ** 2 * counts).sum(0) / num_rows
+        stored = storage.cast(self._out, dtypes.float64)
+        dims = (0, 2, 3)
+        expected_mean, expected_var = (
+            storage.to_cpu(found).reshape(-1)
+            for found in (reduction.mean(stored, dims, False), reduction.var(stored, dims, 0, False))
+        )
+        off = np.maximum(np.abs(mean - expected_mean) / np.sqrt(expected_var), np.abs(var / expected_var - 1))
+        return float(off.max())
+
+    def _run(self, candidate: Candidate, launch: Launch) -> Storage | None:
+        """What is left is its scratch memory."""
         device, num_bytes = self._problem.device, candidate.workspace(self._problem)
         stream = streams.current_handle(device)
         workspace = memory.allocate(num_bytes, device, stream) if num_bytes else None
@@ -208,10 +237,13 @@ class _Bench:
             0 if self._residual is None else self._residual.data_pointer,
             0 if workspace is None else workspace.pointer,
         )  # fmt: skip
+        return workspace
 
     def _reference(self) -> DeviceArray:
         """The result in float64, by the plain kernel."""
-        problem = dataclasses.replace(self._problem, dtype=dtypes.float64, precision="highest", alignment=16)
+        problem = dataclasses.replace(
+            self._problem, dtype=dtypes.float64, precision="highest", alignment=16, statistics=False
+        )
         bench = _Bench.__new__(_Bench)
         bench._problem = problem
         for name in ("_first", "_second", "_bias", "_residual"):

@@ -66,9 +66,9 @@ def _statistics_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
     COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """partial (2, part, channel): a part's means less the first row, and its sums of squared deviations from the means.
+    """partial (3, part, channel): a part's first row, its means less that, its sums of squared deviations from them.
 
-    Summed are differences from the part's own first row, so that nothing cancels when the mean is large.
+    Summed are differences from the first row, so that nothing cancels when the mean is large.
     """
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
@@ -87,10 +87,10 @@ def _statistics_kernel(
         squares += difference * difference
     shifted = tl.sum(total, axis=0)
     mean = libdevice.div_rn(shifted, _count_of(index, num_parts, num_rows, BLOCK_M).to(COMPUTE))
-    out = partial_ptr + index * num_channels + channels
-    origin = tl.load(x_ptr + channels, mask=mask, other=0).to(COMPUTE)
-    tl.store(out, shift - origin + mean, mask=mask)
-    tl.store(out + num_parts * num_channels, tl.sum(squares, axis=0) - shifted * mean, mask=mask)
+    out, plane = partial_ptr + index * num_channels + channels, num_parts * num_channels
+    tl.store(out, shift, mask=mask)
+    tl.store(out + plane, mean, mask=mask)
+    tl.store(out + 2 * plane, tl.sum(squares, axis=0) - shifted * mean, mask=mask)
 
 
 @triton.jit
@@ -117,23 +117,30 @@ def _store_training_statistics(
 
 @triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
 def _training_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, x_ptr, momentum, num_rows,
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, momentum, num_rows,
     num_parts, num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics."""
+    """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics.
+
+    partial (3, part, channel): of part i's blocks of BLOCK_M rows, i, i + num_parts, …, a pivot, their mean less that,
+    and the sum of squared deviations from the mean.
+    """
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < num_channels
     inside = (parts < num_parts)[:, None] & mask[None, :]
     elements = parts[:, None] * num_channels + channels[None, :]
-    means = tl.load(partial_ptr + elements, mask=inside, other=0)
-    squares = tl.load(partial_ptr + num_parts * num_channels + elements, mask=inside, other=0)
+    plane = num_parts * num_channels
+    origin = tl.load(partial_ptr + channels, mask=mask, other=0)
+    means = tl.load(partial_ptr + elements, mask=inside, other=0) - origin[None, :]  # small numbers lose nothing
+    means += tl.load(partial_ptr + plane + elements, mask=inside, other=0)
+    squares = tl.load(partial_ptr + 2 * plane + elements, mask=inside, other=0)
     counts = tl.where(parts < num_parts, _count_of(parts, num_parts, num_rows, BLOCK_M), 0).to(means.dtype)[:, None]
     rows = num_rows.to(means.dtype)
     shifted = libdevice.div_rn(tl.sum(libdevice.mul_rn(means, counts), axis=0), rows)
     deviations = tl.where(inside, means - shifted[None, :], 0)
     var = libdevice.div_rn(tl.sum(squares + deviations * deviations * counts, axis=0), rows)
-    mean = shifted + tl.load(x_ptr + channels, mask=mask, other=0).to(means.dtype)
+    mean = shifted + origin
     _store_training_statistics(
         mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
         momentum, eps,
@@ -320,7 +327,7 @@ def _specimens(dtype):
         Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),
         Specimen(
             _training_statistics_kernel,
-            (wide, wide, wide, wide, dtypes.int64, wide, dtype, 0.1, 3000, 100, 64, 1e-5),
+            (wide, wide, wide, wide, dtypes.int64, wide, 0.1, 3000, 100, 64, 1e-5),
             {**parts, "BLOCK_M": 16},
         ),
         *[

@@ -199,9 +199,10 @@ class _Bench:
             expected = self._expected = self._reference()
         distance = elementwise.sub(storage.cast(self._out, dtypes.float64), expected)
         relative = math.sqrt(_sum_of_squares(distance) / max(_sum_of_squares(expected), 1e-300))
+        errors = [relative]
         if self._problem.statistics:
-            relative = max(relative, self._statistics_error(candidate, workspace))
-        return relative if math.isfinite(relative) else math.inf
+            errors.append(self._statistics_error(candidate, workspace))
+        return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
     def _statistics_error(self, candidate: Candidate, workspace: Storage | None) -> float:
         """How far a channel's mean is off, in deviations, or its variance, relative; against the result as stored."""

@@ -44,6 +44,7 @@ class Shape:
     consumers: int
     pingpong: bool
     products: int = 1  # of float32
+    programs: int = 1  # that share a multiprocessor
 
     @property
     def rows(self) -> int:
@@ -55,6 +56,7 @@ class Shape:
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers, "PINGPONG": int(self.pingpong),
             "SPLIT": int(dtype is dtypes.float32), "PRODUCTS": self.products, "TRANSPOSED_WEIGHT": int(transposed),
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"', "STATISTICS": int(statistics),
+            "PROGRAMS": self.programs,
         }  # fmt: skip
         return hopper.cubin("conv_wgmma", tuple(macros.items()))
 
@@ -72,7 +74,13 @@ _SPLIT_SHAPES = (
     Shape(64, 4, 2, True, 3),
 )
 _ROUNDED_SHAPES = (Shape(256, 3, 2, True), Shape(128, 4, 2, True), Shape(64, 5, 2, True))
-_PLAIN_SHAPES = (Shape(128, 4, 3, False), Shape(256, 4, 2, False), Shape(128, 5, 2, False), Shape(64, 6, 2, False))
+_PLAIN_SHAPES = (
+    Shape(128, 4, 3, False),
+    Shape(256, 4, 2, False),
+    Shape(128, 5, 2, False),
+    Shape(64, 6, 2, False),
+    Shape(64, 3, 2, False, programs=2),
+)
 
 
 def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
@@ -111,7 +119,7 @@ class Wgmma(Candidate):
     def __init__(self, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
         self.num_sums = splits  # of each result
-        turns = " in turns" if shape.pingpong else ""
+        turns = " in turns" if shape.pingpong else " in pairs" if shape.programs == 2 else ""
         rounded = " rounded" if arithmetic != FULL else ""
         tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{turns}{rounded}"
         self.name = f"{WgmmaFamily.prefix}/{tile} splits {splits}"
@@ -121,11 +129,11 @@ class Wgmma(Candidate):
 
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
-        shape, processors = self.shape, driver.get().properties(problem.device).multiprocessor_count
+        shape, programs = self.shape, _num_programs(problem, self.shape)
         units = math.prod(_num_tiles(problem, shape)) * self.splits
         # What a step costs beside its products: splitting the rows, and waiting.
         step = shape.consumers * (shape.columns / 64 + (1.0 if problem.dtype is dtypes.float32 else 0.5))
-        rounds = -(-units // processors)
+        rounds = -(-units // programs) * shape.programs
         return rounds * step * (_num_steps(problem) / self.splits + 3) + (8 * step if self.splits > 1 else 0)
 
     def workspace(self, problem: ConvProblem) -> int:
@@ -136,8 +144,7 @@ class Wgmma(Candidate):
     def parts(self, problem: ConvProblem) -> Parts:
         """One of each program that takes the tiles of a column."""
         row_tiles, column_tiles = _num_tiles(problem, self.shape)
-        programs = driver.get().properties(problem.device).multiprocessor_count // column_tiles
-        return Parts(min(row_tiles, programs), self.shape.rows)
+        return Parts(min(row_tiles, _num_programs(problem, self.shape) // column_tiles), self.shape.rows)
 
     def prepare(self, problem: ConvProblem) -> Launch:
         return self.prepare_view(problem)
@@ -155,7 +162,6 @@ class Wgmma(Candidate):
         if transposed:
             outputs, inputs, *taps = p.weight_shape
             weight = Box(p.dtype, (outputs, math.prod(taps), inputs), (_TERMS, 1, 64))
-        processors = driver.get().properties(p.device).multiprocessor_count
         num_addresses = 5 if p.statistics else 4
         launches = []
         for row, column in _axes(p):
@@ -163,7 +169,7 @@ class Wgmma(Candidate):
             if view is not None:
                 pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
             column_tiles = -(-_num_outputs(p) // shape.columns)
-            grid = min(-(-num_pixels // shape.rows) * column_tiles * self.splits, processors)
+            grid = min(-(-num_pixels // shape.rows) * column_tiles * self.splits, _num_programs(p, shape))
             if p.statistics:
                 grid = self.parts(p).number * column_tiles
             if grid:
@@ -229,12 +235,17 @@ def _is_supported(problem: ConvProblem) -> bool:
 
 def _has_programs(problem: ConvProblem, shape: Shape) -> bool:
     """One at least for each column of tiles, whose statistics it sums up?"""
-    return _num_tiles(problem, shape)[1] <= driver.get().properties(problem.device).multiprocessor_count
+    return _num_tiles(problem, shape)[1] <= _num_programs(problem, shape)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 def _num_outputs(problem: ConvProblem) -> int:
     return problem.result_shape[1]
+
+
+def _num_programs(problem: ConvProblem, shape: Shape) -> int:
+    """That there is room for at a time."""
+    return shape.programs * driver.get().properties(problem.device).multiprocessor_count
 
 
 def _num_steps(problem: ConvProblem) -> int:
@@ -258,9 +269,9 @@ def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     float32 what keeps each split's short: they are rounded at every step."""
     if len(_axes(problem)) > 1 or problem.statistics:
         return [1]
-    processors = driver.get().properties(problem.device).multiprocessor_count
+    programs = _num_programs(problem, shape)
     tiles, steps = math.prod(_num_tiles(problem, shape)), _num_steps(problem)
-    wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
+    wanted = {rounds * programs // tiles for rounds in (1, 2, 3)} if tiles < 2 * programs else set()
     if problem.dtype is dtypes.float32:
         wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]

@@ -205,7 +205,10 @@ class _Bench:
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
     def _statistics_error(self, candidate: Candidate, workspace: Storage | None) -> float:
-        """How far a channel's mean is off, in deviations, or its variance, relative; against the result as stored."""
+        """How far a channel's mean is off, in deviations, or its variance, relative; against the result as stored.
+
+        Of values that hardly differ, what counts is how large they are.
+        """
         p, parts = self._problem, candidate.parts(self._problem)
         num_rows, num_channels = numel(p.result_shape) // p.result_shape[1], p.result_shape[1]
         layout = array.layout_of((3, parts.number, num_channels), dtypes.float32, p.device)
@@ -224,7 +227,8 @@ class _Bench:
             storage.to_cpu(found).reshape(-1)
             for found in (reduction.mean(stored, dims, False), reduction.var(stored, dims, 0, False))
         )
-        off = np.maximum(np.abs(mean - expected_mean) / np.sqrt(expected_var), np.abs(var / expected_var - 1))
+        scale = np.maximum(expected_var, 2.0**-20 * expected_mean**2 + 1e-300)
+        off = np.maximum(np.abs(mean - expected_mean) / np.sqrt(scale), np.abs(var - expected_var) / scale)
         return float(off.max())
 
     def _run(self, candidate: Candidate, launch: Launch) -> Storage | None:

@@ -257,4 +257,5 @@ def test_every_candidate(
         expected = stored.var(1)
         bound = MEAN_BOUND * (np.abs(stored.mean(1)) + np.sqrt(expected))
         assert (np.abs(mean - stored.mean(1)) <= bound).all(), candidate.name
-        np.testing.assert_allclose(var, expected, rtol=1e-5, atol=0, err_msg=candidate.name)
+        # Squares are of differences from a pivot, which may be as far off as any of the values.
+        assert (np.abs(var - expected) <= 2.0**-21 * np.ptp(stored, 1) ** 2).all(), candidate.name

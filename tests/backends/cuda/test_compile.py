@@ -42,16 +42,3 @@ def test_channels_side_by_side_are_loaded_and_stored_together(specimen: Specimen
     ptx = compile_kernel(specimen.kernel, specimen.signature(), 90).asm["ptx"]
     for instruction in ("ld.global", "st.global"):
         assert re.search(rf"{instruction}\S*\.v[24]", ptx), f"no wide {instruction}"
-
-
-_OVERLAPPING = [specimen for specimen in _SPECIMENS if "OVERLAPS" in specimen.constants]
-
-
-@pytest.mark.parametrize("specimen", _OVERLAPPING, ids=_describe)
-def test_a_kernel_that_begins_early_waits_before_it_touches_memory(specimen: Specimen) -> None:
-    early = specimen._replace(constants={**specimen.constants, "OVERLAPS": True, "launch_pdl": True})
-    compiled = compile_kernel(early.kernel, early.signature(), 90)
-    instructions = re.findall(r"griddepcontrol\.\w+|(?:ld|st|atom|red)\.global|cp\.async", compiled.asm["ptx"])
-    assert instructions[:2] == ["griddepcontrol.launch_dependents", "griddepcontrol.wait"]
-    assert len(instructions) > 2
-    assert compiled.metadata.launch_pdl

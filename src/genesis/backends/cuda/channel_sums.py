@@ -48,7 +48,7 @@ class Sums(NamedTuple):
     @classmethod
     def over(cls, x: Layout) -> Sums:
         num_rows, num_channels = rows_and_channels(x)
-        constants = {"COMPUTE": COMPUTE[x.dtype], **_overlap(x.device_index), **_SUM.constants(num_rows, num_channels)}
+        constants = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
         channel_blocks = -(-num_channels // constants["BLOCK_N"])
         wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
         number = max(1, min(wanted, -(-num_rows // (constants["BLOCK_M"] * _LEAST_BLOCKS)), _MOST_PARTS))
@@ -67,8 +67,8 @@ class Joining(NamedTuple):
     constants: dict[str, Any]
 
     @classmethod
-    def of(cls, number: int, num_channels: int, device: int) -> Joining:
-        constants = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS, **_overlap(device)}
+    def of(cls, number: int, num_channels: int) -> Joining:
+        constants = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS}
         return cls((-(-num_channels // _CHANNELS),), constants)
 
 
@@ -81,15 +81,8 @@ class Pass(NamedTuple):
     @classmethod
     def over(cls, x: Layout) -> Pass:
         num_rows, num_channels = rows_and_channels(x)
-        constants = {"COMPUTE": COMPUTE[x.dtype], **_overlap(x.device_index), **_PASS.constants(num_rows, num_channels)}
+        constants = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
         return cls((-(-num_rows // constants["BLOCK_M"]), -(-num_channels // constants["BLOCK_N"])), constants)
-
-
-def _overlap(device: int) -> dict[str, Any]:
-    """Options with which a kernel begins while the one before it on its stream ends, from Hopper on."""
-    here = driver.get()
-    overlaps = here.name == "cuda" and here.properties(device).compute_capability >= 90
-    return {"OVERLAPS": overlaps, "launch_pdl": overlaps}
 
 
 def rows_and_channels(x: Layout) -> tuple[int, int]:

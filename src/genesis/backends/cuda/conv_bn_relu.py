@@ -90,7 +90,7 @@ def _plan_forward(
             sum_up = statistics_pass(x, partial, sums)
         else:
             partial = given
-        joining = Joining.of(partial.shape[1], num_channels, device)
+        joining = Joining.of(partial.shape[1], num_channels)
         join = prepare_raw(
             kernels._training_statistics_kernel, device, joining.grid, (*vectors, count, partial, 0.0), num_rows,
             partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
@@ -167,7 +167,7 @@ def _plan_backward(
     )
     sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
     parts, blocks = Sums.over(x), Pass.over(x)
-    joining = Joining.of(parts.number, num_channels, device)
+    joining = Joining.of(parts.number, num_channels)
     partial = layout_of((2, parts.number, num_channels), sums.dtype, device)
     sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
     if sums_wanted:

@@ -9,24 +9,13 @@ bit per element: byte b of a row has channels 8·b to 8·b + 7, the first in its
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
+from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import Specimen
 
 _SIZES = ["num_rows"]
-
-
-@triton.jit
-def _begin(OVERLAPS: tl.constexpr):
-    """Has the next kernel's programs take their places where this one's leave, and waits for the one before.
-
-    First of all: until then, neither what is read is there, nor is what is written over no longer needed.
-    """
-    if OVERLAPS:
-        gdc_launch_dependents()
-        gdc_wait()
 
 
 @triton.jit
@@ -75,13 +64,12 @@ def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
 @triton.jit(do_not_specialize=_SIZES)
 def _statistics_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
-    OVERLAPS: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (3, part, channel): a part's first row, its means less that, its sums of squared deviations from them.
 
     Summed are differences from the first row, so that nothing cancels when the mean is large.
     """
-    _begin(OVERLAPS)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
     first = index.to(tl.int64) * BLOCK_M
@@ -130,15 +118,13 @@ def _store_training_statistics(
 @triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
 def _training_statistics_kernel(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, momentum, num_rows,
-    num_parts, num_channels, eps,
-    OVERLAPS: tl.constexpr, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    num_parts, num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics.
 
     partial (3, part, channel): of part i's blocks of BLOCK_M rows, i, i + num_parts, …, a pivot, their mean less that,
     and the sum of squared deviations from the mean.
     """
-    _begin(OVERLAPS)
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < num_channels
@@ -187,13 +173,12 @@ def _normalized(x, mean, scale, beta_ptr, channels, mask):
 def _normalize_kernel(
     y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, gamma_ptr,
     beta_ptr, num_rows, num_channels, eps,
-    OVERLAPS: tl.constexpr, RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """y = act((x − mean) · inverse_std · gamma + beta + residual), and where it is positive.
 
     For inference the two are made from the running statistics here, and written down.
     """
-    _begin(OVERLAPS)
     rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
     if running_var_ptr is None:
@@ -238,14 +223,13 @@ def _through_relu(
 @triton.jit(do_not_specialize=_SIZES)
 def _backward_sums_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
-    num_rows, num_channels, OVERLAPS: tl.constexpr,
+    num_rows, num_channels,
     RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (2, part, channel): a part's Σ g and Σ g · (x − mean), g the gradient before the activation.
 
     g is the residual's gradient too, and is written if that is wanted.
     """
-    _begin(OVERLAPS)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -275,13 +259,12 @@ def _backward_sums_kernel(
 @triton.jit(do_not_specialize=["num_parts"])
 def _parameter_grads_kernel(
     sums_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, partial_ptr, inverse_std_ptr, gamma_ptr,
-    num_parts, num_channels, OVERLAPS: tl.constexpr, TRAINING: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    num_parts, num_channels, TRAINING: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """sums (2, channel): the parts' sums put together; and the gradients of gamma, beta and the convolution's bias.
 
     In training the bias shifts the mean along with the values: its gradient is zero.
     """
-    _begin(OVERLAPS)
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < num_channels
@@ -306,7 +289,7 @@ def _parameter_grads_kernel(
 @triton.jit(do_not_specialize=_SIZES)
 def _backward_kernel(
     grad_x_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
-    sums_ptr, num_rows, num_channels, OVERLAPS: tl.constexpr,
+    sums_ptr, num_rows, num_channels,
     RELU: tl.constexpr, TRAINING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the convolution's output and of the residual, which is g.
@@ -314,7 +297,6 @@ def _backward_kernel(
     grad_x = scale · (g − Σg / n − (x − mean) · inverse_std² · Σ(g · (x − mean)) / n), scale = inverse_std · gamma;
     without the sums in inference.
     """
-    _begin(OVERLAPS)
     rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
     grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
@@ -338,8 +320,8 @@ def _backward_kernel(
 
 def _specimens(dtype):
     wide = dtype if dtype is dtypes.float64 else dtypes.float32
-    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64, "OVERLAPS": False}
-    parts = {"PARTS": 128, "BLOCK": 16, "OVERLAPS": False}
+    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64}
+    parts = {"PARTS": 128, "BLOCK": 16}
     channels = (wide, wide, dtype, dtype)  # mean, inverse deviation, gamma, beta
     return [
         Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),

@@ -226,9 +226,6 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), PROGRAMS) co
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-#if STATISTICS
-  asm volatile("griddepcontrol.launch_dependents;");  // what reads the parts may take the places that programs leave
-#endif
   const int chunks = (g.num_inputs + BK - 1) / BK, steps = g.taps_y * g.taps_x * chunks;
   const int units = (g.num_outputs + BN - 1) / BN * ((g.num_pixels + BM - 1) / BM) * g.num_splits;
   if (group == 0) {

@@ -1,20 +1,23 @@
 """Convolutions on a GPU beside PyTorch, in one run and on the same data: forward and both gradients, four precisions.
 
     python benchmarks/bench_conv.py                                 all, in one go: about ten minutes
-    python benchmarks/bench_conv.py --part 1/4 --out folder         a quarter of the cases; then
+    python benchmarks/bench_conv.py --part 1/4 --out folder         a quarter of the cases, on a GPU of its own; then
     python benchmarks/bench_conv.py --merge folder                  the parts as one table
     python benchmarks/bench_conv.py --dry-run                       no GPU: tiny shapes on the simulated device
 
 PyTorch runs in benchmark mode, in NCHW and in channels-last, and the faster one counts; Genesis is tuned for
 --budget seconds per case. Times are replays of a captured graph on data that no cache holds; errors are relative L2
 distances from float64. The ceiling is what a large matrix product, or a large copy where that takes longer, reached in
-the same run: of float32 in `highest`, a third of float16's, since three products of halves replace one.
+the same run: of float32 in `highest`, a third of float16's, since three products of halves replace one. Results are
+written after each case: a run that is cut short keeps what it has.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
+import gc
 import json
 import math
 import statistics
@@ -32,6 +35,7 @@ import genesis
 from genesis import backends
 from genesis.backends.cuda.conv import plans
 from genesis.cli.info import versions
+from genesis.files import replaced
 from genesis.settings import override
 
 NAME = "bench_conv"
@@ -113,16 +117,17 @@ def parse() -> argparse.Namespace:
 
 
 def cases(arguments: argparse.Namespace) -> list[Case]:
-    """Those of this part: every n-th, so that each part has its share of the slow ones."""
-    chosen = [
+    """Those of this part. A shape's directions go to different parts, and each part gets its share of each direction;
+    the precisions stay together, since two of them have their operands and the reference in common."""
+    part, parts = map(int, arguments.part.split("/"))
+    shapes = [shape for shape in SHAPES if not arguments.shapes or shape.name in arguments.shapes]
+    return [
         Case(shape, direction, precision)
-        for shape in SHAPES
-        if not arguments.shapes or shape.name in arguments.shapes
-        for direction in arguments.directions
+        for i, shape in enumerate(shapes)
+        for j, direction in enumerate(arguments.directions)
+        if (i + j) % parts == part - 1
         for precision in arguments.precisions
     ]
-    part, parts = map(int, arguments.part.split("/"))
-    return chosen[part - 1 :: parts]
 
 
 # --- the two sides ----------------------------------------------------------------------------------------------------
@@ -131,11 +136,9 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
 class Data:
     """One set of operands, and what each side computes of them."""
 
-    def __init__(self, case: Case, device: str, seed: int) -> None:
-        self.case = case
+    def __init__(self, shape: Shape, direction: str, dtype: torch.dtype, device: str, seed: int) -> None:
+        self.shape, self.direction = shape, direction
         torch.manual_seed(seed)
-        dtype = PRECISIONS[case.precision]
-        shape = case.shape
         self.input = torch.randn(shape.input, device=device).to(dtype)
         self.weight = (torch.randn(shape.weight, device=device) / math.sqrt(math.prod(shape.weight[1:]))).to(dtype)
         self.grad = torch.randn(shape.output, device=device).to(dtype)
@@ -146,10 +149,10 @@ class Data:
             each.to(dtype or each.dtype).contiguous(memory_format=memory_format)
             for each in (self.input, self.weight, self.grad)
         )
-        stride, padding = (self.case.shape.stride,) * 2, (self.case.shape.padding,) * 2
-        if self.case.direction == "forward":
+        stride, padding = (self.shape.stride,) * 2, (self.shape.padding,) * 2
+        if self.direction == "forward":
             return lambda: torch.conv2d(x, w, None, stride, padding)
-        wanted = (self.case.direction == "input_grad", self.case.direction == "weight_grad", False)
+        wanted = (self.direction == "input_grad", self.direction == "weight_grad", False)
         backward = torch.ops.aten.convolution_backward
         result = wanted.index(True)
         return lambda: backward(g, x, w, None, stride, padding, (1, 1), False, (0, 0), 1, wanted)[result]
@@ -159,13 +162,36 @@ class Data:
         cuda = backends.get("cuda")
         operands = (self.input, self.weight, self.grad)
         x, w, g = (cuda.from_dlpack(each.contiguous(memory_format=torch.channels_last)) for each in operands)
-        shape = self.case.shape
+        shape = self.shape
         geometry = ((shape.stride,) * 2, (shape.padding,) * 2, (1, 1), 1)
-        if self.case.direction == "forward":
+        if self.direction == "forward":
             return lambda: cuda.conv_forward(x, w, None, *geometry)
-        if self.case.direction == "input_grad":
+        if self.direction == "input_grad":
             return lambda: cuda.conv_input_grad(g, w, shape.input, *geometry)
         return lambda: cuda.conv_weight_grad(g, x, shape.weight, *geometry)
+
+
+class Operands(NamedTuple):
+    """So many sets that no cache holds them, and the first one's result in float64."""
+
+    sets: list[Data]
+    expected: torch.Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        first = self.sets[0]
+        return sum(each.numel() * each.element_size() for each in (first.input, first.weight, first.grad))
+
+
+@functools.lru_cache(maxsize=1)
+def operands(shape: Shape, direction: str, dtype: torch.dtype) -> Operands:
+    sizes = (math.prod(each) for each in (shape.input, shape.weight, shape.output))
+    num_sets = max(1, min(_MOST_SETS, int(_ROTATED_BYTES // (sum(sizes) * dtype.itemsize))))
+    sets = [Data(shape, direction, dtype, "cuda", seed) for seed in range(num_sets)]
+    torch.backends.cudnn.benchmark = False  # a search would take longer than the one call
+    expected = sets[0].in_order(torch.channels_last, torch.float64)()
+    torch.backends.cudnn.benchmark = True
+    return Operands(sets, expected)
 
 
 def distance(result: Any, expected: torch.Tensor) -> float:
@@ -181,7 +207,11 @@ def distance(result: Any, expected: torch.Tensor) -> float:
 def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     torch.backends.cudnn.benchmark = True
+    gc.collect()
+    gc.freeze()  # each capture collects garbage, and need not look through the libraries for it
     comparison = Comparison(NAME, gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda)
+    part, _, parts = arguments.part.partition("/")
+    path = arguments.out / (f"{NAME}.part-{part}.json" if parts != "1" else f"{NAME}.json")
     with gpu_timing.shared_stream():
         rates = ceilings()
         comparison.machine.update({name: round(rate / 1e12, 1) for name, rate in rates.items()})
@@ -190,9 +220,8 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"no time for {case.name} and what follows")
                 break
             measure(comparison, case, arguments, rates)
-    part = arguments.part.partition("/")[0]
-    path = arguments.out / f"{NAME}.part-{part}.json" if arguments.part != "1/1" else arguments.out / f"{NAME}.json"
-    write(path, comparison.machine, comparison.rows)
+            write(path, comparison.machine, comparison.rows)
+    print(f"  written to {path}")
     return 0
 
 
@@ -212,32 +241,32 @@ def ceilings() -> dict[str, float]:
 
 
 def measure(comparison: Comparison, case: Case, arguments: argparse.Namespace, rates: dict[str, float]) -> None:
+    began = time.monotonic()
     torch.backends.cudnn.allow_tf32 = case.precision == "high"
     precision = case.precision if case.precision in ("highest", "high") else "highest"
-    first = Data(case, "cuda", 0)
-    sizes = [math.prod(shape) for shape in (case.shape.input, case.shape.weight, case.shape.output)]
-    num_bytes = sum(sizes) * first.input.element_size()
-    sets = [first, *(Data(case, "cuda", i) for i in range(1, min(_MOST_SETS, int(_ROTATED_BYTES // num_bytes))))]
+    given = operands(case.shape, case.direction, PRECISIONS[case.precision])
+    sets, expected = given
     with genesis.float32_precision(precision):
         ours = [each.genesis() for each in sets]
         session = plans.Session(arguments.budget)
         plans.begin(session)
+        tuning = time.monotonic()
         try:
             result = ours[0]()
         finally:
             plans.end(session)
-        expected = first.in_order(torch.channels_last, torch.float64)()
+        tuning = time.monotonic() - tuning
         errors = {"genesis": distance(result, expected)}
         sides = {}
         for name, order in {"torch NCHW": torch.contiguous_format, "torch NHWC": torch.channels_last}.items():
             sides[name] = [each.in_order(order) for each in sets]
             errors[name] = distance(sides[name][0](), expected)
-        del expected, result
+        del result
         times = gpu_timing.interleaved({**sides, "genesis": ours}, arguments.rounds)
-        eager = profiled(case, ours[0], first.input)
+        eager = profiled(case, ours[0], sets[0].input)
     best = min(sides, key=lambda name: statistics.median(times[name]))
     flops = 2 * math.prod(case.shape.output) * math.prod(case.shape.weight[1:])
-    work = Work(num_bytes, flops, rates["copy"], rates[case.precision])
+    work = Work(given.num_bytes, flops, rates["copy"], rates[case.precision])
     before = len(comparison.rows)
     comparison.add(case.name, {best: times[best], "genesis": times["genesis"]}, case.precision, work)
     plan = max(plans.all_plans(), key=lambda plan: _is_of(plan.problem, case))
@@ -247,7 +276,11 @@ def measure(comparison: Comparison, case: Case, arguments: argparse.Namespace, r
     comparison.rows[-1].update(
         candidate=plan.candidate.name, origin=plan.origin, channels=case.shape.input[1], eager_ms=round(eager, 6)
     )
-    print(f"      {plan.candidate.name}, error {errors['genesis']:.1e}, PyTorch's {errors[best]:.1e}", flush=True)
+    seconds = f"{time.monotonic() - began:.1f} s, {tuning:.1f} of them tuning"
+    print(
+        f"      {plan.candidate.name}, error {errors['genesis']:.1e}, PyTorch's {errors[best]:.1e}; {seconds}",
+        flush=True,
+    )
 
 
 def _is_of(problem: Any, case: Case) -> bool:
@@ -276,7 +309,7 @@ def dry_run() -> int:
     for direction in DIRECTIONS:
         for precision in PRECISIONS:
             case = Case(Shape("tiny", (2, 16, 6, 6), 8, 3, 2, 1), direction, precision)
-            data = Data(case, "cpu", 0)
+            data = Data(case.shape, direction, PRECISIONS[precision], "cpu", 0)
             expected = data.in_order(torch.contiguous_format, torch.float64)()
             with genesis.float32_precision(precision if precision in ("highest", "high") else None):
                 error = distance(data.genesis()(), expected)
@@ -290,15 +323,15 @@ def dry_run() -> int:
 
 
 def write(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     report = {"benchmark": NAME, "machine": {**machine, **versions(), "date": datetime.date.today().isoformat()}}
-    path.write_text(json.dumps({**report, "rows": rows}, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(report["machine"], rows))
-    print(f"  written to {path}")
+    with replaced(path) as temporary:
+        temporary.write_text(json.dumps({**report, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(markdown(report["machine"], rows), encoding="utf-8")
 
 
 def merge(folder: Path, out: Path) -> int:
-    parts = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{NAME}.part-*.json"))]
+    paths = sorted(folder.glob(f"{NAME}.part-*.json"))
+    parts = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     if not parts:
         print(f"no parts in {folder}")
         return 1
@@ -311,6 +344,9 @@ def merge(folder: Path, out: Path) -> int:
         return order.index(precision), DIRECTIONS.index(direction), position[shape]
 
     write(out / f"{NAME}.json", parts[0]["machine"], sorted(rows, key=place))
+    num_all = len(SHAPES) * len(DIRECTIONS) * len(PRECISIONS)
+    names = ", ".join(path.name for path in paths)
+    print(f"{len(rows) // 2} of {num_all} cases, from {names}, written to {out / NAME}.json")
     return 0
 
 

@@ -17,20 +17,17 @@ BOOL, INTEGER, FLOAT = 0, 1, 2
 class DType:
     """One element type: its name, its size in bytes, and its category (bool < integer < float)."""
 
-    __slots__ = ("category", "itemsize", "name")
+    __slots__ = ("category", "is_floating_point", "itemsize", "name")
 
     def __init__(self, name: str, itemsize: int, category: int) -> None:
         self.name, self.itemsize, self.category = name, itemsize, category
+        self.is_floating_point = category == FLOAT
 
     def __repr__(self) -> str:
         return f"genesis.{self.name}"
 
     def __reduce__(self) -> str:  # copies and pickles stay the same object
         return self.name
-
-    @property
-    def is_floating_point(self) -> bool:
-        return self.category == FLOAT
 
 
 float64 = DType("float64", 8, FLOAT)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import importlib
+import itertools
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_conv.py"
 
@@ -20,6 +30,53 @@ def test_both_sides_of_every_kind_of_case_agree() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("error") == 12
     assert "0 differ" in done.stdout
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    return importlib.import_module("bench_conv")
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_parts_share_out_the_cases_evenly(script: ModuleType, monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
+    shares = []
+    for part in range(1, parts + 1):
+        monkeypatch.setattr(sys, "argv", ["bench_conv.py", "--part", f"{part}/{parts}"])
+        shares.append(script.cases(script.parse()))
+    everything = [case for share in shares for case in share]
+    assert len(everything) == len(set(everything)) == 132
+    for of in ("direction", "precision"):
+        counts = [Counter(getattr(case, of) for case in share) for share in shares]
+        for value in counts[0]:
+            assert max(count[value] for count in counts) - min(count[value] for count in counts) <= 4
+    for share in shares:  # float32 twice in a row: operands and reference are made once
+        kinds = [(case.shape, case.direction, script.PRECISIONS[case.precision]) for case in share]
+        assert sum(a == b for a, b in itertools.pairwise(kinds)) == len(share) // 4
+
+
+def test_a_part_that_is_cut_keeps_what_it_has(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(comparison: Any, case: Any, arguments: argparse.Namespace, rates: dict[str, float]) -> None:
+        if len(comparison.rows) == 4:
+            raise KeyboardInterrupt
+        for side in ("torch NHWC", "genesis"):
+            comparison.rows.append(row(case.name, side, 1.0, candidate="cudnn/eng1", channels=64))
+
+    monkeypatch.setattr(script, "measure", measure)
+    monkeypatch.setattr(script, "ceilings", dict)
+    monkeypatch.setattr(script.gpu_timing, "shared_stream", contextlib.nullcontext)
+    monkeypatch.setattr(script.gc, "freeze", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)  # put back afterwards
+    monkeypatch.setattr(sys, "argv", ["bench_conv.py", "--part", "2/2", "--out", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        script.main()
+    done = run("--merge", str(tmp_path), "--out", str(tmp_path))
+    assert "2 of 132 cases, from bench_conv.part-2.json, written" in done.stdout
+    merged = json.loads((tmp_path / "bench_conv.json").read_text())
+    assert [each["case"] for each in merged["rows"][::2]] == ["seed input_grad highest", "seed input_grad high"]
 
 
 def row(case: str, side: str, milliseconds: float, **more: object) -> dict[str, object]:

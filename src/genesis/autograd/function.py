@@ -100,25 +100,27 @@ class Function:
         recording, on_arrays = state.recording, cls.on_arrays
         first: Variable | None = None
         inputs: list[Any] = []
-        needs: list[bool] = []
+        recorded = False
         for arg in args:
-            needed = False
             if isinstance(arg, Variable):
                 if first is None:
                     first = arg
                 if recording:
                     if arg._viewed_at is not None:
                         _refuse_stale_view(cls.__name__, arg)
-                    needed = arg.requires_grad
-                arg = arg.array if on_arrays else arg.detach()
-            inputs.append(arg)
-            needs.append(needed)
+                    if arg.requires_grad:
+                        recorded = cls.differentiable
+                inputs.append(arg.array if on_arrays else arg.detach())
+            else:
+                inputs.append(arg)
         if first is None:
             kinds = ", ".join(type(arg).__name__ for arg in args)
             raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
-        recorded = cls.differentiable and True in needs
         ctx = Context()
-        ctx.needs_input_grad = tuple(needs) if recorded else (False,) * len(args)
+        if recorded:
+            ctx.needs_input_grad = tuple([isinstance(arg, Variable) and arg.requires_grad for arg in args])
+        else:
+            ctx.needs_input_grad = (False,) * len(args)
         if on_arrays:
             result = cls.forward(ctx, *inputs, **kwargs)
         else:

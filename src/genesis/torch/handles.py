@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,43 +14,88 @@ from genesis.backends.cuda.memory import LentBy, Storage
 from genesis.torch.bridge import TYPES, backend_of
 from genesis.torch.tensors import TORCH
 
+_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments: isinstance() takes its time with tensors
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[Any, ...], Layout] = {}  # by what PyTorch says of a tensor
-_lenders: dict[torch.device, Callable[[int, Layout | None], tuple[int, torch.Tensor]]] = {}
+_devices: dict[int, _Device] = {}  # by PyTorch's index, -1 for host memory
+driver.forget_on_switch(_devices.clear)
 
 
 def call(op: str, first: torch.Tensor, *args: Any) -> Any:
     """backend.op(first, *args), on PyTorch's current stream and in its memory."""
-    where = first.device
-    device, stream = 0, 0
-    if first.is_cuda:
-        device = first.get_device()
-        stream = TORCH.current_stream(device)
-    watched = driver.get().watches_memory
+    index = first.get_device()
+    device = _devices.get(index) or _devices.setdefault(index, _Device(first.device))
+    handle, device_index, stream = device.handle, device.index, device.current_stream()
     handles = [
-        _to_handle(arg, device, stream, watched) if isinstance(arg, torch.Tensor) else arg for arg in (first, *args)
+        handle(arg) if type(arg) not in _PLAIN and isinstance(arg, torch.Tensor) else arg for arg in (first, *args)
     ]
-    with LentBy(_lenders.get(where) or _lender(where)):
-        if stream == streams.current_handle(device):
+    with LentBy(device):
+        if stream == streams.current_handle(device_index):
             result = getattr(backend_of("cuda"), op)(*handles)
         else:
-            with streams.use(streams.Stream(device, handle=stream)):
+            with streams.use(streams.Stream(device_index, handle=stream)):
                 result = getattr(backend_of("cuda"), op)(*handles)
     return tuple([_to_tensor(each) for each in result]) if isinstance(result, tuple) else _to_tensor(result)
 
 
-def _lender(where: torch.device) -> Callable[[int, Layout | None], tuple[int, torch.Tensor]]:
-    """PyTorch's allocator on a device. What is to be an array is made as the tensor that the caller will get."""
-    empty = _empty_strided(where)
+class TensorArray(DeviceArray):
+    """A tensor as a DeviceArray. Its storage is made when somebody asks for it: mostly the address is all."""
 
-    def allocate(num_bytes: int, layout: Layout | None) -> tuple[int, torch.Tensor]:
+    __slots__ = ("_made", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, pointer: int, layout: Layout) -> None:
+        self.tensor, self.data_pointer, self._layout, self.offset = tensor, pointer, layout, 0
+        self.shape, self.strides, self.dtype = layout.shape, layout.strides, layout.dtype
+        self._made: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:  # type: ignore[override]
+        """From the first element to the end of PyTorch's block, whatever the strides."""
+        return self._made or self.make_storage()
+
+    def make_storage(self) -> Storage:
+        tensor, device = self.tensor, self.device_index
+        num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
+        made = self._made = Storage(self.data_pointer, num_bytes, device, streams.current_handle(device), tensor)
+        return made
+
+    @property
+    def device_index(self) -> int:
+        return self.layout.device_index
+
+
+class _Device:
+    """A device of PyTorch: its tensors as arrays, and its allocator. On the simulated device, it is the host."""
+
+    def __init__(self, where: torch.device) -> None:
+        self.index = where.index or 0
+        self.current_stream = functools.partial(TORCH.current_stream, self.index) if where.type == "cuda" else int
+        self._empty = _empty_strided(where)
+        self._watched = driver.get().watches_memory
+
+    def handle(self, tensor: torch.Tensor) -> TensorArray:
+        pointer = tensor.data_ptr()
+        key = (tensor.shape, tensor.stride(), tensor.dtype, pointer & 15, self.index)
+        layout = _layouts.get(key)
         if layout is None:
-            block = empty((num_bytes,), (1,), torch.uint8)
-        else:
-            block = empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
-        return block.data_ptr(), block
+            shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+            layout = _layouts[key] = layout_of(shape, TYPES[tensor.dtype], self.index, strides, pointer & 15 == 0)
+        array = TensorArray(tensor, pointer, layout)
+        if self._watched:  # and is told of memory by storages
+            array.make_storage()
+        return array
 
-    return _lenders.setdefault(where, allocate)
+    def array(self, layout: Layout) -> TensorArray:
+        """A new array, made as the tensor that the caller will get."""
+        tensor = self._empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
+        array = TensorArray(tensor, tensor.data_ptr(), layout)
+        if self._watched:  # and is told of memory by storages
+            array.make_storage()
+        return array
+
+    def memory(self, num_bytes: int) -> tuple[int, torch.Tensor]:
+        block = self._empty((num_bytes,), (1,), torch.uint8)
+        return block.data_ptr(), block
 
 
 def _empty_strided(where: torch.device) -> Callable[..., torch.Tensor]:
@@ -60,27 +106,13 @@ def _empty_strided(where: torch.device) -> Callable[..., torch.Tensor]:
     return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=where)
 
 
-def _to_handle(tensor: torch.Tensor, device: int, stream: int, watched: bool) -> DeviceArray:
-    pointer = tensor.data_ptr()
-    key = (tensor.shape, tensor.stride(), tensor.dtype, pointer & 15, device)
-    layout = _layouts.get(key)
-    if layout is None:
-        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-        layout = _layouts[key] = layout_of(shape, TYPES[tensor.dtype], device, strides, pointer & 15 == 0)
-    num_bytes = 0  # unless somebody looks: to the end of PyTorch's block, whatever the strides
-    if watched:
-        num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    storage = Storage(pointer, num_bytes, device, stream, tensor)
-    return DeviceArray(storage, layout.shape, layout.strides, 0, layout.dtype, layout)
-
-
 def _to_tensor(handle: Any) -> Any:
-    if type(handle) is not DeviceArray:
+    if isinstance(handle, TensorArray):
+        return handle.tensor
+    if not isinstance(handle, DeviceArray):
         return handle
-    owner: Any = handle.storage.owner
-    if handle.storage.lent_as is handle.layout and handle.offset == 0:
-        return owner
-    dtype = _TORCH_TYPES[handle.dtype]
+    dtype, owner = _TORCH_TYPES[handle.dtype], handle.storage.owner  # a view
+    assert isinstance(owner, torch.Tensor)
     if owner.dtype is not dtype:  # a block of bytes
         owner = owner.view(dtype)
     return torch.as_strided(owner, handle.shape, handle.strides, owner.storage_offset() + handle.offset)

@@ -87,13 +87,12 @@ def conv_bn_relu(
     """
     compiling = torch.compiler.is_compiling()
     weight, bias = _parameters(conv)
-    device = input.device
-    dtype = _compute_dtype(weight.dtype, input.dtype, device.type)
+    dtype = _compute_dtype(weight.dtype, input)
     plan = (_plan.__wrapped__ if compiling else _plan)(
         input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
         conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
     )  # fmt: skip
-    if dtype is None or plan is None or not _on_device(device, weight, residual):
+    if dtype is None or plan is None or not _on_one_device(input, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation)
     geometry = plan.geometry
     input, residual = _cast(input, dtype), _cast(residual, dtype)
@@ -123,13 +122,15 @@ def forget(module: nn.Module) -> None:
 _Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
 
 
-def _compute_dtype(weight: torch.dtype, input: torch.dtype, device_type: str) -> torch.dtype | None:
+def _compute_dtype(weight: torch.dtype, input: Tensor) -> torch.dtype | None:
     """The dtype of the convolution; None if PyTorch would refuse its operands, or they are no floating numbers."""
+    dtype = input.dtype
+    device_type = "cuda" if input.is_cuda else input.device.type  # PyTorch makes the latter's string each time
     if torch.is_autocast_enabled(device_type):
-        if torch.float64 in (weight, input) or not input.is_floating_point:
+        if torch.float64 in (weight, dtype) or not dtype.is_floating_point:
             return None
         return torch.get_autocast_dtype(device_type)
-    return input if input is weight and input.is_floating_point else None
+    return dtype if dtype is weight and dtype.is_floating_point else None
 
 
 def _parameters(layer: Any) -> tuple[Any, Any]:
@@ -185,10 +186,11 @@ def _plan(
     return _Plan(geometry, shape[0] * height * width)
 
 
-def _on_device(device: torch.device, weight: Tensor, residual: Tensor | None) -> bool:
-    """Are all operands on this device, and is it one that the op can take?"""
+def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
+    """Are all operands on one device, and is it one that the op can take?"""
+    device = input.device
     same = weight.device == device and (residual is None or residual.device == device)
-    return same and device.type in ("cpu", "cuda")
+    return same and (input.is_cuda or input.is_cpu)
 
 
 def _one_by_one(

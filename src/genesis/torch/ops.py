@@ -14,6 +14,7 @@ from torch import Tensor
 from genesis.torch.bridge import call, dtype_of
 
 Pair = tuple[int, int]
+_increment_version = torch.autograd.graph.increment_version
 _NUM_TENSORS = 8  # the arguments that are tensors or None: input, weight, bias, gamma, beta, mean, var, residual
 
 
@@ -33,31 +34,30 @@ def conv_bn_relu(
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return torch.ops.genesis.conv_bn_relu(*args)[0]
-    return _ConvBNReLU.apply(*args[:_NUM_TENSORS], args[_NUM_TENSORS:], count)
+    *tensors, mean, var, residual = args[:_NUM_TENSORS]
+    return _ConvBNReLU.apply(*tensors, residual, (mean, var, count), args[_NUM_TENSORS:])
 
 
 class _ConvBNReLU(torch.autograd.Function):
-    """Called eagerly: straight to the backend, with one output, and all that is no tensor as one argument."""
+    """Called eagerly: straight to the backend, with one output, and all that has no gradient in two tuples."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, options, count = args
-        y, *saved = call("conv_bn_relu", *tensors, *options, count)
-        changed = [x for x in (*tensors[5:7], count) if x is not None]
-        if options[0] and changed:
-            torch.autograd.graph.increment_version(changed)
+        *tensors, residual, (mean, var, count), options = args
+        y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
+        if options[0]:
+            changed = [x for x in (mean, var, count) if x is not None]
+            if changed:
+                _increment_version(changed)
         _begin(ctx, tensors, options, saved)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        needs = _needs(ctx)
-        grads = (
-            (None,) * len(needs)
-            if grad is None
-            else call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs)
-        )
-        return (*_by_tensor(grads), None, None)
+        if grad is None:
+            return (None,) * 8
+        needs = ctx.needs_input_grad[:6]
+        return (*call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs), None, None)
 
 
 class _TracedConvBNReLU(torch.autograd.Function):

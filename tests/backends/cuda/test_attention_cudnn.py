@@ -339,7 +339,7 @@ class TestMemory:
 class Graph:
     """A graph with three plans, of which the first cannot be built."""
 
-    def plan_names(self, tensor_cores: bool, deterministic: bool) -> list[str]:
+    def plan_names(self, plain: bool, deterministic: bool) -> list[str]:
         return ["a", "b", "c"]
 
     def plan_named(self, name: str) -> bool:
@@ -347,7 +347,7 @@ class Graph:
 
     def build(self, index: int) -> None:
         self.built = index
-        if self.plan_names(True, True)[index] == "a":
+        if self.plan_names(False, True)[index] == "a":
             raise KernelError("deselected")
 
     def workspace(self, index: int) -> int:

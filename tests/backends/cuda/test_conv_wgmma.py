@@ -46,10 +46,11 @@ def _computed(problem: ConvProblem, first: np.ndarray, weight: np.ndarray) -> np
         pixels, structure, num_pixels = wgmma._geometry(problem, Wgmma(_SHAPE, 1, FULL), *pair)
         (
             m, outputs, inputs, out_height, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x, spread_y, spread_x,
-            first_y, tap_step_y, first_x, tap_step_x, weight_width, splits, relu, image, row, column, start,
-        ) = struct.unpack("<20i4q", structure)  # fmt: skip
+            first_y, tap_step_y, first_x, tap_step_x, weight_width, splits, relu, in_height, image, row, column, start,
+        ) = struct.unpack("<21i4x4q", structure)  # fmt: skip
         assert (m, splits, relu, pixels.step) == (num_pixels, 1, 0, (step_y, step_x))
         images, height, width, _ = pixels.shape
+        assert in_height == height
         view = first.reshape(images, height, width, inputs)
         for size, low, high, step, count in zip(
             (height, width), pixels.low, pixels.high, pixels.step, (out_height, out_width), strict=True
@@ -89,6 +90,81 @@ def test_launches_cover_the_result(problem: ConvProblem) -> None:
     np.testing.assert_allclose(result, _expected(problem, first, weight).numpy(), rtol=1e-12, atol=1e-12)
 
 
+def _positions(pixels: Any, values: np.ndarray, right: int = 0, down: int = 0) -> np.ndarray:
+    """What the copy engine finds at a map's positions, in its order; values: NHWC."""
+    images, height, width, channels = pixels.shape
+    values = values.reshape(pixels.shape)
+    rows, columns = (
+        range(low, size + high, step)
+        for size, low, high, step in zip((height, width), pixels.low, pixels.high, pixels.step, strict=True)
+    )
+    found = np.zeros((images, len(rows), len(columns), channels))
+    for i, y in enumerate(rows):
+        for j, x in enumerate(columns):
+            if 0 <= y + down < height and 0 <= x + right < width:
+                found[:, i, j] = values[:, y + down, x + right]
+    return found.reshape(-1, channels)
+
+
+def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: np.ndarray) -> np.ndarray:
+    """What the kernel makes of its structures, tap by tap; grad, input: NHWC."""
+    grads, inputs, structure = wgmma_weight_grad._geometry(problem, shape, 1)
+    (
+        num_outputs, num_inputs, num_pixels, _, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x,
+        spread_y, spread_x, _, true_width, shift,
+    ) = struct.unpack("<16i", structure)  # fmt: skip
+    assert (inputs.step, inputs.low, true_width) == ((step_y, step_x), (low_y, low_x), problem.output_shape[3])
+    assert inputs.num_pixels == (64 if shape.taps == 1 else 72)
+    terms = grad.reshape(-1, num_outputs) if shape.taps == 1 else _positions(grads, grad)
+    assert len(terms) == num_pixels
+    columns = np.arange(num_pixels) % out_width
+    assert shape.taps == 1 or not terms[columns >= true_width].any()
+    out = np.full((num_outputs, taps_y, taps_x, num_inputs), np.nan)
+    for y in range(taps_y):
+        for x in range(taps_x):
+            right, on = x * spread_x, 0
+            if shape.taps == 3:
+                window = shape.windows == 2 and x == 1
+                right, on = spread_x if window else 0, 0 if window else (x // shape.windows) * shift
+            assert on <= 8
+            found = _positions(inputs, input, right, y * spread_y)
+            assert len(found) == num_pixels
+            found = np.concatenate([found[on:], np.zeros((on, num_inputs))])
+            out[:, y, x] = terms.T @ found
+    return out.transpose(0, 3, 1, 2)
+
+
+WEIGHT_PROBLEMS = [
+    ConvProblem(WEIGHT_GRAD, input, weight, stride, padding, dilation, dtype=dtypes.float32)
+    for input, weight, stride, padding, dilation in [
+        ((2, 16, 7, 6), (20, 16, 3, 3), (1, 1), (1, 1), (1, 1)),
+        ((2, 16, 7, 6), (20, 16, 1, 1), (1, 1), (0, 0), (1, 1)),
+        ((2, 16, 9, 8), (20, 16, 3, 3), (2, 2), (1, 1), (1, 1)),
+        ((2, 16, 9, 9), (20, 16, 2, 3), (1, 2), (0, 1), (1, 2)),
+        ((2, 16, 9, 12), (20, 16, 1, 3), (3, 2), (0, 3), (1, 3)),
+        ((2, 16, 11, 9), (24, 16, 3, 3), (2, 1), (1, 0), (1, 4)),
+        ((1, 16, 9, 12), (16, 16, 2, 3), (3, 3), (0, 2), (2, 2)),
+    ]
+]
+
+
+@pytest.mark.parametrize("problem", WEIGHT_PROBLEMS, ids=str)
+def test_windows_hold_the_pixels_of_all_taps(problem: ConvProblem) -> None:
+    torch.manual_seed(0)
+    grad, input = (
+        torch.randn(shape).double().contiguous(memory_format=torch.channels_last)
+        for shape in (problem.first_shape, problem.second_shape)
+    )
+    expected = torch.nn.grad.conv2d_weight(
+        input, problem.weight_shape, grad, problem.stride, problem.padding, problem.dilation
+    )
+    found = wgmma_weight_grad.shapes(problem)
+    assert any(shape.taps == 3 for shape in found) == (problem.weight_shape[3] == 3 and problem.stride[1] < 3)
+    for shape in found:
+        result = _weight_gradient(problem, shape, *(each.permute(0, 2, 3, 1).numpy() for each in (grad, input)))
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-6, atol=1e-6, err_msg=str(shape))
+
+
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
 @pytest.mark.parametrize("parts", [2, 1])
 def test_weights_in_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str, parts: int) -> None:
@@ -124,7 +200,8 @@ def test_weights_in_parts(cuda: Backend, put: Callable[[Any], Any], get: Any, di
 _COMPILED = [
     *[(shape, dtypes.float32, ()) for shape in (*wgmma._SPLIT_SHAPES, *wgmma._ROUNDED_SHAPES)],
     *[
-        (wgmma._PLAIN_SHAPES[1], dtype, (transposed,))
+        (shape, dtype, (transposed,))
+        for shape in (wgmma._PLAIN_SHAPES[1], wgmma._PLAIN_SHAPES[-1])
         for dtype, transposed in [(dtypes.bfloat16, False), (dtypes.float16, True)]
     ],
     (wgmma._PLAIN_SHAPES[4], dtypes.bfloat16, (True,)),
@@ -154,7 +231,7 @@ def test_splits_keep_sums_short(simulated: Backend) -> None:
     """Four multiprocessors: splits fill them, and no split of a long sum has more than 128 steps of 64 terms."""
     shapes = ((64, 64, 32, 32), (64, 64, 3, 3))
     problem = ConvProblem(WEIGHT_GRAD, *shapes, (1, 1), (1, 1), dtype=dtypes.float32)
-    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [8]
+    assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [8, 9]
     problem = ConvProblem(WEIGHT_GRAD, (1, 64, 32, 32), (64, 64, 1, 1), dtype=dtypes.float32)
     assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [1]
     problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
@@ -197,7 +274,7 @@ def test_not_without_a_gpu(simulated: Backend) -> None:
 def test_windows_of_few_channels(
     cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any, stride: Any, padding: Any, dilation: Any, dtype: Any
 ) -> None:
-    """The copies, and that the convolution of their windows is the convolution asked for."""
+    """The copies, and that the convolution of their windows is the convolution asked for; and the weight's gradient."""
     (images, _, height, width), (outputs, _, taps_y, taps_x) = case
     torch.manual_seed(0)
     x, weight = torch.randn(case[0]).to(dtype), torch.randn(case[1]).to(dtype)
@@ -221,6 +298,13 @@ def test_windows_of_few_channels(
     result = F.conv2d(seen, taps, None, windows.stride, windows.padding, windows.dilation)
     expected = F.conv2d(x.double(), weight.double(), None, stride, padding, dilation)
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+    grad = torch.randn_like(expected)
+    wide_grad = torch.nn.grad.conv2d_weight(seen, taps.shape, grad, windows.stride, windows.padding, windows.dilation)
+    narrowed = put(torch.full((outputs, taps_y, taps_x, case[1][1]), torch.nan, dtype=dtype))
+    of_windows = put(wide_grad.permute(0, 2, 3, 1).contiguous().to(dtype))
+    few_channels._narrower(problem)(0, narrowed.data_pointer, of_windows.data_pointer)
+    expected = torch.nn.grad.conv2d_weight(x.double(), case[1], grad, stride, padding, dilation)
+    torch.testing.assert_close(get(narrowed).permute(0, 3, 1, 2), expected.to(dtype))
     assert count * stride[1] * dtype.itemsize % 16 == 0
     assert out_width * count * dtype.itemsize % 16 == 0
 
@@ -235,8 +319,16 @@ GPU_CASES = [
     ((8, 64, 14, 14), (64, 64, 1, 1), (2, 2), (0, 0), (1, 1)),
     ((4, 64, 30, 30), (64, 64, 7, 7), (2, 2), (3, 3), (1, 1)),
     ((4, 3, 30, 30), (64, 3, 7, 7), (2, 2), (3, 3), (1, 1)),
+    ((3, 1, 21, 18), (24, 1, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ((2, 5, 20, 17), (136, 5, 3, 4), (2, 3), (1, 2), (2, 1)),
     ((3, 40, 11, 9), (24, 40, 3, 2), (2, 1), (1, 0), (1, 2)),
     ((5, 72, 7, 10), (136, 72, 2, 3), (1, 2), (1, 1), (2, 1)),
+    ((4, 136, 12, 20), (72, 136, 3, 3), (1, 1), (4, 4), (4, 4)),
+    ((5, 72, 9, 17), (200, 72, 1, 3), (1, 2), (0, 3), (1, 3)),
+    # Rows of taps that meet only padding: of some tiles, of all, and of tiles that lie in two images.
+    ((1, 64, 40, 40), (64, 64, 3, 3), (1, 1), (24, 24), (24, 24)),
+    ((2, 64, 40, 24), (64, 64, 3, 3), (2, 1), (18, 9), (18, 9)),
+    ((3, 64, 6, 9), (64, 64, 3, 3), (1, 1), (20, 2), (20, 2)),
 ]
 TOLERANCE = {
     (dtypes.float32, "highest"): 3e-7, (dtypes.float32, "high"): 5e-4, (dtypes.float16, "highest"): 5e-4,
@@ -355,6 +447,31 @@ def test_infinities_and_nan(cuda: Backend, put: Callable[[Any], Any], get: Any, 
     second[5, 4, 1, 1] = torch.inf
     expected = _gradient(problem, first.double(), second.double())
     finite = expected.isfinite()
+    for candidate in WgmmaFamily().variants(problem):
+        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        assert torch.equal(result.isnan(), expected.isnan()), candidate.name
+        assert torch.equal(result[result.isinf()], expected[expected.isinf()]), candidate.name
+        tolerance = TOLERANCE[dtypes.float32, precision]
+        assert (result - expected)[finite].norm() <= tolerance * expected[finite].norm(), candidate.name
+
+
+@_ON_GPU
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_infinities_at_the_borders(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, precision: str, stride: int
+) -> None:
+    """A tap that does not meet an infinite pixel knows nothing of it."""
+    torch.manual_seed(0)
+    problem = ConvProblem(
+        WEIGHT_GRAD, (32, 64, 7, 9), (64, 64, 3, 3), (stride, stride), (1, 1), dtype=dtypes.float32, precision=precision
+    )
+    first = torch.randn(problem.first_shape).contiguous(memory_format=torch.channels_last)
+    second = torch.randn(problem.second_shape).contiguous(memory_format=torch.channels_last)
+    second[1, 3, 0, 0], second[0, 5, -1, -1], second[1, 7, 0, -1] = torch.inf, torch.nan, -torch.inf
+    expected = _gradient(problem, first.double(), second.double())
+    finite = expected.isfinite()
+    assert all(finite[:, channel].any() for channel in (3, 5, 7))
     for candidate in WgmmaFamily().variants(problem):
         result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
         assert torch.equal(result.isnan(), expected.isnan()), candidate.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,17 +25,24 @@ from genesis.settings import override
 class Call:
     """What the driver reads when it is called, by NVIDIA's own declarations."""
 
-    def __init__(self, configuration: Any, function: Any, table: Any) -> None:
-        config = cu.CUlaunchConfig(configuration.value)
+    def __init__(self, configuration: int, function: int, table: int) -> None:
+        config = cu.CUlaunchConfig(configuration)
         self.grid = config.gridDimX, config.gridDimY, config.gridDimZ
         self.block = config.blockDimX, config.blockDimY, config.blockDimZ
-        self.shared, self.stream, self.function = config.sharedMemBytes, int(config.hStream), function.value
-        self.table = table.value
-        (first,) = struct.unpack_from("<Q", ctypes.string_at(configuration.value, 56), 40)
+        self.shared, self.stream, self.function = config.sharedMemBytes, int(config.hStream), function
+        self.table = table
+        (first,) = struct.unpack_from("<Q", ctypes.string_at(configuration, 56), 40)
         found = [cu.CUlaunchAttribute(first + 72 * i) for i in range(config.numAttrs)]
         self.attributes = [
             (each.id, (each.value.clusterDim.x, each.value.clusterDim.y, each.value.clusterDim.z)) for each in found
         ]
+
+
+def as_driver_call(record: Callable[..., int]) -> Callable[[], Any]:
+    """record(configuration, function, table, extra) in the place of launching.driver_call; it gets addresses."""
+    address = ctypes.c_void_p
+    call = ctypes.CFUNCTYPE(ctypes.c_int, address, address, address, address)(record)
+    return lambda: call
 
 
 class Recorder:
@@ -49,9 +57,9 @@ class Recorder:
         self.activated: list[tuple[int, bool]] = []
         self.count = 1
         self.statuses: list[int] = []  # of the next calls; then success
-        monkeypatch.setattr(launching, "driver_call", lambda: self._record)
+        monkeypatch.setattr(launching, "driver_call", as_driver_call(self._record))
 
-    def _record(self, configuration: Any, function: Any, table: Any, extra: None) -> int:
+    def _record(self, configuration: int, function: int, table: int, extra: None) -> int:
         self.calls.append(Call(configuration, function, table))
         return self.statuses.pop(0) if self.statuses else 0
 

@@ -9,6 +9,7 @@ import torch
 
 from genesis import backends
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import indexing
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 SUMMED = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int16, torch.uint8]
@@ -45,6 +46,18 @@ def beside(cuda: Backend, put: Any, get: Any) -> Beside:
 
 
 # --- joining, turning, triangles ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("count", [2, 5, 8, 9])
+def test_cat_of_rows(cuda: Backend, put: Any, get: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to eight arrays whose rows come side by side are joined by one launch, more by one launch each."""
+    launched: list[Any] = []
+    launch = indexing.launch
+    monkeypatch.setattr(indexing, "launch", lambda *args, **options: (launched.append(args), launch(*args, **options)))
+    arrays = [sample(2, 3 + 20 * i, 4, 5).to(memory_format=torch.channels_last) for i in range(count)]
+    for dim, joined in ((1, arrays), (2, [arrays[0]] * count)):
+        assert torch.equal(get(cuda.cat([put(x) for x in joined], dim)), torch.cat(joined, dim))
+    assert len(launched) == (2 if count <= 8 else 0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_cat(beside: Beside, dtype: torch.dtype) -> None:
     x, y = sample(2, 3, 4, dtype=dtype), sample(2, 5, 4, dtype=dtype)

@@ -120,6 +120,15 @@ def test_interpolate_keeps_channels_last(cuda: Backend, put: Put) -> None:
     assert cuda.strides(cuda.interpolate_backward(y, (2, 4, 3, 3), "bilinear", False, (None, None))) == (36, 1, 12, 4)
 
 
+@pytest.mark.parametrize(("channels", "mode"), [(21, "bilinear"), (130, "bicubic"), (200, "nearest")])
+def test_interpolate_many_channels(cuda: Backend, cpu: Backend, put: Put, get: Get, channels: int, mode: str) -> None:
+    """Side by side in memory, they are computed together, some at a time."""
+    x = sample(2, channels, 3, 4, layout="channels last")
+    options = (mode, False, (None, None))
+    result = get(cuda.interpolate(put(x), (7, 5), *options))
+    as_close(result, *(cpu.interpolate(x, (7, 5), *options) for x in (x, x.double())))
+
+
 def test_interpolate_of_no_batch(cuda: Backend, put: Put) -> None:
     x = put(torch.empty(0, 2, 3, 3))
     assert cuda.interpolate(x, (6, 6), "nearest", False, (None, None)).shape == (0, 2, 6, 6)

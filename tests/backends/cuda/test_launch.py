@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from triton.runtime.jit import mangle_type
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, streams
-from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver import KernelError, triton_driver
 from genesis.backends.cuda.driver.triton_driver import compile_kernel
 from genesis.backends.cuda.launch import TRITON_NAMES, Specimen, launch, prepare
 
@@ -124,7 +125,7 @@ import numpy as np
 import triton, triton.language as tl
 from genesis import backends, dtypes
 from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver import KernelError, triton_driver
 
 @triton.jit
 def _wild_kernel(out_ptr, offset):
@@ -196,10 +197,33 @@ def test_a_thread_can_begin_with_a_launch(gpu: Backend, own_stream: bool) -> Non
     assert (gpu.to_cpu(out) == 3).all()
 
 
+def test_threads_compile_for_one_architecture_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton asks a global which architecture it is; another one has to wait."""
+    before = triton_driver.triton_runtime._active
+    both = threading.Barrier(2)
+    asked: list[tuple[int, int]] = []
+
+    def compile(source: Any, target: Any, options: Any) -> None:
+        if target.arch == 90:
+            both.wait(10)  # raises where the other thread is not compiling
+        asked.append((target.arch, triton_driver.triton_runtime.active.get_current_target().arch))
+
+    monkeypatch.setattr(triton_driver.triton, "compile", compile)
+    specimen = Specimen(_shift_kernel, (dtypes.float32, dtypes.float32, 16), {"BLOCK": 16})
+    threads = [
+        threading.Thread(target=compile_kernel, args=(_shift_kernel, specimen.signature(), arch))
+        for arch in (90, 80, 90, 80)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(asked) == [(80, 80)] * 2 + [(90, 90)] * 2
+    assert triton_driver.triton_runtime._active is before
+
+
 @pytest.mark.gpu
 def test_tritons_own_launch_runs_on_our_driver(gpu: Backend) -> None:
-    from genesis.backends.cuda.driver import triton_driver
-
     out, x = gpu.full((16,), 0.0, dtypes.float32), gpu.full((16,), 3.0, dtypes.float32)
     with triton_driver.installed():
         _shift_kernel[(1,)](out, x, 16, BLOCK=16)

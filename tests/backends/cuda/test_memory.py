@@ -70,6 +70,28 @@ def test_statistics(pool: Pool) -> None:
     assert pool._driver.memory_info(0) == (2 * MIB, 4 * MIB)
 
 
+def test_statistics_where_an_array_comes_for_one_that_went(pool: Pool) -> None:
+    small, large = pool.allocate(1000, 0), pool.allocate(MIB, 0)
+    free(pool, large)
+    free(pool, small)
+    assert pool.allocate(1000, 0) == small, "at once, while the large one waits to be collected"
+    now = pool.statistics()
+    assert (now.allocated, now.peak_allocated, now.num_allocations) == (1024, MIB + 1024, 3)
+    assert pool.allocate(MIB, 0) == large
+    now = pool.statistics()
+    assert (now.allocated, now.peak_allocated, now.num_driver_allocations) == (MIB + 1024, MIB + 1024, 2)
+
+
+def test_who_watches_memory_is_told_what_went_and_what_came() -> None:
+    driver, notes = SimulatedDriver(num_devices=1, total_memory=4 * MIB), []
+    driver.note_use = lambda pointer, num_bytes: notes.append((pointer, num_bytes))  # type: ignore[method-assign,misc]
+    pool = Pool(driver, 0)
+    block = pool.allocate(1000, 0)
+    free(pool, block)
+    assert pool.allocate(900, 0) == block
+    assert notes == [(block.pointer, 1000), (block.pointer, 0), (block.pointer, 900)]
+
+
 def test_running_out_gives_back_the_cache_first(pool: Pool) -> None:
     for _ in range(2):
         free(pool, pool.allocate(3 * MIB, 0))

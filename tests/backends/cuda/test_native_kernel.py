@@ -19,7 +19,7 @@ from genesis.backends.cuda.driver import KernelError, launching
 from genesis.backends.cuda.driver.cuda_driver import _check
 from genesis.errors import DeviceError, DTypeError, ShapeError
 from genesis.settings import override
-from tests.backends.cuda.test_cuda_driver import Call, arguments
+from tests.backends.cuda.test_cuda_driver import Call, arguments, as_driver_call
 
 SOURCE = """
 extern "C" __global__ void mixed(const float* x, float* out, int n, double factor, bool flag, uint8_t small,
@@ -49,7 +49,7 @@ class Gpu:
         monkeypatch.setattr(cu, "cuModuleGetFunction", self._function)
         monkeypatch.setattr(cu, "cuFuncGetAttribute", self._attribute)
         monkeypatch.setattr(cu, "cuFuncSetAttribute", lambda f, which, n: (self.shared_limits.append(n), (done,))[1])
-        monkeypatch.setattr(launching, "driver_call", lambda: self._launch)
+        monkeypatch.setattr(launching, "driver_call", as_driver_call(self._launch))
 
     def _attribute(self, which: Any, function: int) -> tuple[Any, int]:
         is_threads = which == cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -59,7 +59,7 @@ class Gpu:
         self.functions.append(name.decode())
         return cu.CUresult.CUDA_SUCCESS, len(self.functions)
 
-    def _launch(self, configuration: Any, function: Any, table: Any, extra: None) -> int:
+    def _launch(self, configuration: int, function: int, table: int, extra: None) -> int:
         call = Call(configuration, function, table)
         name = self.functions[call.function - 1]
         values = arguments(call.table, "QQidBBQ") if name == "mixed" else []

@@ -6,7 +6,7 @@ from typing import Any
 
 from genesis.backends.cuda import streams
 from genesis.backends.cuda.memory import Storage as Storage
-from genesis.backends.cuda.memory import allocate
+from genesis.backends.cuda.memory import allocate_own, lending
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, numel
 
@@ -30,7 +30,10 @@ class Layout:
 
     def new(self, stream: int) -> DeviceArray:
         """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
-        storage = allocate(self.num_bytes, self.device_index, stream, self)
+        lender = lending.lender
+        if lender is not None:
+            return lender.array(self)
+        storage = allocate_own(self.num_bytes, self.device_index, stream)
         return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 
     def on(self, storage: Storage) -> DeviceArray:

@@ -251,7 +251,7 @@ def suggested(problem: Problem) -> Way | None:
     """
     try:
         graph = _graph(problem)
-        names = graph.plan_names(tensor_cores=True, deterministic=True)
+        names = graph.plan_names(plain=False, deterministic=True)
     except KernelError as error:
         show_choice(str(problem), f"not by cuDNN, {error}")
         return None

@@ -168,9 +168,12 @@ def _plan_backward(
     sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
     parts, blocks = Sums.over(x), Pass.over(x)
     joining = Joining.of(parts.number, num_channels)
-    partial = layout_of((2, parts.number, num_channels), sums.dtype, device)
     sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
-    if sums_wanted:
+    scratch = sums
+    if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
+        scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
+        aligned = sums.num_bytes % 16 == 0
+        partial = layout_of((2, parts.number, num_channels), sums.dtype, device, aligned=aligned)
         sum_up = prepare_raw(
             kernels._backward_sums_kernel, device, parts.grid, (partial, grad_residual, grad, passed, x, *vectors),
             num_rows, num_channels, RELU=relu, STAGES=STAGES, **parts.constants,
@@ -197,18 +200,17 @@ def _plan_backward(
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         outputs = new(grad_x, stream), new(grad_bias, stream), new(grad_gamma, stream), new(grad_beta, stream)
-        out_residual, both = new(grad_residual, stream), sums.new(stream)
+        out_residual, room = new(grad_residual, stream), scratch.new(stream)
         out_x, out_bias, out_gamma, out_beta = map(address, outputs)
-        source, here = grad.data_pointer, x.data_pointer
+        source, here, both = grad.data_pointer, x.data_pointer, room.data_pointer
         scales = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
         if sums_wanted:
-            pieces = partial.new(stream)
-            sum_up(stream, pieces.data_pointer, address(out_residual), source, address(passed), here, *scales)
-            vectors_out = (out_gamma, out_beta, out_bias)
-            join(stream, both.data_pointer, *vectors_out, pieces.data_pointer, scales[1], scales[2])
+            pieces = both + sums.num_bytes
+            sum_up(stream, pieces, address(out_residual), source, address(passed), here, *scales)
+            join(stream, both, out_gamma, out_beta, out_bias, pieces, scales[1], scales[2])
         if last_pass:
             source = address(out_residual) if before_relu else source
-            to_conv(stream, out_x, address(out_residual), source, address(passed), here, *scales, both.data_pointer)
+            to_conv(stream, out_x, address(out_residual), source, address(passed), here, *scales, both)
         return *outputs, out_residual
 
     return run

@@ -8,6 +8,7 @@ An index out of range raises IndexError, later than the call on a GPU: see fault
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,12 +24,22 @@ from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import TRITON_NAMES, launch
 from genesis.backends.cuda.pointwise import Number, apply, collapse, is_dense, reach
 from genesis.backends.cuda.storage import as_bits
+from genesis.backends.cuda.tiles import power_of_2
 from genesis.dtypes import DType
-from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides, is_contiguous, strides_in_order
+from genesis.shapes import (
+    Shape,
+    broadcast,
+    broadcast_strides,
+    contiguous_strides,
+    equivalent,
+    is_contiguous,
+    strides_in_order,
+)
 
 Pair = tuple[int, int]
 Indices = tuple[DeviceArray | None, ...]
 _BLOCK = 1024
+_MOST_JOINED, _LONGEST_ROW = 8, 8192  # arrays of one launch, and elements that a program copies one block after another
 
 
 # --- joining, turning, triangles ------------------------------------------------------------------------------------
@@ -38,12 +49,39 @@ def cat(arrays: Sequence[DeviceArray], dim: int) -> DeviceArray:
     first = arrays[0]
     length = sum(x.shape[dim] for x in arrays)
     out = _like(first, (*first.shape[:dim], length, *first.shape[dim + 1 :]))
+    if _cat_rows(out, [x for x in arrays if x.size], dim):
+        return out
     start = 0
     for x in arrays:
         if x.size:
             storage.copy_into(_narrow(out, dim, start, x.shape[dim]), x)
         start += x.shape[dim]
     return out
+
+
+def _cat_rows(out: DeviceArray, arrays: Sequence[DeviceArray], dim: int) -> bool:
+    """In one launch, where all are matrices of not too long rows that come side by side; False: they are not."""
+    if not 2 <= len(arrays) <= _MOST_JOINED or out.size >= 2**31:
+        return False
+    order = sorted(range(len(out.shape)), key=lambda i: (-out.strides[i], i))
+    place = order.index(dim)
+    for x in arrays:
+        if x.dtype is not out.dtype or not equivalent(x.shape, x.strides, strides_in_order(x.shape, order)):
+            return False
+    out_width, *widths = (math.prod([x.shape[i] for i in order[place:]]) for x in (out, *arrays))
+    if max(widths) > _LONGEST_ROW:
+        return False
+    num_rows = out.size // out_width
+    block_n = min(power_of_2(max(widths)), _BLOCK)
+    block_m = 2 * _BLOCK // block_n
+    absent = _MOST_JOINED - len(arrays)
+    starts = [0, *itertools.accumulate(widths[:-1])]
+    launch(
+        kernels._cat_kernel, (-(-num_rows // block_m), len(arrays)), as_bits(out), *map(as_bits, arrays),
+        *[None] * absent, num_rows, out_width, (*widths, *[0] * absent), (*starts, *[0] * absent),
+        BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
+    return True
 
 
 def flip(x: DeviceArray, dims: Shape) -> DeviceArray:

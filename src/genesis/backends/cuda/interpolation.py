@@ -20,6 +20,7 @@ from genesis.backends.cuda.storage import from_cpu
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
+_TILE, _MOST_CHANNELS = 2048, 128  # elements of a program where channels lie side by side, and channels among them
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
 
 
@@ -57,6 +58,9 @@ def interpolate(
         raise NotImplementedError(f"interpolate has no cuda implementation for mode '{mode}' and {x.dtype.name}")
     out = _like(x, (*x.shape[:2], *size))
     tables = _of_axes(x.shape[2:], size, mode, align_corners, scales, x)
+    if len(size) == 2 and _is_channels_last(out) and x.strides[1] == 1 and out.size:
+        _interpolate_pixels(out, x, tables, _TAPS[mode])
+        return out
     grid, constants = _plan(out, x)
     launch(
         kernels._interpolate_kernel, grid, out, x, *_three([t.indices for t in tables], None),
@@ -64,6 +68,22 @@ def interpolate(
         TAPS=_TAPS[mode], FIRST_AXIS=3 - len(size), **constants,
     )  # fmt: skip
     return out
+
+
+def _interpolate_pixels(out: DeviceArray, x: DeviceArray, tables: list[_Tables], taps: int) -> None:
+    """Channels lie side by side in both arrays."""
+    images, channels, *size = out.shape
+    block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
+    block_m = _TILE // block_n
+    num_pixels = images * size[0] * size[1]
+    grid = (-(-num_pixels // block_m), -(-channels // block_n))
+    strides = (x.strides[0], *x.strides[2:])
+    wide = _is_wide(out, x, block_m * channels)
+    launch(
+        kernels._interpolate_pixels_kernel, grid, out, x, *[t.indices for t in tables], *[t.weights for t in tables],
+        num_pixels, channels, tuple(size), strides, TAPS=taps, COMPUTE=COMPUTE[out.dtype], WIDE=wide,
+        BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
 
 
 def interpolate_backward(
@@ -182,14 +202,19 @@ def turned_round(
 
 def _plan(out: DeviceArray, source: DeviceArray) -> tuple[tuple[int], dict[str, Any]]:
     block = min(1024, max(32, tiles.power_of_2(out.size)))
-    far = sum(size * stride for size, stride in zip(source.shape, source.strides, strict=True))
     constants = {
         "CHANNELS_LAST": _is_channels_last(out),
         "COMPUTE": COMPUTE[out.dtype],
-        "WIDE": max(out.size + block, far) >= 2**31,
+        "WIDE": _is_wide(out, source, block),
         "BLOCK": block,
     }
     return (-(-out.size // block),), constants
+
+
+def _is_wide(out: DeviceArray, source: DeviceArray, block: int) -> bool:
+    """Do offsets need 64 bits?"""
+    far = sum(size * stride for size, stride in zip(source.shape, source.strides, strict=True))
+    return max(out.size + block, far) >= 2**31
 
 
 def _like(x: DeviceArray, shape: Shape) -> DeviceArray:

@@ -81,7 +81,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     values: list[Any] = []
     device = -1
     for arg in args:
-        if type(arg) is DeviceArray:
+        if isinstance(arg, DeviceArray):
             pointer = arg.data_pointer
             kinds.append(_POINTER[arg.dtype] if pointer & 15 else _ALIGNED[arg.dtype])
             values.append(pointer)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,18 +50,20 @@ def size_class(num_bytes: int) -> int:
 class Shelf:
     """The free blocks of one size class on one stream."""
 
-    __slots__ = ("blocks", "size", "stream")
+    __slots__ = ("blocks", "pool", "size", "stream")
 
-    def __init__(self, size: int, stream: int) -> None:
-        self.size, self.stream = size, stream
+    def __init__(self, pool: Pool, size: int, stream: int) -> None:
+        self.pool, self.size, self.stream = pool, size, stream
         self.blocks: list[Block] = []
 
 
-class Block(NamedTuple):
+class Block:
     """Memory taken from the device, and the shelf that it returns to."""
 
-    pointer: int
-    shelf: Shelf
+    __slots__ = ("pointer", "shelf")
+
+    def __init__(self, pointer: int, shelf: Shelf) -> None:
+        self.pointer, self.shelf = pointer, shelf
 
 
 class Pool:
@@ -84,10 +85,20 @@ class Pool:
     def allocate(self, num_bytes: int, stream: int) -> Block:
         """Memory to use in the order of the stream. Raises: OutOfMemoryError."""
         shelf = self._asked.get((stream, num_bytes)) or self._shelf(num_bytes, stream)
-        statistics, lock = self._statistics, self._lock
+        statistics, lock, note, returned = self._statistics, self._lock, self._note, self.returned
         lock.acquire()  # half of what the with statement costs
         try:
-            if self.returned:
+            # Mostly an array of the same kind was freed just before. Then one comes for one that went, and no sum of
+            # bytes changes: what else has been freed is counted as allocated until it is collected, before and after.
+            if returned:
+                block = returned.pop()
+                if block.shelf is shelf:
+                    statistics.num_allocations += 1
+                    if note is not None:
+                        note(block.pointer, 0)
+                        note(block.pointer, num_bytes)
+                    return block
+                returned.append(block)
                 self._collect_returned()
             if self.returned_shared or self._waiting:
                 self._collect_shared()
@@ -98,8 +109,8 @@ class Pool:
                 statistics.peak_allocated = allocated
         finally:
             lock.release()
-        if self._note is not None:
-            self._note(block.pointer, num_bytes)
+        if note is not None:
+            note(block.pointer, num_bytes)
         return block
 
     def _shelf(self, num_bytes: int, stream: int) -> Shelf:
@@ -107,7 +118,7 @@ class Pool:
         with self._lock:
             if len(self._asked) > 65536:
                 self._asked.clear()
-            shelf = self._asked[stream, num_bytes] = self._shelves.setdefault((stream, size), Shelf(size, stream))
+            shelf = self._asked[stream, num_bytes] = self._shelves.setdefault((stream, size), Shelf(self, size, stream))
         return shelf
 
     def statistics(self) -> Statistics:
@@ -225,48 +236,51 @@ def pool(device: int = 0) -> Pool:
     return found
 
 
-# (bytes, the layout of the array that they are for, if it is one) → address, and what keeps that memory alive
-Lend = Callable[[int, Any], tuple[int, object]]
+class Lender(Protocol):
+    """Another library's allocator, for the current device.
+
+    What it gives must be usable in the order of the current stream at once, and after the object that keeps it alive is
+    gone the library must reuse it only in that order.
+    """
+
+    def array(self, layout: Any) -> Any:
+        """A new DeviceArray of this layout."""
+
+    def memory(self, num_bytes: int) -> tuple[int, object]:
+        """The address of new memory, and what keeps it alive."""
 
 
-class _Lender(threading.local):
-    allocate: Lend | None = None
+class _Lending(threading.local):
+    lender: Lender | None = None
 
 
-_lender = _Lender()
+lending = _Lending()
 
 
 class LentBy:
-    """New arrays of this thread take their memory from another library's allocator, inside the with block.
+    """New arrays of this thread take their memory from another library's allocator, inside the with block."""
 
-    Args:
-        allocate: gives memory of the current device. It must be usable in the order of the current stream at once,
-            and after the object that keeps it alive is gone the library must reuse it only in that order.
-    """
+    __slots__ = ("_before", "_lender")
 
-    __slots__ = ("_allocate", "_before")
-
-    def __init__(self, allocate: Lend) -> None:
-        self._allocate = allocate
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
 
     def __enter__(self) -> None:
-        self._before, _lender.allocate = _lender.allocate, self._allocate
+        self._before, lending.lender = lending.lender, self._lender
 
     def __exit__(self, *error: object) -> None:
-        _lender.allocate = self._before
+        lending.lender = self._before
 
 
 class Storage:
     """A stretch of device memory that its owner keeps alive; it lives as long as any array that shows a part of it."""
 
-    __slots__ = ("device_index", "lent_as", "nbytes", "owner", "pointer", "stream")
+    __slots__ = ("device_index", "nbytes", "owner", "pointer", "stream")
 
-    def __init__(
-        self, pointer: int, nbytes: int, device_index: int, stream: int, owner: object, lent_as: Any = None
-    ) -> None:
-        """nbytes may be 0 where nobody will ask for it; lent_as: the layout that the owner has, if it is an array."""
+    def __init__(self, pointer: int, nbytes: int, device_index: int, stream: int, owner: object) -> None:
+        """nbytes may be 0 where nobody will ask for it."""
         self.pointer, self.nbytes, self.device_index, self.stream = pointer, nbytes, device_index, stream
-        self.owner, self.lent_as = owner, lent_as
+        self.owner = owner
         here = driver.get() if nbytes else None
         if here is not None and here.watches_memory:
             here.note_use(pointer, nbytes, fresh=False)
@@ -278,19 +292,20 @@ class Storage:
 class _PoolStorage(Storage):
     """A block of the device's pool, without another owner."""
 
-    __slots__ = ("_block", "_others", "_pool")
-    owner = lent_as = None
+    __slots__ = ("_block", "_others")
+    owner = None
 
-    def __init__(self, pool: Pool, block: Block, nbytes: int, device_index: int, stream: int) -> None:
+    def __init__(self, block: Block, nbytes: int, device_index: int, stream: int) -> None:
         self.pointer, self.nbytes, self.device_index, self.stream = block.pointer, nbytes, device_index, stream
-        self._pool, self._block = pool, block
+        self._block = block
         self._others: tuple[int, ...] = ()
 
     def __del__(self) -> None:
+        block = self._block
         if self._others:
-            self._pool.returned_shared.append((self._block, self._others))
+            block.shelf.pool.returned_shared.append((block, self._others))
         else:
-            self._pool.returned.append(self._block)
+            block.shelf.pool.returned.append(block)
 
     def record_stream(self, stream: int) -> None:
         """This stream uses the memory too: it is reused only after what the stream has been given by then."""
@@ -298,14 +313,19 @@ class _PoolStorage(Storage):
             self._others = (*self._others, stream)
 
 
-def allocate(nbytes: int, device_index: int, stream: int, layout: Any = None) -> Storage:
-    """New memory, in the order of a stream; for an array of this layout, if it is for one. Raises: OutOfMemoryError."""
-    lend = _lender.allocate
-    if lend is None:
-        home = _active.get(device_index) or pool(device_index)
-        return _PoolStorage(home, home.allocate(nbytes, stream), nbytes, device_index, stream)
-    pointer, owner = lend(nbytes, layout)
-    return Storage(pointer, nbytes, device_index, stream, owner, layout)
+def allocate(nbytes: int, device_index: int, stream: int) -> Storage:
+    """New memory, in the order of a stream. Raises: OutOfMemoryError."""
+    lender = lending.lender
+    if lender is None:
+        return allocate_own(nbytes, device_index, stream)
+    pointer, owner = lender.memory(nbytes)
+    return Storage(pointer, nbytes, device_index, stream, owner)
+
+
+def allocate_own(nbytes: int, device_index: int, stream: int) -> Storage:
+    """allocate() where no other library lends: from the device's pool."""
+    home = _active.get(device_index) or pool(device_index)
+    return _PoolStorage(home.allocate(nbytes, stream), nbytes, device_index, stream)
 
 
 # --- page-locked host memory ------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
     key: list[Any] = [op.fn, dtype]  # the Python function: Triton hashes its own slowly
     values: list[Any] = []
     for operand in operands:
-        if type(operand) is DeviceArray:
+        if isinstance(operand, DeviceArray):
             key.append(operand._layout or operand.layout)
             values.append(operand.data_pointer)
         else:

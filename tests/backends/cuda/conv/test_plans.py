@@ -14,7 +14,7 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import conv, memory
 from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.conv import families, plans, platform, tuner
+from genesis.backends.cuda.conv import bench, families, plans, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
@@ -109,6 +109,89 @@ def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
     plans.end(session)
     assert [outcome.problem for outcome in session.outcomes] == problems
     assert not any(outcome.complete for outcome in session.outcomes)
+
+
+def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake(str(i)) for i in range(12)]
+    problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2)), dataclasses.replace(PROBLEM, padding=(3, 3))]
+    done = dict.fromkeys(problems, 0)
+    ahead: list[int] = []
+
+    def told(problem: ConvProblem, number: int, total: int) -> None:
+        done[problem] = number
+        ahead.append(max(done.values()) - min(done.values()))
+
+    session = plans.Session(60, told, gathers=True)
+    plans.begin(session)
+    for problem in problems:
+        plans.plan(problem)
+    plans.share_out(session)
+    plans.end(session)
+    assert [outcome.problem for outcome in session.outcomes] == problems
+    assert all(outcome.complete and outcome.num_measured == done[outcome.problem] for outcome in session.outcomes)
+    assert max(ahead[: 3 * tuner._FIRST_ROUND]) == tuner._FIRST_ROUND
+    assert max(ahead) <= 2 * tuner._FIRST_ROUND
+
+
+def test_slow_ones_are_measured_last_and_only_a_few(fakes: FakeFamily) -> None:
+    slow = [Fake(f"slow {i}", slow=True) for i in range(10)]
+    fakes.candidates = [*slow, Fake("quick")]
+    names = [each.name for each in families.in_turns(PROBLEM)]
+    assert names[0] == "fake/quick"
+    assert names[-families._MOST_SLOW :] == [each.name for each in slow[: families._MOST_SLOW]]
+
+
+def test_candidates_are_built_at_once(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner.os, "cpu_count", lambda: 4)
+    both = threading.Barrier(2)
+
+    class Waits(Fake):
+        def prepare(self, problem: ConvProblem) -> Launch:
+            both.wait(10)  # raises where the other one is not being built meanwhile
+            return super().prepare(problem)
+
+    fakes.candidates = [Waits("first"), Waits("second")]
+    contest = tuner.Contest(PROBLEM, 0)
+    tuner.build_ahead([contest], 3, time.monotonic() + 60)
+    assert contest.next_candidates(3) == []
+    contest.visit(time.monotonic() + 60)
+    assert contest.is_over
+    assert contest.outcome is not None
+
+
+def test_what_is_in_use_is_measured_first(fakes: FakeFamily) -> None:
+    """A short session after a long one must not lose what that one found."""
+    fakes.candidates = [Fake("guess", seconds=0.02), Fake("other", seconds=0.02), Fake("best")]
+    contest = tuner.Contest(PROBLEM, 0, Fake("best"))
+    contest.visit(0.0)
+    assert contest.outcome is not None
+    assert (contest.outcome.candidate.name, contest.outcome.complete) == ("fake/best", False)
+    contest.visit(time.monotonic() + 60)
+    assert contest.outcome.num_measured == len(list(families.in_turns(PROBLEM)))
+
+
+def test_who_wins_when_times_are_close(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come out ahead when they are timed again are believed only if they are right."""
+    fakes.candidates = [Fake("lucky once"), Fake("wrong"), Fake("slower"), Fake("broken", builds=False)]
+    monkeypatch.setattr(families, "FAMILIES", (fakes,))
+    times = {"lucky once": [1.0, 1.3, 1.3], "wrong": [1.05, 1.05, 1.05], "slower": [1.09, 1.2, 1.2]}
+
+    class Scripted:
+        def __init__(self, problem: ConvProblem) -> None:
+            self.checked: list[str] = []
+
+        def milliseconds(self, built: bench.Built, best: float) -> float:
+            return times[built.candidate.name.removeprefix("fake/")].pop(0)
+
+        def error(self, built: bench.Built) -> float:
+            return 1.0 if built.candidate.name == "fake/wrong" else 0.0
+
+    monkeypatch.setattr(tuner, "Bench", Scripted)
+    contest = tuner.Contest(PROBLEM, 0)
+    contest.visit(time.monotonic() + 60)
+    assert contest.outcome is not None
+    assert (contest.outcome.candidate.name, contest.outcome.milliseconds) == ("fake/slower", 1.2)
+    assert contest.is_over
 
 
 def test_families_take_turns_when_measured(fakes: FakeFamily) -> None:

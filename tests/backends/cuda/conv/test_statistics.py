@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, conv, driver, streams
-from genesis.backends.cuda.conv import families, plans, tuner, wgmma
+from genesis.backends.cuda.conv import families, plans, wgmma
 from genesis.backends.cuda.conv.apart import Apart
+from genesis.backends.cuda.conv.bench import Bench
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch, Parts
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
@@ -119,9 +120,7 @@ def test_a_pass_is_the_guess(native: NativeFamily) -> None:
 def test_the_faster_way_is_taken_and_found_in_the_store(native: NativeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     native.candidates = [Native()]
     times = {"native": 1.0, "apart": 2.0}
-    monkeypatch.setattr(
-        tuner._Bench, "milliseconds", lambda bench, candidate, limit, best: times[candidate.name.partition("/")[0]]
-    )
+    monkeypatch.setattr(Bench, "milliseconds", lambda bench, built, best: times[built.candidate.name.partition("/")[0]])
     for names in (("native", "apart"), ("apart", "native")):
         times = dict(zip(names, (1.0, 2.0), strict=True))
         problem = dataclasses.replace(PROBLEM, bias=names[0] == "native")
@@ -141,7 +140,7 @@ def test_wrong_statistics_are_not_believed(
 ) -> None:
     native.candidates = [Native(factor)]
     monkeypatch.setattr(
-        tuner._Bench, "milliseconds", lambda bench, candidate, limit, best: 1.0 + candidate.name.startswith("apart")
+        Bench, "milliseconds", lambda bench, built, best: 1.0 + built.candidate.name.startswith("apart")
     )
     with override(tune=60):
         assert type(plans.plan(PROBLEM).candidate) is Apart

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,28 @@ def test_in_one_process_the_disk_is_read_once(cache: Path, compilations: list[st
     next(cache.iterdir()).unlink()
     assert make().compiled("sm_90", ("fill",)) is first
     assert compilations == ["sm_90"]
+
+
+def test_threads_compile_side_by_side_and_each_program_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_locks", {})
+    both = threading.Barrier(2)
+    compiled: list[str] = []
+
+    def compile(self: Program, arch: str, expressions: Sequence[str]) -> Entry:
+        both.wait(10)  # raises where the other program waits for this one
+        compiled.append(self.name)
+        return Entry(ELF, {}, "")
+
+    monkeypatch.setattr(Program, "compile", compile)
+    threads = [
+        threading.Thread(target=lambda name: make(name=name).compiled("sm_90", ("fill",)), args=(name,))
+        for name in ("first", "second", "first", "second")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(compiled) == ["first", "second"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])

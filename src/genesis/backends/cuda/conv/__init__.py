@@ -5,7 +5,8 @@
     families.py       where candidates come from: cudnn.py, wgmma.py, few_channels.py, few_outputs.py, triton_direct.py,
                       and, with statistics of the result, apart.py
     plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
-    tuner.py          times candidates, checks the fastest against float64
+    tuner.py          builds and times candidates, of many problems in turns
+    bench.py          times one candidate, and checks it against float64
     store.py          what was tuned, on disk; platform.py: a file per device and versions
 
 Each launcher finds its call by a look-up with a cheap key (the operands' layouts); only the first call of a kind makes

@@ -10,10 +10,11 @@ from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
-from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
+_MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER, _WGMMA = DirectFamily(), FewChannelsFamily(), WgmmaFamily()
 FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK)
 _WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _WGMMA)  # in the same pass
@@ -26,9 +27,15 @@ def candidates(problem: ConvProblem) -> Iterator[Candidate]:
 
 
 def in_turns(problem: ConvProblem) -> Iterator[Candidate]:
-    """The same, of each family the best guess, then of each the second: among the first few is what to measure where
-    the time is short."""
-    waiting = [_admissible(family, problem) for family in _in_order(problem)]
+    """Those worth measuring: of each family the best guess, then of each the second, and so on, so that the best is
+    among the first few; then the few slow ones, that take longer to build than all others together."""
+    choice = [list(_admissible(family, problem)) for family in _in_order(problem)]
+    yield from _alternating([iter([each for each in mine if not each.builds_slowly]) for mine in choice])
+    for mine in choice:
+        yield from [each for each in mine if each.builds_slowly][:_MOST_SLOW]
+
+
+def _alternating(waiting: list[Iterator[Candidate]]) -> Iterator[Candidate]:
     while waiting:
         for variants in list(waiting):
             candidate = next(variants, None)
@@ -45,12 +52,20 @@ def _admissible(family: Family, problem: ConvProblem) -> Iterator[Candidate]:
 def _in_order(problem: ConvProblem) -> Sequence[Family]:
     """Statistics come by a pass of their own until it is measured that they should not.
 
-    cuDNN comes last where all bits of float32 count, for which it has nothing on tensor cores, and for a first layer
-    in bfloat16, where its engines take twice as long as ours."""
+    cuDNN comes last where all bits of float32 count, and in the forward of a first layer in bfloat16, where its
+    engines take twice as long as ours.
+
+    For float32 it has nothing on tensor cores, and its sums are chains of multiply-adds: of more than 280 terms they
+    are further off than 3e-7, or not, depending on how a plan shares them out. The tuner checks that, a guess can't.
+    """
     if problem.statistics:
         return (_APART, *_WITH_STATISTICS)
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    first_layer = problem.dtype is dtypes.bfloat16 and any(True for _ in _FIRST_LAYER.variants(problem))
+    first_layer = (
+        problem.dtype is dtypes.bfloat16
+        and problem.direction == FORWARD
+        and any(True for _ in _FIRST_LAYER.variants(problem))
+    )
     if not (exact or first_layer):
         return FAMILIES
     return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix)

@@ -1,8 +1,9 @@
-"""The first layer: an image with a few channels, forward, on Hopper.
+"""The first layer: an image with a few channels, forward and the weight's gradient, on Hopper.
 
 A step of the matrix product takes 64 terms, of which three channels would fill three. So the taps of a row and their
 channels are summed as one dimension: the input is copied with zeros around it, and a "pixel" is then the window of all
-taps of a row, which overlaps with the next one. The copy engine reads that without another copy (wgmma.py computes it).
+taps of a row, which overlaps with the next one. The copy engine reads that without another copy; wgmma.py and
+wgmma_weight_grad.py compute it. The weight has such rows too: a wider copy in the forward, cut out of a wider gradient.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from genesis import dtypes
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
 from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch, Parts
-from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
-from genesis.backends.cuda.conv.wgmma import View, Wgmma, WgmmaFamily
+from genesis.backends.cuda.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv.wgmma import Wgmma, WgmmaFamily
+from genesis.backends.cuda.conv.wgmma_weight_grad import WgmmaWeightGrad
 from genesis.backends.cuda.kernels.conv_few_channels import _widen_kernel
 from genesis.backends.cuda.tiles import power_of_2
 
@@ -32,13 +34,13 @@ class FewChannelsFamily(Family):
         if not _is_supported(problem):
             return []
         inner = WgmmaFamily().variants(_as_windows(problem))
-        return [FewChannels(candidate) for candidate in inner if isinstance(candidate, Wgmma)]
+        return [FewChannels(candidate) for candidate in inner if isinstance(candidate, Wgmma | WgmmaWeightGrad)]
 
 
 class FewChannels(Candidate):
     """One of the Hopper kernels on windows."""
 
-    def __init__(self, inner: Wgmma) -> None:
+    def __init__(self, inner: Wgmma | WgmmaWeightGrad) -> None:
         self._inner, self.arithmetic = inner, inner.arithmetic
         self.name = f"{FewChannelsFamily.prefix}/{inner.name.partition('/')[2]}"
 
@@ -58,12 +60,22 @@ class FewChannels(Candidate):
         p = problem
         channels, width = _channels(p), _width(p)
         height, taps_y, taps_x = p.input_shape[2], *p.weight_shape[2:]
-        view = View(taps_x * channels, (height * width * channels, width * channels, p.stride[1] * channels))
+        view = hopper.View(taps_x * channels, (height * width * channels, width * channels, p.stride[1] * channels))
         compute = self._inner.prepare_view(_as_windows(p), view)
         widen_input = _widener(p, p.input_shape[0] * height, p.input_shape[3], p.padding[1], width)
-        widen_weight = _widener(p, p.weight_shape[0] * taps_y, taps_x, 0, _terms(p) // channels)
         input_place = self._inner_workspace(p)
         weight_place = input_place + _sizes(p)[0]
+        if p.direction == WEIGHT_GRAD:
+            narrow = _narrower(p)
+
+            def run_gradient(stream: int, out: int, grad: int, input: int, _: int, __: int, workspace: int) -> None:
+                wide_input, wide_weight = workspace + input_place, workspace + weight_place
+                widen_input(stream, wide_input, input)
+                compute(stream, wide_weight, grad, wide_input, 0, 0, workspace)
+                narrow(stream, out, wide_weight)
+
+            return run_gradient
+        widen_weight = _widener(p, p.weight_shape[0] * taps_y, taps_x, 0, _terms(p) // channels)
 
         def run(stream: int, out: int, input: int, weight: int, bias: int, residual: int, workspace: int) -> None:
             wide_input, wide_weight = workspace + input_place, workspace + weight_place
@@ -77,7 +89,7 @@ class FewChannels(Candidate):
 def _is_supported(problem: ConvProblem) -> bool:
     p = problem
     return (
-        p.direction == FORWARD
+        p.direction in (FORWARD, WEIGHT_GRAD)
         and p.groups == 1
         and p.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
         and p.input_shape[1] <= _MOST_CHANNELS
@@ -136,4 +148,15 @@ def _widener(problem: ConvProblem, rows: int, width: int, left: int, out_width: 
     return bind(
         _widen_kernel, p.device, (rows,), Pointer(p.dtype), Pointer(p.dtype, p.alignment), width, p.input_shape[1],
         left, out_width, OUT_CHANNELS=_channels(p), BLOCK=min(power_of_2(out_width * _channels(p)), _BLOCK),
+    )  # fmt: skip
+
+
+def _narrower(problem: ConvProblem) -> Callable[..., None]:
+    """run(stream, weight, wide_weight): the channels and taps that there are."""
+    p = problem
+    outputs, inputs, taps_y, taps_x = p.weight_shape
+    count = _channels(p)
+    return bind(
+        _widen_kernel, p.device, (outputs * taps_y,), Pointer(p.dtype, p.alignment), Pointer(p.dtype),
+        _terms(p) // count, count, 0, taps_x, OUT_CHANNELS=inputs, BLOCK=min(power_of_2(taps_x * inputs), _BLOCK),
     )  # fmt: skip

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -15,6 +16,13 @@ from genesis.backends.cuda.conv.triton_direct import Axis
 
 _FOLDER = Path(__file__).parent / "native"
 _LEAST_TERMS = 64
+
+
+class View(NamedTuple):
+    """How the pixels of an image lie in memory, where they are not dense."""
+
+    num_channels: int  # those beyond are zeros
+    strides: tuple[int, int, int]  # (N, H, W) in elements
 
 
 def is_available(device: int) -> bool:

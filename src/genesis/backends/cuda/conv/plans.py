@@ -214,13 +214,18 @@ def end(session: Session) -> None:
 
 
 def share_out(session: Session) -> None:
-    """Tune what a session has gathered: each problem gets an equal part of the time that its predecessors have left."""
+    """Tune what a session has gathered, the problems in turns; those that get no time stay with a guess."""
     with _lock:
         session.gathers = False
-        for index, plan in enumerate(session.met.values()):
-            now = time.monotonic()
-            if not _tune(plan, session, now + (session.deadline - now) / (len(session.met) - index)):
+        plans = {problem: (plan, _contest(plan, session)) for problem, plan in session.met.items()}
+        tuner.share_out(
+            [contest for _, contest in plans.values()], session.deadline, lambda contest: _take(*plans[contest.problem])
+        )
+        for plan, contest in plans.values():
+            if contest.outcome is None:
                 _guess(plan)
+            else:
+                session.outcomes.append(contest.outcome)
 
 
 def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
@@ -246,24 +251,36 @@ def _tuned(plan: Plan) -> bool:
     if session.gathers:
         session.met.setdefault(plan.problem, plan)
         return False
-    began = time.monotonic()
-    done = _tune(plan, session, session.deadline)
+    began, done = time.monotonic(), False
+    if began < session.deadline:
+        contest = _contest(plan, session)
+        contest.visit(session.deadline)
+        if contest.outcome is not None:
+            _take(plan, contest)
+            session.outcomes.append(contest.outcome)
+            done = True
     if not _sessions:
         _spent += time.monotonic() - began
     return done
 
 
-def _tune(plan: Plan, session: Session, deadline: float) -> bool:
-    outcome = tuner.tune(plan.problem, deadline, workspace_limit(), session.progress)
+def _contest(plan: Plan, session: Session) -> tuner.Contest:
+    return tuner.Contest(plan.problem, workspace_limit(), plan.candidate, session.progress)
+
+
+def _take(plan: Plan, contest: tuner.Contest) -> None:
+    """Compute with what a contest has found, and store it."""
+    outcome = contest.outcome
     if outcome is None:
-        return False
-    plan.use(outcome.candidate, TUNED if outcome.complete else GUESSED)
-    session.outcomes.append(outcome)
+        return
+    origin = TUNED if outcome.complete else GUESSED
+    if (plan.candidate, plan.origin) == (outcome.candidate, origin):
+        return
+    plan.use(outcome.candidate, origin)
     entry = Entry(
         outcome.candidate.name, outcome.milliseconds * 1e3, outcome.error, outcome.workspace, outcome.complete
     )
     platform.store(plan.problem.device).put(plan.problem.key, entry)
-    return True
 
 
 # --- by guess ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -80,6 +80,7 @@ _PLAIN_SHAPES = (
     Shape(128, 5, 2, False),
     Shape(64, 6, 2, False),
     Shape(64, 3, 2, False, programs=2),
+    Shape(64, 8, 1, False),
 )
 
 
@@ -104,13 +105,6 @@ class WgmmaFamily(Family):
             for splits in _worthwhile_splits(problem, shape)
         ]
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
-
-
-class View(NamedTuple):
-    """How the pixels of the first operand lie in memory, where they are not dense."""
-
-    num_channels: int  # those beyond are zeros
-    strides: tuple[int, int, int]  # (N, H, W) in elements
 
 
 class Wgmma(Candidate):
@@ -149,7 +143,7 @@ class Wgmma(Candidate):
     def prepare(self, problem: ConvProblem) -> Launch:
         return self.prepare_view(problem)
 
-    def prepare_view(self, problem: ConvProblem, view: View | None = None) -> Launch:
+    def prepare_view(self, problem: ConvProblem, view: hopper.View | None = None) -> Launch:
         """The launch on a first operand that is dense, or lies in memory as view says."""
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 
@@ -319,9 +313,9 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         128 // p.dtype.itemsize,
     )  # fmt: skip
     structure = struct.pack(
-        "<20i4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
+        "<21i4x4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
         spread_y, spread_x, first_y, step_y, first_x, step_x, p.weight_shape[3], candidate.splits,
-        int(p.activation == "relu"), *out_strides, out_start,
+        int(p.activation == "relu"), sizes[1], *out_strides, out_start,
     )  # fmt: skip
     return pixels, structure, num_pixels
 

@@ -154,10 +154,14 @@ class Graph:
         tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape) if strides is None else strides))
         tensor.set_alignment(self.alignment)
 
-    def plan_names(self, tensor_cores: bool, deterministic: bool) -> list[str]:
-        """The plans that the heuristics suggest, the best first, fallbacks last.
+    def plan_names(self, plain: bool, deterministic: bool) -> list[str]:
+        """The plans that the heuristics suggest, the best first, fallbacks last; build() refuses unwanted ones.
 
-        Sums are in float32; without tensor_cores, operands are not rounded either.
+        Sums are in float32, as far as an engine is all that matters: cuDNN tells nothing of an engine's settings.
+
+        Args:
+            plain: only multiply-adds of the operands as they are: not rounded for tensor cores, not added up first for
+                Winograd's algorithm or Fourier's.
         Raises: KernelError: cuDNN has nothing for this graph.
         """
         notes = self._module.numerical_note
@@ -167,8 +171,8 @@ class Graph:
             self.ops.build_operation_graph()
             self.ops.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
             unwanted = [notes.REDUCED_PRECISION_REDUCTION]
-            if not tensor_cores:
-                unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+            if plain:
+                unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS, notes.WINOGRAD, notes.FFT]
             if deterministic:
                 unwanted.append(notes.NONDETERMINISTIC)
             self.ops.deselect_numeric_notes(unwanted)

@@ -2,7 +2,7 @@
 
 The driver is handed three addresses: of a function, of a configuration (grid, block, shared memory, stream, attributes)
 and of a table that says where each argument lies. All of that stands packed in a Block; a launch writes into it what
-has changed since the last one, and calls the driver through ctypes, which for four ready pointers is the least that
+has changed since the last one, and calls the driver through ctypes, which for four ready arguments is the least that
 Python can do. What the driver itself takes, which is most of it, cannot be helped.
 """
 
@@ -45,6 +45,11 @@ def driver_call() -> Callable[[Any, Any, Any, None], int]:
     return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
 
 
+def argument(address: int) -> Any:
+    """An address as ctypes hands it to a function: made once, it is not converted at each call."""
+    return ctypes.c_void_p.from_param(address)
+
+
 def attribute(name: str, *values: int) -> bytes:
     """A launch attribute, by its name in CUlaunchAttributeID."""
     which = getattr(cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
@@ -79,7 +84,7 @@ class Block:
         first = -(-(start + _CONFIG.size) // alignment) * alignment
         self._table = (ctypes.c_void_p * max(len(places), 1))(*[first + place for place in places])
         self.arguments = (ctypes.c_char * num_bytes).from_address(first)
-        self.configuration, self.table = ctypes.c_void_p(start), ctypes.c_void_p(ctypes.addressof(self._table))
+        self.configuration, self.table = argument(start), argument(ctypes.addressof(self._table))
         self.grid, self.stream = configuration.grid, 0
         ctypes.memmove(start, configuration.packed(0), _CONFIG.size)
 
@@ -92,7 +97,7 @@ class Launcher:
     """A function on a device, and what belongs to each launch of it: its context, its status, its name in messages."""
 
     def __init__(self, driver: Any, device: int, function: Any, name: str) -> None:
-        self.driver, self.device, self._function, self._name = driver, device, ctypes.c_void_p(int(function)), name
+        self.driver, self.device, self._function, self._name = driver, device, argument(int(function)), name
         self._note = driver.recorder(device)
 
     def launch(self, block: Block, stream: int, values: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -83,7 +84,7 @@ class MapKernel:
     def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
         """shared: bytes of dynamic shared memory that it is launched with."""
         here: Any = driver.get()
-        self._launcher = Launcher(here, device, here.load_binary(name, cubin, shared, device)[1], name)
+        self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
 
     def prepare(
@@ -107,6 +108,11 @@ class MapKernel:
             launch(block, launched[0], launched[1:])
 
         return run
+
+
+@functools.cache  # every prepared launch asks for it, and a module stays on the device for good
+def _function(driver: Any, name: str, cubin: bytes, shared: int, device: int) -> Any:
+    return driver.load_binary(name, cubin, shared, device)[1]
 
 
 def _filled(configuration: Configuration, stream: int, values: Sequence[bytes]) -> Block:

@@ -1,7 +1,8 @@
 """Triton without torch: compiling for a named architecture, and the driver object that Triton asks about the device.
 
 Nothing here needs a GPU. Triton's global driver object is ours only while we compile, so that PyTorch's compiler finds
-its own in the same process; installed() makes it ours for a while, for kernels launched as kernel[grid](…).
+its own in the same process; threads that compile for one architecture do so at the same time. installed() makes it ours
+for a while, for kernels launched as kernel[grid](…).
 """
 
 from __future__ import annotations
@@ -19,7 +20,35 @@ from triton.runtime import driver as triton_runtime
 
 from genesis.backends.cuda.driver.interface import Signature
 
-_compiling = threading.RLock()  # Triton's active driver is a global
+
+class _Compiling:
+    """Triton's active driver is a global: threads share it while they compile for one target, and wait for others."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._target: GPUTarget | None = None
+        self._threads = 0
+        self._before: Any = None
+
+    @contextmanager
+    def compiling(self, target: GPUTarget) -> Iterator[None]:
+        with self._free:
+            self._free.wait_for(lambda: self._threads == 0 or self._target == target)
+            if self._threads == 0:
+                self._target, self._before = target, triton_runtime._active
+                triton_runtime.set_active(TritonDriver(target))
+            self._threads += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._threads -= 1
+                if self._threads == 0:
+                    triton_runtime._active = self._before
+                    self._free.notify_all()
+
+
+_shared = _Compiling()
 
 
 def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -> Any:
@@ -31,7 +60,7 @@ def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -
         constexprs=dict(signature.constants),
         attrs={path: [["tt.divisibility", 16]] for path in signature.divisible_by_16},
     )
-    with _compiling, _active(TritonDriver(target)):
+    with _shared.compiling(target):
         return triton.compile(source, target=target, options=dict(signature.options))
 
 

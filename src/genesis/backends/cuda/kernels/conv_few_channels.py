@@ -1,4 +1,4 @@
-"""Images with few channels as the copy engine reads them: room on both sides, channels up to a power of two."""
+"""Images with few channels as the copy engine reads them, with room on both sides and 4 or 8 channels; and back."""
 
 import triton
 import triton.language as tl

@@ -17,6 +17,56 @@ def _name_of_action(specialization):
 
 
 @triton.jit
+def _copy_rows(out_ptr, x_ptr, rows, num_rows, width, out_width, BLOCK_N: tl.constexpr):
+    """The rows of a dense matrix, if there is one, into places of a wider one."""
+    if x_ptr is not None:
+        for start in range(0, width, BLOCK_N):
+            columns = start + tl.arange(0, BLOCK_N)
+            mask = (rows < num_rows)[:, None] & (columns < width)[None, :]
+            values = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=mask)
+            tl.store(out_ptr + rows[:, None] * out_width + columns[None, :], values, mask=mask)
+
+
+@triton.jit
+def _cat_kernel(
+    out_ptr,
+    x0_ptr,
+    x1_ptr,
+    x2_ptr,
+    x3_ptr,
+    x4_ptr,
+    x5_ptr,
+    x6_ptr,
+    x7_ptr,
+    num_rows,
+    out_width,
+    widths,
+    starts,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Matrices side by side: program (i, k) copies rows of the k-th, which begins at column starts[k] of out."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    which = tl.program_id(1)
+    if which == 0:
+        _copy_rows(out_ptr + starts[0], x0_ptr, rows, num_rows, widths[0], out_width, BLOCK_N)
+    if which == 1:
+        _copy_rows(out_ptr + starts[1], x1_ptr, rows, num_rows, widths[1], out_width, BLOCK_N)
+    if which == 2:
+        _copy_rows(out_ptr + starts[2], x2_ptr, rows, num_rows, widths[2], out_width, BLOCK_N)
+    if which == 3:
+        _copy_rows(out_ptr + starts[3], x3_ptr, rows, num_rows, widths[3], out_width, BLOCK_N)
+    if which == 4:
+        _copy_rows(out_ptr + starts[4], x4_ptr, rows, num_rows, widths[4], out_width, BLOCK_N)
+    if which == 5:
+        _copy_rows(out_ptr + starts[5], x5_ptr, rows, num_rows, widths[5], out_width, BLOCK_N)
+    if which == 6:
+        _copy_rows(out_ptr + starts[6], x6_ptr, rows, num_rows, widths[6], out_width, BLOCK_N)
+    if which == 7:
+        _copy_rows(out_ptr + starts[7], x7_ptr, rows, num_rows, widths[7], out_width, BLOCK_N)
+
+
+@triton.jit
 def _checked(index, used, fault_ptr, size, code, WRAP: tl.constexpr):
     """The indices, counted from the front, and which of them exist; the others are reported (see faults.py).
 
@@ -173,6 +223,21 @@ def _indexed_specimen(action, table, other=None, rank=1, per_row=True, wide=Fals
 
 
 SPECIMENS = [
+    Specimen(
+        _cat_kernel,
+        (
+            dtypes.int16,
+            *[dtypes.int16] * 5,
+            None,
+            None,
+            None,
+            4096,
+            1280,
+            (256,) * 8,
+            (0, 256, 512, 768, 1024, 0, 0, 0),
+        ),
+        {"BLOCK_M": 8, "BLOCK_N": 256},
+    ),
     *(
         Specimen(
             _index_select_each_kernel,

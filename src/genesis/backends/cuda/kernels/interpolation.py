@@ -90,6 +90,54 @@ def _interpolate_kernel(
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit(do_not_specialize=_SIZES)
+def _interpolate_pixels_kernel(
+    out_ptr,
+    x_ptr,
+    y_indices_ptr,
+    x_indices_ptr,
+    y_weights_ptr,
+    x_weights_ptr,
+    num_pixels,
+    num_channels,
+    size,
+    x_strides,
+    TAPS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The same along two axes, where the channels lie side by side: what is found for a pixel serves all of them.
+
+    size: (height, width) of out, which is dense; x_strides: (image, row, column).
+    """
+    block = tl.program_id(0)
+    if WIDE:
+        block = block.to(tl.int64)
+    pixels = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = pixels < num_pixels
+    mask = inside[:, None] & (channels < num_channels)[None, :]
+    column = pixels % size[1]
+    rest = pixels // size[1]
+    row = rest % size[0]
+    image = rest // size[0]
+    total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+    for j in tl.static_range(TAPS):
+        y, weight_y = _tap(y_indices_ptr, y_weights_ptr, row, j, inside, TAPS)
+        for k in tl.static_range(TAPS):
+            x, weight_x = _tap(x_indices_ptr, x_weights_ptr, column, k, inside, TAPS)
+            offsets = image * x_strides[0] + y * x_strides[1] + x * x_strides[2]
+            value = tl.load(x_ptr + offsets[:, None] + channels[None, :], mask=mask, other=0).to(COMPUTE)
+            if TAPS == 1:
+                total = value
+            else:
+                total += value * (weight_y * weight_x)[:, None]
+    places = pixels[:, None] * num_channels + channels[None, :]
+    tl.store(out_ptr + places, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 @triton.jit
 def _use(starts_ptr, outputs_ptr, weights_ptr, at, i, mask):
     """(output, weight, is there one) of the i-th use of the inputs at, along one axis."""
@@ -163,7 +211,18 @@ def _specimens(dtype, taps, axes, wide=False):
     return specimens
 
 
+def _pixels_specimen(dtype, taps, channels, wide=False):
+    number = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+    weights = (None, None) if taps == 1 else (number, number)
+    args = (dtype, dtype, dtypes.int32, dtypes.int32, *weights, 50176, channels, (224, 224), (802816, 1792, 64))
+    constants = {"TAPS": taps, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK_M": 64, "BLOCK_N": 32}
+    return Specimen(_interpolate_pixels_kernel, args, constants)
+
+
 SPECIMENS = [
+    _pixels_specimen(dtypes.float16, 2, 21),
+    _pixels_specimen(dtypes.bfloat16, 1, 64, wide=True),
+    _pixels_specimen(dtypes.float64, 4, 64),
     *_specimens(dtypes.uint8, 1, 2),
     *_specimens(dtypes.bfloat16, 1, 3),
     *_specimens(dtypes.float32, 2, 2, wide=True),

@@ -70,11 +70,13 @@ class Program:
 
         Raises: CompileError: the compiler's text; DeviceError: there is no compiler.
         """
+        key = (self, arch, tuple(expressions))
         with _lock:
-            known = _compiled.get((self, arch, tuple(expressions)))
+            one_compiles = _locks.setdefault(key, threading.Lock())
+        with one_compiles:
+            known = _compiled.get(key)
             if known is None:
-                known = self._built_ahead(arch, expressions) or self._cached(arch, expressions)
-                _compiled[self, arch, tuple(expressions)] = known
+                known = _compiled[key] = self._built_ahead(arch, expressions) or self._cached(arch, expressions)
         return known
 
     def ahead_path(self, arch: str) -> Path | None:
@@ -127,8 +129,10 @@ class Program:
         return declaration is None or declaration.mangled
 
 
-_compiled: dict[tuple[Program, str, tuple[str, ...]], Entry] = {}
-_lock = threading.RLock()
+_Key = tuple[Program, str, tuple[str, ...]]
+_compiled: dict[_Key, Entry] = {}
+_locks: dict[_Key, threading.Lock] = {}  # programs compile side by side, each once
+_lock = threading.Lock()  # of _locks
 
 
 def base_name(expression: str) -> str:

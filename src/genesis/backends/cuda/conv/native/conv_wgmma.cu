@@ -3,6 +3,8 @@
 //   out (pixels x outputs) = sum over taps and channels of input (pixels x channels) * weight (outputs x channels)
 //
 // The copy engine gathers the pixels that a tap meets (im2col mode: padding, strides and dilation are its business).
+// Rows of taps that meet nothing but padding above or below the image are left out: with a dilation of half an image,
+// that is a third of all products.
 // The input's gradient is the same sum over the gradient, for each residue of the position modulo the stride.
 //
 // SPLIT: float32. Weights come as float16 parts (kernels/conv_split.py); the input is split here, in registers, with a
@@ -39,6 +41,7 @@ struct Geometry {
   int tap_first_y, tap_step_y, tap_first_x, tap_step_x, weight_width;  // which of the weight's taps these are
   int num_splits;                      // programs that share the terms of a tile; each writes sums of its own
   int relu;
+  int in_height;                       // of the operand: beyond it there is padding
   long long out_image, out_row, out_column, out_start;  // in elements
 };
 
@@ -66,22 +69,31 @@ struct Statistics {
 struct Unit {
   int row, column, split, first, last;
 
-  __device__ __forceinline__ Unit(int k, int steps, const Geometry& g) {
+  // row_steps: of a row of taps.
+  __device__ __forceinline__ Unit(int k, int row_steps, const Geometry& g) {
     const int column_tiles = (g.num_outputs + BN - 1) / BN, tile = k / g.num_splits;
     split = k % g.num_splits;
     row = tile / column_tiles * BM;
     column = tile % column_tiles * BN;
-    first = (int)((long long)steps * split / g.num_splits);
-    last = (int)((long long)steps * (split + 1) / g.num_splits);
+    // The input's rows that the first tap meets from the tile's first and last row; of several images, from any.
+    const int start = row / g.out_width, end = (min(row + BM, g.num_pixels) - 1) / g.out_width;
+    const bool is_one_image = start / g.out_height == end / g.out_height;
+    const int top = (is_one_image ? start % g.out_height : 0) * g.step_y + g.low_y;
+    const int bottom = (is_one_image ? end % g.out_height : g.out_height - 1) * g.step_y + g.low_y;
+    const int first_tap = bottom < 0 ? (g.spread_y - 1 - bottom) / g.spread_y : 0;
+    const int end_tap = top < g.in_height ? min((g.in_height - top + g.spread_y - 1) / g.spread_y, g.taps_y) : 0;
+    const int steps = max(end_tap - first_tap, 0) * row_steps;
+    first = first_tap * row_steps + (int)((long long)steps * split / g.num_splits);
+    last = first_tap * row_steps + (int)((long long)steps * (split + 1) / g.num_splits);
   }
 };
 
 __device__ __forceinline__ void produce(
-    u32 base, u32 full, u32 empty, int units, int steps, int chunks, const TensorMap* input_map,
+    u32 base, u32 full, u32 empty, int units, int row_steps, int chunks, const TensorMap* input_map,
     const TensorMap* high_map, const TensorMap* low_map, const Geometry& g) {
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
-    const Unit unit(k, steps, g);
+    const Unit unit(k, row_steps, g);
     const int j = unit.row % g.out_width, rest = unit.row / g.out_width;
     const int i = rest % g.out_height, image = rest / g.out_height;
     const int x = g.low_x + j * g.step_x, y = g.low_y + i * g.step_y;
@@ -226,14 +238,18 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), PROGRAMS) co
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  const int chunks = (g.num_inputs + BK - 1) / BK, steps = g.taps_y * g.taps_x * chunks;
+  const int chunks = (g.num_inputs + BK - 1) / BK, row_steps = g.taps_x * chunks;
   const int units = (g.num_outputs + BN - 1) / BN * ((g.num_pixels + BM - 1) / BM) * g.num_splits;
   if (group == 0) {
+#if CONSUMERS > 1  // one alone has as many registers as it can name
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) produce(base, full, empty, units, steps, chunks, &input_map, &high_map, &low_map, g);
+#endif
+    if (threadIdx.x == 0) produce(base, full, empty, units, row_steps, chunks, &input_map, &high_map, &low_map, g);
     return;
   }
+#if CONSUMERS > 1
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(PROGRAMS == 2 ? 96 : CONSUMERS == 2 ? 232 : 152));
+#endif
 #if PINGPONG
   if (group == CONSUMERS) asm volatile("bar.arrive 1, 256;" ::: "memory");  // the first one begins
 #endif
@@ -244,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), PROGRAMS) co
   Statistics statistics(base + STAGES * STAGE_BYTES);
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
-    const Unit unit(k, steps, g);
+    const Unit unit(k, row_steps, g);
     float sum[BN / 2];
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;

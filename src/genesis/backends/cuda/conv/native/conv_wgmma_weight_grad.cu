@@ -11,40 +11,55 @@
 // pixels of every other stage, and each writes sums of its own.
 // Else: operands of 16 bits, as they are.
 //
+// TAPS 3: a unit is all three taps of a row, from one tile of the gradient and little more than one of the input: the
+// next tap's pixels are the same ones, shifted. For that both operands are read in lines that are as long as the input's,
+// padding included, with zeros where the gradient has no pixel. Two WINDOWS where the input is read in steps of two: the
+// outer taps share one, the middle one has its own. TAP_ROWS 3, where there are few outputs: a unit is all nine taps of
+// 64 outputs, of each row another warpgroup's (operands of 16 bits: registers hold no more than sums).
+//
 // Macros: BN input channels of a tile; STAGES tiles on the way (ALTERNATE: an even number); CONSUMERS warpgroups that
-// multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); KIND "f16" | "bf16".
+// multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); TAPS (1 | 3: BN is 64); WINDOWS (1 | 2); TAP_ROWS
+// (1 | 3: CONSUMERS is 3); KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
 
 #define SHARERS (ALTERNATE ? 1 : CONSUMERS)  // of a stage
-#define BM (64 * SHARERS)
+#define BM (TAP_ROWS == 1 ? 64 * SHARERS : 64)
 #define BK 64
 #define LOADED_CHANNELS (SPLIT ? 32 : 64)  // at a time: 128 bytes
 #define LINE_BLOCK (BK * 128)              // bytes: 64 pixels, 128 bytes of each
 #define GRAD_BYTES (BM / LOADED_CHANNELS * LINE_BLOCK)
-#define INPUT_BYTES (BN / LOADED_CHANNELS * LINE_BLOCK)
+#define PIXELS (TAPS == 1 ? BK : BK + 8)   // of a window: what the last tap reads is at most 8 pixels on
+#define PIXEL_BLOCK (PIXELS * 128)
+#define WINDOW_BYTES (BN / LOADED_CHANNELS * PIXEL_BLOCK)
+#define ROW_BYTES (WINDOWS * WINDOW_BYTES)
+#define INPUT_BYTES (TAP_ROWS * ROW_BYTES)
+#define COLUMNS (TAPS * BN)                // of sums
 #define STAGE_BYTES (GRAD_BYTES + INPUT_BYTES)
 #define RAISED (SPLIT ? 40 : 0)  // so that products of numbers around 2^-70 keep their digits
 #define FIRST_CONSUMER (SPLIT ? 2 : 1)
 
 struct Geometry {
   int num_outputs, num_inputs, num_pixels;
-  int out_height, out_width;
+  int out_height, out_width;         // pixels of the gradient as they are read; num_pixels counts these
   int step_y, step_x, low_y, low_x;  // result (i, j) starts at input (i * step_y + low_y, j * step_x + low_x)
   int taps_y, taps_x, spread_y, spread_x;
   int num_splits;                    // parts of the pixels; each has sums of its own
+  int true_width;                    // TAPS 3: of the gradient
+  int shift;                         // TAPS 3: pixels between the first two taps of a window
 };
 
 struct Unit {
-  int row, column, tap, split, first, last;
+  int row, column, tap, split, first, last;  // tap: the first one
 
   __device__ __forceinline__ Unit(int k, const Geometry& g) {
-    const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM, taps = g.taps_y * g.taps_x;
+    const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM;
+    const int taps = g.taps_y * g.taps_x / (TAP_ROWS * TAPS);
     const int steps = (g.num_pixels + BK - 1) / BK;
     column = k % columns * BN;
     k /= columns;
-    tap = k % taps;
+    tap = k % taps * (TAP_ROWS * TAPS);
     k /= taps;
     row = k % rows * BM;
     split = k / rows;
@@ -52,6 +67,12 @@ struct Unit {
     last = (int)((long long)steps * (split + 1) / g.num_splits);
   }
 };
+
+// The i-th of a unit's taps: its place in the window's tile, in bytes; and which one it is. Those of a window come first.
+__device__ __forceinline__ u32 place_of(int i, int shift) {
+  return WINDOWS == 2 && i == 2 ? WINDOW_BYTES : i * shift * 128;
+}
+__device__ __forceinline__ constexpr int tap_of(int i) { return WINDOWS == 2 && i > 0 ? 3 - i : i; }
 
 __device__ __forceinline__ void produce(
     u32 base, u32 full, u32 empty, int units, const TensorMap* grad_map, const TensorMap* input_map,
@@ -67,12 +88,21 @@ __device__ __forceinline__ void produce(
       barrier_wait(empty + 8 * turn.stage, turn.parity ^ 1);
       barrier_expect(barrier, STAGE_BYTES);
 #pragma unroll
-      for (int part = 0; part < BM / LOADED_CHANNELS; ++part)
-        load_box(grad + part * LINE_BLOCK, grad_map, barrier, unit.row + LOADED_CHANNELS * part, m, 0);
+      for (int part = 0; part < BM / LOADED_CHANNELS; ++part) {
+        const u32 target = grad + part * LINE_BLOCK;
+        const int channel = unit.row + LOADED_CHANNELS * part;
+        if (TAPS == 1)
+          load_box(target, grad_map, barrier, channel, m, 0);
+        else
+          load_pixels(target, grad_map, barrier, channel, j, i, image, 0, 0);
+      }
 #pragma unroll
-      for (int part = 0; part < BN / LOADED_CHANNELS; ++part)
-        load_pixels(input + part * LINE_BLOCK, input_map, barrier, unit.column + LOADED_CHANNELS * part,
-                    g.low_x + j * g.step_x, g.low_y + i * g.step_y, image, right, down);
+      for (int part = 0; part < TAP_ROWS * WINDOWS * BN / LOADED_CHANNELS; ++part) {
+        const int window = LOADED_CHANNELS * part / BN;
+        load_pixels(input + part * PIXEL_BLOCK, input_map, barrier, unit.column + LOADED_CHANNELS * part % BN,
+                    g.low_x + j * g.step_x, g.low_y + i * g.step_y, image, right + window % WINDOWS * g.spread_x,
+                    down + window / WINDOWS * g.spread_y);
+      }
       turn.next();
     }
   }
@@ -83,71 +113,110 @@ __device__ __forceinline__ float largest_of_warp(float v) {  // of numbers that 
   return __uint_as_float(__reduce_max_sync(FULL_WARP, __float_as_uint(v)));
 }
 
+__device__ __forceinline__ void load_16_bytes(u32 place, float& x, float& y, float& z, float& w) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(place) : "memory");
+}
+
 __device__ __forceinline__ void store_16_bytes(u32 place, const u32 (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
     ::"r"(place), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// A thread's numbers of a pixel, half a line from channel on, to the tile's high and low part: blocks of 64 channels, a
-// line per pixel.
+// Eight channels of a pixel to a thread at a time; threads of a warp have pixels in a row, as shared memory wants it.
+#define CHUNKS (PIXELS * BN / 8)  // of a window
+#define ROUNDS ((CHUNKS + 127) / 128)  // the last one may be of fewer threads
+
+// Of the k-th chunk: the places of its first four numbers, of its last four, and of its high part.
+struct Chunk {
+  u32 first, second, part;
+
+  __device__ __forceinline__ Chunk(u32 window, int k) {
+    const int pixel = k % PIXELS, channel = k / PIXELS * 8;
+    const u32 line = window + pixel * 128 + channel / 32 * PIXEL_BLOCK;
+    first = line + ((channel % 32 / 4) ^ (pixel & 7)) * 16;
+    second = line + ((channel % 32 / 4 + 1) ^ (pixel & 7)) * 16;
+    part = window + pixel * 128 + channel / 64 * PIXEL_BLOCK + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
+  }
+};
+
+__device__ __forceinline__ bool is_chunk(int k) { return CHUNKS % 128 == 0 || k < CHUNKS; }
+
+// A thread's numbers to the window's high and low part: blocks of 64 channels, a line per pixel.
 template <bool RARE>
-__device__ __forceinline__ void store_parts(
-    u32 input, int pixel, int first_channel, const float (&v)[BN / 2], float scale) {
+__device__ __forceinline__ void store_parts(u32 window, int thread, const float (&v)[8 * ROUNDS], float scale) {
 #pragma unroll
-  for (int i = 0; i < BN / 16; ++i) {
-    const int channel = first_channel + 8 * i;
+  for (int i = 0; i < ROUNDS; ++i) {
+    const int k = thread + 128 * i;
+    if (!is_chunk(k)) continue;
     u32 high[4], low[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       split_pair(v[8 * i + 2 * e], v[8 * i + 2 * e + 1], scale, high[e], low[e]);
       if (RARE && PRODUCTS == 3) set_infinities(high[e], low[e], v[8 * i + 2 * e], v[8 * i + 2 * e + 1]);
     }
-    const u32 place = input + channel / 64 * LINE_BLOCK + pixel * 128 + ((channel % 64 / 8) ^ (pixel & 7)) * 16;
+    const u32 place = Chunk(window, k).part;
     store_16_bytes(place, high);
-    if (PRODUCTS == 3) store_16_bytes(place + INPUT_BYTES / 2, low);
+    if (PRODUCTS == 3) store_16_bytes(place + WINDOW_BYTES / 2, low);
   }
 }
 
-// The input's tile, 64 pixels of BN float32, becomes its parts, times a scale; exponents[stage]: of the scale.
+#define HAS_INFINITIES (1 << 16)  // in exponents
+
+// A window, BN float32 of each pixel, becomes its parts, times 2^exponent. most_of_warp: four numbers, of this window.
+__device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, int* exponent) {
+  const int thread = threadIdx.x % 128;
+  float v[8 * ROUNDS];
+  float most = 0.f;
+#pragma unroll
+  for (int i = 0; i < ROUNDS; ++i) {
+    const Chunk chunk(window, thread + 128 * i);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) v[8 * i + e] = 0.f;
+    if (is_chunk(thread + 128 * i)) {
+      load_16_bytes(chunk.first, v[8 * i], v[8 * i + 1], v[8 * i + 2], v[8 * i + 3]);
+      load_16_bytes(chunk.second, v[8 * i + 4], v[8 * i + 5], v[8 * i + 6], v[8 * i + 7]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8 * ROUNDS; ++i) most = fmaxf(most, fabsf(v[i]));
+  const bool rare = __any_sync(FULL_WARP, !is_finite(most));
+  if (rare) {
+    most = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8 * ROUNDS; ++i)
+      if (is_finite(v[i])) most = fmaxf(most, fabsf(v[i]));
+  }
+  most = largest_of_warp(most);
+  if (thread % 32 == 0) most_of_warp[thread / 32] = rare ? -most : most;
+  asm volatile("bar.sync 1, 128;" ::: "memory");  // everything is read, too: the window may be overwritten
+  u32 signs = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    signs |= __float_as_uint(most_of_warp[i]);
+    most = fmaxf(most, fabsf(most_of_warp[i]));
+  }
+  const int chosen = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
+  const float scale = power_of_2(chosen);
+  if (thread == 0) *exponent = chosen + (TAPS == 3 && signs >> 31 ? HAS_INFINITIES : 0);
+  if (rare)
+    store_parts<true>(window, thread, v, scale);
+  else
+    store_parts<false>(window, thread, v, scale);
+}
+
 __device__ __forceinline__ void convert(
     u32 base, u32 full, u32 ready, int units, float* largest, int* exponents, const Geometry& g) {
-  const int thread = threadIdx.x % 128, pixel = thread % 64, half = thread / 64;
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
     for (int step = unit.first; step < unit.last; ++step) {
       const u32 input = base + turn.stage * STAGE_BYTES + GRAD_BYTES;
       barrier_wait(full + 8 * turn.stage, turn.parity);
-      float v[BN / 2];
-      float most = 0.f;
 #pragma unroll
-      for (int i = 0; i < BN / 8; ++i) {
-        const int channel = half * (BN / 2) + 4 * i;
-        const u32 place = input + channel / 32 * LINE_BLOCK + pixel * 128 + ((channel % 32 / 4) ^ (pixel & 7)) * 16;
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-          : "=f"(v[4 * i]), "=f"(v[4 * i + 1]), "=f"(v[4 * i + 2]), "=f"(v[4 * i + 3]) : "r"(place) : "memory");
-#pragma unroll
-        for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(v[4 * i + e]));
+      for (int i = 0; i < WINDOWS; ++i) {
+        const int slot = turn.stage * WINDOWS + i;
+        convert_window(input + i * WINDOW_BYTES, largest + 4 * slot, exponents + slot);
       }
-      const bool rare = __any_sync(FULL_WARP, !is_finite(most));
-      if (rare) {
-        most = 0.f;
-#pragma unroll
-        for (int i = 0; i < BN / 2; ++i)
-          if (is_finite(v[i])) most = fmaxf(most, fabsf(v[i]));
-      }
-      most = largest_of_warp(most);
-      float* shared_most = largest + 4 * turn.stage;
-      if (thread % 32 == 0) shared_most[thread / 32] = most;
-      asm volatile("bar.sync 1, 128;" ::: "memory");  // everything is read, too: the tile may be overwritten
-      most = fmaxf(fmaxf(shared_most[0], shared_most[1]), fmaxf(shared_most[2], shared_most[3]));
-      const int exponent = most > 0.f ? max(min(14 + 127 - (int)(__float_as_uint(most) >> 23), 126), -112) : 0;
-      const float scale = power_of_2(exponent);
-      if (thread == 0) exponents[turn.stage] = exponent;
-      if (rare)
-        store_parts<true>(input, pixel, half * (BN / 2), v, scale);
-      else
-        store_parts<false>(input, pixel, half * (BN / 2), v, scale);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       barrier_arrive(ready + 8 * turn.stage);
       turn.next();
@@ -155,37 +224,22 @@ __device__ __forceinline__ void convert(
   }
 }
 
-// A chain of products of the stage's 64 pixels, added to sum; the turn ends when its last product is on the way.
-__device__ __forceinline__ void multiply_split(
-    float (&sum)[BN / 2], Range& range, int local, u32 grad, u32 ready, u32 empty, u32 parity, const int* exponent) {
-  const int lane = threadIdx.x % 32, quad = lane % 4;
-  const u32 input = grad + GRAD_BYTES;
-  float4 v[8];  // 16 pixels i / 2, row i % 2: pixels 2 quad, the next, and both 8 on
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int row = local + i % 2 * 8;
-    float x[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int pixel = i / 2 * 16 + 2 * quad + e % 2 + e / 2 * 8;
-      const u32 line = grad + row / 32 * LINE_BLOCK + pixel * 128;
-      const u32 place = line + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4;
-      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x[e]) : "r"(place) : "memory");
-    }
-    v[i] = make_float4(x[0], x[1], x[2], x[3]);
-  }
-  Fragments a;
-  a.split(v);
-  barrier_wait(ready, parity);
-  const u64 high = transposed_descriptor(input, LINE_BLOCK);
-  float chain[BN / 2];
-#if !ALTERNATE
-  const int group = threadIdx.x / 128;
-  asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
-#endif
+#define CHAIN (BN / 2)  // sums of a thread and tap
+
+__device__ __forceinline__ float number_of_grad(u32 grad, int row, int pixel) {
+  float x;
+  const u32 line = grad + row / 32 * LINE_BLOCK + pixel * 128;
+  asm volatile("ld.shared.f32 %0, [%1];"
+    : "=f"(x) : "r"(line + ((row % 32 / 4) ^ (pixel & 7)) * 16 + row % 4 * 4) : "memory");
+  return x;
+}
+
+// The chain of a tap, products 0 .. 63.
+__device__ __forceinline__ void multiply_parts(float (&chain)[CHAIN], const Fragments& a, u32 input) {
+  const u64 high = transposed_descriptor(input, PIXEL_BLOCK);
   wgmma_fence();
 #if PRODUCTS == 3
-  const u64 low = transposed_descriptor(input + INPUT_BYTES / 2, LINE_BLOCK);
+  const u64 low = transposed_descriptor(input + WINDOW_BYTES / 2, PIXEL_BLOCK);
   wgmma<false, true>(chain, a.low[0], high);
 #pragma unroll
   for (int j = 1; j < 4; ++j) wgmma<true, true>(chain, a.low[j], high + 128 * j);
@@ -196,17 +250,107 @@ __device__ __forceinline__ void multiply_split(
 #pragma unroll
   for (int j = 1; j < 4; ++j) wgmma<true, true>(chain, a.high[j], high + 128 * j);
   wgmma_commit();
-#if !ALTERNATE
-  asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
+}
+
+#if TAPS == 3
+// The same for a tile with infinities, which would make NaN of the zeros between the gradient's lines: without those.
+__device__ __forceinline__ void multiply_between(
+    float (&chain)[CHAIN], const int (&exponent)[2], u32 grad, u32 input, int local, int first_pixel,
+    const Geometry& g) {
+#pragma unroll
+  for (int i = 0; i < CHAIN; ++i) chain[i] = 0.f;
+#pragma unroll 1
+  for (int pixel = 0; pixel < BK; ++pixel) {
+    if ((first_pixel + pixel) % g.out_width >= g.true_width) continue;
+    float a[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int half = exponent[r] / 2;
+      a[r] = number_of_grad(grad, local + 8 * r, pixel) * power_of_2(half) * power_of_2(exponent[r] - half);
+    }
+    const u32 line = input + pixel * 128;
+#pragma unroll
+    for (int i = 0; i < BN / 8; ++i) {
+      const u32 place = line + (i ^ (line >> 7 & 7)) * 16 + threadIdx.x % 4 * 4;
+      u32 part;
+      float first, second;
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(part) : "r"(place) : "memory");
+      unpack(part, first, second);
+#if PRODUCTS == 3
+      float first_low, second_low;
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(part) : "r"(place + WINDOW_BYTES / 2) : "memory");
+      unpack(part, first_low, second_low);
+      first += first_low;
+      second += second_low;
+#endif
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        chain[4 * i + 2 * r] += a[r] * first;
+        chain[4 * i + 2 * r + 1] += a[r] * second;
+      }
+    }
+  }
+  __syncwarp();  // one thread tells of all that they have read
+}
+#endif
+
+// A chain of products of the stage's 64 pixels for each tap, added to sum; the turn ends when the last product is on the
+// way. With three taps warpgroups take no turns: while one adds up a tap's chain the other one's products run.
+#define TURNS (!ALTERNATE && TAPS == 1)
+
+__device__ __forceinline__ void multiply_split(
+    float (&sum)[COLUMNS / 2], Range& range, int local, u32 grad, u32 ready, u32 empty, u32 parity,
+    const int* exponents, int first_pixel, const Geometry& g) {
+  const int lane = threadIdx.x % 32, quad = lane % 4;
+  const u32 input = grad + GRAD_BYTES;
+  float4 v[8];  // 16 pixels i / 2, row i % 2: pixels 2 quad, the next, and both 8 on
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int row = local + i % 2 * 8, pixel = i / 2 * 16 + 2 * quad;
+    v[i].x = number_of_grad(grad, row, pixel);
+    v[i].y = number_of_grad(grad, row, pixel + 1);
+    v[i].z = number_of_grad(grad, row, pixel + 8);
+    v[i].w = number_of_grad(grad, row, pixel + 9);
+  }
+  Fragments a;
+  a.split(v);
+  barrier_wait(ready, parity);
+#if TURNS
+  const int group = threadIdx.x / 128;
+  asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
 #endif
   float factor[2];
-  const int raised = RAISED - *exponent;
-  range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
-  wgmma_wait<0>();
-  keep(chain);
-  if (lane == 0) barrier_arrive(empty);
 #pragma unroll
-  for (int i = 0; i < BN / 2; ++i) sum[i] += chain[i] * factor[i / 2 % 2];
+  for (int tap = 0; tap < TAPS; ++tap) {
+    const u32 place = input + place_of(tap, g.shift);
+    float chain[CHAIN];
+#if TAPS == 3
+    const int window = WINDOWS == 2 && tap == 2;
+    int raised = RAISED - exponents[window];
+    const bool has_infinities = raised < -HAS_INFINITIES / 2;
+    raised += has_infinities ? HAS_INFINITIES : 0;
+    if (tap == 0 || window) range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
+    if (has_infinities) {
+      multiply_between(chain, a.exponent, grad, place, local, first_pixel, g);
+    } else {
+      multiply_parts(chain, a, place);
+      wgmma_wait<0>();
+      keep(chain);
+    }
+#else
+    multiply_parts(chain, a, place);
+#if TURNS
+    asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
+#endif
+    const int raised = RAISED - exponents[0];
+    range.factors(raised - a.exponent[0], raised - a.exponent[1], sum, factor);
+    wgmma_wait<0>();
+    keep(chain);
+#endif
+    if (tap == TAPS - 1 && lane == 0) barrier_arrive(empty);
+#pragma unroll
+    for (int i = 0; i < CHAIN; ++i) sum[tap * CHAIN + i] += chain[i] * factor[i / 2 % 2];
+  }
 }
 #endif
 
@@ -228,36 +372,37 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   }
   __syncthreads();
   const int taps = g.taps_y * g.taps_x;
-  const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * taps * g.num_splits;
+  const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / (TAP_ROWS * TAPS)) * g.num_splits;
   if (group == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLIT ? 32 : 40));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLIT ? (TAPS == 3 ? 24 : 32) : 40));
     if (threadIdx.x == 0) produce(base, full, empty, units, &grad_map, &input_map, g);
     return;
   }
 #if SPLIT
-  __shared__ float largest[4 * STAGES];
-  __shared__ int exponents[STAGES];
+  __shared__ float largest[4 * STAGES * WINDOWS];
+  __shared__ int exponents[STAGES * WINDOWS];
   if (group == 1) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 112;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(TAPS == 3 ? 88 : 112));
     convert(base, full, ready, units, largest, exponents, g);
     return;
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-#if !ALTERNATE
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(TAPS == 3 ? 200 : 184));
+#if TURNS
   if (group == 3) asm volatile("bar.arrive 2, 256;" ::: "memory");  // they take turns; group 2 begins
 #endif
 #else
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 232 : 152));
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 232 : CONSUMERS == 4 ? 104 : 152));
 #endif
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int consumer = group - FIRST_CONSUMER;
-  const int local = 64 * (consumer % SHARERS) + 16 * warp + lane / 4;  // the first row; the second is 8 below
+  const int block = TAP_ROWS == 1 ? consumer % SHARERS : 0, row_of_taps = TAP_ROWS == 1 ? 0 : consumer;
+  const int local = 64 * block + 16 * warp + lane / 4;  // the first row; the second is 8 below
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
-    float sum[BN / 2];
+    float sum[COLUMNS / 2];
 #pragma unroll
-    for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;
+    for (int i = 0; i < COLUMNS / 2; ++i) sum[i] = 0.f;
     Range range;
     for (int step = unit.first; step < unit.last; ++step, turn.next()) {
       if (ALTERNATE && turn.stage % 2 != consumer) continue;
@@ -265,14 +410,25 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       barrier_wait(full + 8 * turn.stage, turn.parity);
 #if SPLIT
       multiply_split(
-        sum, range, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity, exponents + turn.stage);
+        sum, range, local, grad, ready + 8 * turn.stage, empty + 8 * turn.stage, turn.parity,
+        exponents + turn.stage * WINDOWS,
+        step * BK, g);
 #else
-      const u64 a = transposed_descriptor(grad + consumer * LINE_BLOCK, LINE_BLOCK);
-      const u64 b = transposed_descriptor(grad + GRAD_BYTES, LINE_BLOCK);
+      const u32 input = grad + GRAD_BYTES + row_of_taps * ROW_BYTES;
+      const u64 a = transposed_descriptor(grad + block * LINE_BLOCK, LINE_BLOCK);
+      // Columns of the next tap stand shift pixels further on: one product takes all taps of a window.
+      const u64 b = transposed_descriptor(input, TAPS == 1 ? PIXEL_BLOCK : g.shift * 128);
       keep(sum);
       wgmma_fence();
 #pragma unroll
-      for (int j = 0; j < 4; ++j) wgmma<true, true>(sum, a + 128 * j, b + 128 * j);
+      for (int j = 0; j < 4; ++j) {
+#if WINDOWS == 1
+        wgmma<true, true>(sum, a + 128 * j, b + 128 * j);
+#else
+        wgmma<true, true>(reinterpret_cast<float (&)[64]>(sum), a + 128 * j, b + 128 * j);
+        wgmma<true, true>(reinterpret_cast<float (&)[32]>(sum[64]), a + 128 * j, b + 128 * j + WINDOW_BYTES / 16);
+#endif
+      }
       wgmma_commit();
       wgmma_wait<1>();
       if (lane == 0 && step > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
@@ -291,9 +447,10 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       const long long part = ALTERNATE ? 2 * unit.split + consumer : unit.split;
       const long long line = ((part * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
 #pragma unroll
-      for (int i = 0; i < BN / 8; ++i) {
-        const int column = unit.column + 8 * i + 2 * (lane % 4);
-        if (column >= g.num_inputs) continue;
+      for (int i = 0; i < COLUMNS / 8; ++i) {
+        const int channel = unit.column + 8 * i % BN + 2 * (lane % 4);
+        const int column = (TAPS * row_of_taps + tap_of(8 * i / BN)) * g.num_inputs + channel;
+        if (channel >= g.num_inputs) continue;
         const float first = sum[4 * i + 2 * r] * undone, second = sum[4 * i + 2 * r + 1] * undone;
         if (SPLIT || g.num_splits > 1)
           *(float2*)((float*)out + line + column) = make_float2(first, second);

@@ -73,6 +73,21 @@ __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
 }
 
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
+__device__ __forceinline__ void wgmma(float (&d)[96], u64 a, u64 b) {
+  asm volatile(
+    "wgmma.mma_async.sync.aligned.m64n192k16.f32." KIND "." KIND " {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+    "}, %96, %97, 1, 1, 1, %98, %99;\n"
+    : D64(0), D32(64)
+    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
+}
+
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n256k16.f32." KIND "." KIND " {"

@@ -347,20 +347,6 @@ def test_a_function_of_tensors_with_two_results() -> None:
     assert y.grad.tolist() == [1, 1]
 
 
-def test_a_wrong_number_of_gradients_is_named() -> None:
-    class Wrong(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, y: Any) -> Any:
-            return x + y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad
-
-    with pytest.raises(GraphError, match=r"Wrong.backward: expected 2 gradients, one for each argument .* got 1"):
-        Wrong.apply(leaf(1), leaf(2)).backward()
-
-
 def test_surplus_gradients_that_are_none_are_for_defaults() -> None:
     class Scale(Function):
         @staticmethod

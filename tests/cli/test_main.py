@@ -59,7 +59,9 @@ def test_python_m_genesis_starts_without_torch() -> None:
     ("error", "message"),
     [
         (ValueError("one\n  two"), "genesis info: one two\n"),
+        (ValueError("info: argument 'x': wrong"), "genesis info: argument 'x': wrong\n"),
         (OSError(), "genesis info: OSError\n"),
+        (FileNotFoundError(2, "No such file or directory", "a.png"), "genesis info: a.png: No such file or directory"),
         (ModuleNotFoundError("No", name="skimage"), "genesis info: needs the package 'skimage'; install"),
     ],
 )
@@ -111,9 +113,9 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert rows["cpu"].startswith(info.processor())
     assert rows["cuda"].startswith("none: ")
     assert rows["precision"].startswith("highest")
-    assert rows["convolution"].startswith("none tuned: ")
+    assert rows["convolution"] == "nothing to tune without a CUDA device"
     assert rows["cache"] == f"{tmp_path} (1 files, 1.5 MB)"
-    assert rows["GENESIS_CUDA"] == "off"
+    assert (rows["GENESIS_CUDA"], rows["GENESIS_CHECK"]) == ("off", "not set")
     assert set(info.PACKAGES) < set(rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -97,13 +98,13 @@ def test_without_backward(simulated: None) -> None:
     x = genesis.tensor([3.0], device="cuda", requires_grad=True)
     y = made(x)
     assert y.tolist() == [9.0]
-    with pytest.raises(NotImplementedError, match="backward"):
+    with pytest.raises(NotImplementedError, match=r"^forward: it has no backward, and cannot be differentiated"):
         y.backward()
 
     class Plain(genesis.autograd.Function):
         forward = staticmethod(forward)
 
-    with pytest.raises(NotImplementedError, match="backward"):
+    with pytest.raises(NotImplementedError, match=r"^Plain: it has no backward"):
         genesis.cuda.op(Plain)(x).backward()
 
 
@@ -136,9 +137,9 @@ def test_on_torch_tensors_the_gradient_is_torchs() -> None:
         (
             (genesis.ones(1), torch.ones(1)),
             DTypeError,
-            "square: expected tensors of Genesis, or of PyTorch, got Tensor",
+            "square: expected tensors of Genesis, or of PyTorch, got genesis.Tensor, torch.Tensor",
         ),
-        ((torch.ones(1).numpy(),), DTypeError, "square: expected tensors of Genesis, or of PyTorch, got ndarray"),
+        ((torch.ones(1).numpy(),), DTypeError, "square: expected tensors of Genesis, or of PyTorch, got numpy.ndarray"),
     ],
 )
 def test_wrong_arguments(args: tuple[Any, ...], error: type[Exception], message: str) -> None:
@@ -153,6 +154,10 @@ def test_without_a_cpu_function(simulated: None) -> None:
             made(x)
     with pytest.raises(DeviceError, match="square: argument '1': expected a CUDA tensor, got one on the CPU"):
         square(genesis.ones(2, device="cuda"), genesis.ones(2))
+
+
+def test_what_has_no_name_is_called_op() -> None:
+    assert repr(genesis.cuda.op(functools.partial(forward))) == "<op op>"
 
 
 def test_what_op_refuses() -> None:
@@ -204,6 +209,14 @@ def test_what_a_triton_kernel_refuses(simulated: None) -> None:
         _square_kernel[1](x, x, 2, 64, 4)
     with pytest.raises(TypeError, match="by name"):
         _square_kernel[1](x, x, 2, BLOCK=64, num_wraps=4)
+    with pytest.raises(DTypeError, match="_square_kernel: expected each argument once; n by position and by name"):
+        _square_kernel[1](x, x, 2, n=2, BLOCK=64)
+    with pytest.raises(TypeError, match=r"_square_kernel: expected a grid: _square_kernel\[grid\]"):
+        _square_kernel(x, x, 2, BLOCK=64)
+    grids: list[Any] = [-1, (1, 1, 1, 1), (), 1.5, None, lambda given: None]
+    for grid in grids:
+        with pytest.raises(ValueError, match="_square_kernel: argument 'grid': expected 1 to 3 integers from 0 to"):
+            _square_kernel[grid](x, x, 2, BLOCK=64)
     with pytest.raises(
         DTypeError, match=r"triton_kernel: argument 'kernel': expected a @triton\.jit function, got function"
     ):

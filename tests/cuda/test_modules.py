@@ -108,6 +108,11 @@ def test_kernels_in_a_header(tmp_path: Path) -> None:
     [
         ({"name": "a/b"}, "load_inline: argument 'name': expected letters, digits, '_', '-' and '.', got 'a/b'"),
         ({"options": "-lineinfo"}, "argument 'options': expected a list of strings, got '-lineinfo'"),
+        ({"options": ["-lineinfo", 3]}, "argument 'options': expected a list of strings, got '-lineinfo', int"),
+        ({"functions": "vector_add"}, "refused: argument 'functions': expected a list of strings, got 'vector_add'"),
+        ({"cuda_sources": b"x"}, "argument 'cuda_sources': expected a list of strings, got bytes"),
+        ({"cuda_sources": None}, "argument 'cuda_sources': expected a list of strings, got NoneType"),
+        ({"name": None}, "argument 'name': expected letters, .*, got None"),
         ({"options": ["-Ifolder"]}, "argument 'options': expected include_dirs= for this, got '-Ifolder'"),
         ({"options": ["-arch=sm_80"]}, "argument 'options': expected no architecture"),
         ({"include_dirs": ["nowhere"]}, "argument 'include_dirs': expected folders that exist, got .*nowhere"),
@@ -186,6 +191,7 @@ def test_wrong_arguments(
         ({"grid": [1, 1, 1, 1]}, r"argument 'grid': expected 1 to 3 integers"),
         ({"grid": "many"}, "argument 'grid': .* got 'many'"),
         ({"grid": 1.5}, "argument 'grid': .* got 1.5"),
+        ({"grid": lambda *args: None}, r"argument 'grid': expected 1 to 3 integers .* got \(\)"),
         ({"grid": lambda *args: (args[3], -1)}, r"argument 'grid': .* got \(6, -1\)"),
         ({"block": 0}, "argument 'block': expected 1 to 3 integers from 1 to 1024, 1024, 64, got 0"),
         ({"block": (1, 1, 65)}, "argument 'block': expected 1 to 3 integers"),
@@ -198,6 +204,21 @@ def test_wrong_launches(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         module.vector_add(tensors["x"], tensors["x"], tensors["out"], 6, **launch)
+
+
+def test_a_kernel_is_asked_for_by_its_name(module: genesis.cuda.Module) -> None:
+    with pytest.raises(TypeError, match="test_modules: argument 'name': expected the name of a kernel, got 0"):
+        module[0]  # type: ignore[index]
+
+
+def test_numbers_at_the_edges(module: genesis.cuda.Module, tensors: dict[str, Any]) -> None:
+    for small, flag in ((float("inf"), np.True_), (float("nan"), 1), (np.float16(-65504), False)):
+        with pytest.raises(DeviceError, match="needs a GPU"):  # the checks have let it pass
+            module.bounded(tensors["x"], small, flag)
+    with pytest.raises(ValueError, match="'small': expected a number that a float holds"):
+        module.bounded(tensors["x"], 10**400, True)
+    with pytest.raises(ValueError, match=r"'flag': expected a number from 0 to 1 \(bool flag\), got 2"):
+        module.bounded(tensors["x"], 1.0, 2)
 
 
 def test_vectors_halves_and_bounds(module: genesis.cuda.Module, tensors: dict[str, Any]) -> None:
@@ -218,6 +239,23 @@ def test_a_struct_is_refused_with_the_reason(module: genesis.cuda.Module) -> Non
         DTypeError, match="take: parameter 'Pair pair' cannot be given from Python: the type Pair: a struct"
     ):
         module.take(3)
+
+
+def test_a_signature_that_is_not_known_is_refused() -> None:
+    module = genesis.cuda.load_inline(
+        "either",
+        """
+        #if __CUDA_ARCH__ >= 1000
+        extern "C" __global__ void f(double x) {}
+        #else
+        extern "C" __global__ void f(float x) {}
+        #endif
+        """,
+    )
+    with pytest.raises(
+        DTypeError, match=r"f: its source declares the parameters \(double x\) or \(float x\), and which"
+    ):
+        module.f(1.0)
 
 
 def test_the_simulated_device_says_that_it_cannot(module: genesis.cuda.Module, tensors: dict[str, Any]) -> None:

@@ -132,6 +132,7 @@ def test_a_new_rule_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not before.is_of_the_same_as(Look(model, (x,)))
 
 
+@pytest.mark.filterwarnings("ignore:grow_width. the example does not run")
 def test_training_is_not_another_network(passes: list[nn.Module]) -> None:
     model, x = Net({}), genesis.randn(2, 3)
     optimizer = optim.AdamW(model.parameters(), lr=0.1)
@@ -142,6 +143,7 @@ def test_training_is_not_another_network(passes: list[nn.Module]) -> None:
     assert len(passes) == 1
 
 
+@pytest.mark.filterwarnings("ignore:grow_width. the example does not run")
 def test_what_cannot_be_seen_costs_another_pass(passes: list[nn.Module]) -> None:
     """The network takes another way than when its map was made. The growth that found out makes its own."""
     route = {"both": False}
@@ -159,6 +161,7 @@ def test_what_cannot_be_seen_costs_another_pass(passes: list[nn.Module]) -> None
     assert growth.history(model).failures == []
 
 
+@pytest.mark.filterwarnings("ignore:grow_width. the example does not run")
 def test_what_cannot_be_done_is_not_done_with_a_carried_map_either(passes: list[nn.Module]) -> None:
     model, x = Net({}), genesis.randn(2, 3)
     growth.grow_width(model, "first", channels=6, example=x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,35 @@ def test_the_values_must_fit_too(grown: Trained, tmp_path: Path) -> None:
         growth.load(tmp_path / "empty", other)
     assert digest(other) == before
     assert len(growth.history(other)) == 0
+
+
+def test_several_optimizers_and_averages_go_into_one_file(tmp_path: Path) -> None:
+    def build() -> tuple[nn.Module, list[optim.Optimizer], nn.Module]:
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        optimizers = [optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9), optim.Adam(model[2].parameters(), lr=0.1)]
+        return model, optimizers, copy.deepcopy(model)
+
+    model, optimizers, average = build()
+    x = genesis.randn(2, 3)
+    growth.grow_width(model, "0", channels=6, optimizer=optimizers, averages=average, example=x)
+    for optimizer in optimizers:
+        train(model, optimizer, x)
+    growth.save(tmp_path / "grown", model, optimizers, averages=average, epoch=2)
+    other, its_optimizers, its_average = build()
+    assert growth.load(tmp_path / "grown", other, its_optimizers, averages=its_average) == {"epoch": 2}
+    only_model = build()[0]
+    growth.load(tmp_path / "grown", only_model)
+    pairs = [(other, model), (only_model, model), (its_average, average), *zip(its_optimizers, optimizers, strict=True)]
+    for loaded, saved in pairs:
+        assert repr(loaded.state_dict()) == repr(saved.state_dict())
+    with pytest.raises(CheckpointError, match=r"argument 'optimizer': expected 2, as were saved, got 1"):
+        growth.load(tmp_path / "grown", build()[0], its_optimizers[0])
+
+
+def test_what_has_grown_is_not_grown_again(grown: Trained, tmp_path: Path) -> None:
+    model, optimizer, _ = grown
+    growth.save(tmp_path / "grown", model, optimizer)
+    before = digest(model, optimizer)
+    with pytest.raises(CheckpointError, match="'model': expected a freshly built network, got one that has grown"):
+        growth.load(tmp_path / "grown", model, optimizer)
+    assert digest(model, optimizer) == before

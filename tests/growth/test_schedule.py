@@ -117,6 +117,23 @@ def test_a_trial_decides(metrics: list[float], mode: str, kind: str) -> None:
     train(model, optimizer, X)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "mode", "said"),
+    [
+        ([-3.0, -2.0], "max", "best -2 in the trial, -3 before"),
+        ([-2.0, -3.0], "min", "best -3 in the trial, -2 before"),
+        ([float("nan"), 0.5], "max", "best 0.5 in the trial, none before"),
+    ],
+)
+def test_a_verdict_shows_the_metrics_as_they_were_given(metrics: list[float], mode: str, said: str) -> None:
+    model, optimizer = network()
+    schedule = Schedule(model, optimizer, [wider], when=lambda curve: True, example=X, trial=1, mode=mode)
+    for metric in metrics:
+        schedule.step(metric)
+    assert [event.kind for event in schedule.events] == ["grown", "kept"]
+    assert schedule.events[1].text.endswith(said)
+
+
 def test_its_state_goes_into_checkpoints(tmp_path: Path) -> None:
     def make() -> tuple[nn.Module, optim.Optimizer, Schedule]:
         model, optimizer = network()

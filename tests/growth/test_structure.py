@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -194,3 +195,35 @@ def test_messages() -> None:
     up = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(1, 1, 1))
     with pytest.raises(GrowthError, match="a module whose planes are as large as its input's, or smaller by a stride"):
         growth.grow_branches(up, "0", example=x)
+
+
+def test_an_average_stays_frozen_and_in_its_mode() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    average = copy.deepcopy(model).eval().requires_grad_(False)
+    x = genesis.randn(2, 2, 4, 4)
+    growth.grow_depth(model, "2", averages=average, example=x)
+    growth.grow_branches(model, "0", averages=average, example=x)
+    assert not any(module.training for module in average.modules())
+    assert not any(parameter.requires_grad for parameter in average.parameters())
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_what_the_network_does_not_call_is_not_put_there() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)])
+            self.order = list(self.layers)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.order:
+                x = layer(x)
+            return x
+
+    model, x = Listed(), genesis.randn(2, 3)
+    before = digest(model)
+    for grow in (growth.grow_depth, growth.grow_branches):
+        with pytest.raises(GrowthError, match=rf"{grow.__name__} of layers.0: the network does not call what was put"):
+            grow(model, "layers.0", example=x)
+    assert digest(model) == before

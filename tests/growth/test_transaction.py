@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import logging
+import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -243,6 +245,7 @@ def test_one_transaction_at_a_time(made: Made) -> None:
     [
         ({"optimizer": 3}, "transaction: argument 'optimizer': expected an Optimizer, or a list of them, got int"),
         ({"averages": [None]}, "argument 'averages': expected a Module, or a list of them, got NoneType"),
+        ({"seed": -1}, "transaction: argument 'seed': expected an integer from 0 on, got -1"),
         ({"also": 3}, "argument 'also': expected an object with load_state_dict, or a list of them, got int"),
         (
             {"optimizer": optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)},
@@ -258,6 +261,7 @@ def test_companions_of_the_wrong_kind(options: dict[str, Any], message: str, mad
     assert digest(model) == before
 
 
+@pytest.mark.filterwarnings("ignore:grow_width. the example does not run")
 def test_buffers_that_repeat_themselves_are_kept() -> None:
     """And the second pass, which looks for what the first did not reach, leaves no traces in them."""
 
@@ -303,6 +307,47 @@ def test_a_network_whose_outputs_are_not_finite_can_grow(made: Made) -> None:
     with genesis.no_grad():
         model[8].weight[0] = float("nan")
     assert growth.grow_width(model, "6", channels=152, example=x).deviation < 1e-5
+
+
+def test_an_operation_that_failed_half_way_is_not_committed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, optimizer, x = made
+    before = digest(model, optimizer)
+
+    def fails(*args: Any) -> None:
+        raise RuntimeError("half way")
+
+    monkeypatch.setattr("genesis.growth.width.adjust_settings", fails)
+
+    def catches() -> None:
+        with growth.transaction(model, optimizer, example=x):
+            with pytest.raises(RuntimeError, match="half way"):
+                growth.grow_width(model, "0", factor=2)
+            with pytest.raises(GrowthError, match="grow_width of 0 failed half way: this transaction can only be left"):
+                growth.grow_width(model, "0", factor=2)
+
+    with pytest.raises(GrowthError, match="transaction: grow_width of 0 failed half way, and its error was caught"):
+        catches()
+    assert digest(model, optimizer) == before
+
+
+def test_an_operation_that_was_refused_before_it_began_can_be_caught(made: Made) -> None:
+    model, _, optimizer, x = made
+    with growth.transaction(model, optimizer, example=x) as step:
+        with pytest.raises(GrowthError, match="it is an output of the network"):
+            growth.grow_width(model, "8", factor=2)
+        growth.grow_width(model, "0", factor=2)
+    assert [operation["where"] for operation in step.operations] == ["0"]
+
+
+def test_copies_know_what_was_done_without_the_state_from_before(made: Made) -> None:
+    model, _, optimizer, x = made
+    step = growth.grow_width(model, "0", factor=1.5, optimizer=optimizer, example=x)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert repr(growth.history(other)) == repr(growth.history(model))
+        with pytest.raises(GrowthError, match="a step whose earlier state is kept"):
+            growth.rollback(growth.history(other)[0])
+    growth.rollback(step)
+    assert len(growth.history(model)) == 0
 
 
 def test_a_model_that_has_grown_goes_when_nobody_holds_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import genesis
 from genesis import amp, growth, models, nn, optim
-from genesis.errors import GrowthError
+from genesis.errors import GraphError, GrowthError
 from genesis.tensor import Tensor
 from tests.growth.deviations import measure
 from tests.growth.measure import deviations, digest, outputs, train
@@ -376,6 +377,8 @@ def test_more_messages(x: Tensor) -> None:
         GrowthError, match=r"argument 'example': expected a Tensor that the network takes, .* got ndarray"
     ):
         growth.grow_width(model, "0", channels=5, example=x.numpy())
+    with pytest.raises(GrowthError, match=r"'example': expected at least one sample, .* got shape \(0, 2, 4, 4\)"):
+        growth.grow_width(model, "0", channels=5, example=x[:0])
     with pytest.raises(GrowthError, match="argument 'example': the network does not run on it: ShapeError: conv2d: "):
         growth.grow_width(model, "0", channels=5, example=x[:, :1])
     with pytest.raises(
@@ -437,3 +440,59 @@ def test_a_network_that_does_not_run_any_more_undoes_the_step() -> None:
     ):
         growth.grow_width(model, "first", channels=5, example=x)
     assert digest(model) == before
+
+
+# --- where it is called -------------------------------------------------------------------------------------------
+
+
+def test_inside_of_autocast_the_network_is_followed_in_its_own_precision(x: Tensor) -> None:
+    model = small()
+    before = outputs(model, x)
+    with amp.autocast("cpu"):
+        model.eval()(x)  # leaves casts of the weights, whose making no later pass would see
+        step = growth.grow_width(model, "0", channels=6, example=x)
+        growth.grow_depth(model, "2", example=x)
+    assert step.deviation is not None
+    assert step.deviation < 1e-5  # measured in float32
+    assert max(deviations(before, outputs(model, x))) < 1e-5
+
+
+def test_a_graph_from_before_the_growth_says_that_it_is_out_of_date(x: Tensor) -> None:
+    model = small()
+    loss = model(x).sum()
+    growth.grow_width(model, "0", channels=6, example=x)
+    with pytest.raises(GraphError, match=r"Conv2d.backward: expected a gradient of .* another shape after the forward"):
+        loss.backward()
+
+
+def test_pruning_by_a_factor_takes_one_at_least_and_leaves_one(x: Tensor) -> None:
+    model = small()
+    growth.prune_width(model, factor=0.9, example=x)
+    assert (model[0].out_channels, model[3].out_channels) == (3, 2)
+    growth.prune_width(model, factor=0.01, example=x)
+    assert (model[0].out_channels, model[3].out_channels) == (1, 1)
+    step = growth.prune_width(model, factor=0.5, example=x)  # each has one left: there is nothing to do
+    assert step.operations == []
+    with pytest.raises(GrowthError, match="'where': expected a layer with channels to spare, got 0 with one"):
+        growth.prune_width(model, "0", channels=1, example=x)
+    growth.grow_width(model, "0", channels=5, example=x)
+    assert model(x).shape == (4, 2)
+
+
+def test_what_the_example_does_not_run_is_named() -> None:
+    class Optional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(2, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+            return self.c(self.a(x) if y is None else self.a(x) + self.b(y))
+
+    model, x, y = Optional(), genesis.randn(2, 3), genesis.randn(2, 2)
+    with pytest.warns(UserWarning, match=r"grow_width: the example does not run b\.weight, b\.bias: where these share"):
+        step = growth.grow_width(model, "a", channels=6, example=x)
+    growth.rollback(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        growth.grow_width(model, "a", channels=6, example=(x, y))
+    assert model.b.out_features == 6

@@ -135,7 +135,7 @@ class Function:
         outputs = result if isinstance(result, tuple) else (result,)
         variables: list[Any] = []
         for output in outputs:
-            array = output if on_arrays else as_array(output)
+            array = output if on_arrays else _array_from(f"{cls.__name__}.forward", output)
             variables.append(variable := make(array))
             if array.changes is changes:
                 variable._viewed_at = changes.count
@@ -205,6 +205,8 @@ class Node:
                 NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
                 for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
             ]
+        if self.function.backward is Function.backward:
+            raise NotImplementedError(f"{self.function.__name__}: it has no backward, and cannot be differentiated")
         ctx.owns_grad = owns_grad and len(grads) == 1
         on_arrays = self.function.on_arrays
         if on_arrays:
@@ -228,10 +230,12 @@ class Node:
         elsewhere.update([id(grad.changes) for grad in grads if grad is not None])
         if ctx._saved and not retain_graph:
             self.ctx = None
-        arrays = results if on_arrays else map(as_array, results)
+        if not on_arrays:
+            name = f"{self.function.__name__}.backward"
+            results = tuple([None if result is None else _array_from(name, result) for result in results])
         return [
             _NO_GRAD if result is None or edge is None else self._delivered(result, edge, elsewhere)
-            for result, edge in zip(arrays, self.edges, strict=True)
+            for result, edge in zip(results, self.edges, strict=True)
         ]
 
     def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:
@@ -242,8 +246,12 @@ class Node:
         else:
             shape, dtype, _ = target.outputs[index]
         if grad.shape != shape:
-            if grad.ndim < len(shape):
-                raise GraphError(f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}")
+            fits = all(size in (1, its) for size, its in zip(reversed(shape), reversed(grad.shape), strict=False))
+            if grad.ndim < len(shape) or not fits:
+                problem = f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}"
+                if self.function.on_arrays and isinstance(target, Variable):  # our own are right
+                    problem += "; the tensor was given another shape after the forward pass, which is to be run again"
+                raise GraphError(problem)
             grad = grad.sum_to(shape)
         grad = grad.to(dtype)
         # A Function of users may keep what it returns.
@@ -265,6 +273,15 @@ def edge_to(variable: Variable) -> Edge:
 
 def as_array(value: Any) -> NDArray:
     return value.array if isinstance(value, Variable) else value
+
+
+def _array_from(op: str, given: Any) -> NDArray:
+    """The array of what a Function of a user's returned."""
+    if not isinstance(given, Variable | NDArray):
+        kind = type(given)
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        raise DTypeError(f"{op}: expected to be given back a Tensor, or a tuple of them, got a {name}")
+    return as_array(given)
 
 
 def _refuse_stale_view(op: str, view: Variable) -> None:

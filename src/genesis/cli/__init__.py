@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _EXPECTED as error:
         if settings.debug >= 1:
             traceback.print_exc()
-        print(f"genesis {arguments.command}: {_sentence(error)}", file=sys.stderr)
+        said = _sentence(error).removeprefix(f"{arguments.command}: ")
+        print(f"genesis {arguments.command}: {said}", file=sys.stderr)
         return FAILED
 
 
@@ -82,4 +83,6 @@ def _as_sentence(text: str) -> str:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"needs the package '{error.name}'; install Genesis with its extra: pip install 'genesis[demo]'"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

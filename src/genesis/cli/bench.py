@@ -22,7 +22,7 @@ Run = Callable[[], object]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a name that models.create() knows")
+    parser.add_argument("model", help="a name that models.create() knows: unet, resnet50, …")
     add_images(parser, device="cpu")
     parser.add_argument("--only", choices=list(_KINDS), nargs="+", default=list(_KINDS), help="these kinds of run")
     parser.add_argument("--seconds", type=positive(float), default=20.0, help="about how long to measure")

@@ -89,8 +89,8 @@ def convolution() -> str:
     """Where the kernels of convolutions come from on CUDA, and where tuned plans are kept."""
     try:
         return plans.describe_engine()
-    except (GenesisError, ImportError, RuntimeError) as error:
-        return f"none tuned: {error}"
+    except (GenesisError, ImportError, RuntimeError):  # devices() says why
+        return "nothing to tune without a CUDA device"
 
 
 def cache(folder: Path) -> str:
@@ -103,4 +103,4 @@ def cache(folder: Path) -> str:
 def switches() -> dict[str, str]:
     """Each environment switch and its value."""
     values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-    return {f"GENESIS_{name.upper()}": str(value) for name, value in values.items() if str(value)}
+    return {f"GENESIS_{name.upper()}": str(value) or "not set" for name, value in values.items()}

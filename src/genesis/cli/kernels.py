@@ -14,8 +14,9 @@ HELP = "compile the CUDA C++ kernels that pyproject.toml names, ahead of time"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    build = actions.add_parser("build", help=HELP, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    build.add_argument("root", nargs="?", type=Path, default=Path(), help="the folder with pyproject.toml")
+    build = actions.add_parser("build", help=HELP)
+    root = "the folder with pyproject.toml (default: this one)"
+    build.add_argument("root", nargs="?", type=Path, default=Path(), help=root)
     build.add_argument(
         "--arch", nargs="+", metavar="sm_NN", help="architectures, instead of those that pyproject.toml names"
     )

@@ -16,7 +16,7 @@ HELP = "measure which kernels compute a model's convolutions fastest, and rememb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help="a name that models.create() knows")
+    parser.add_argument("model", nargs="?", help="a name that models.create() knows: unet, resnet50, …")
     add_images(parser, device="cuda")
     parser.add_argument("--train", action="store_true", help="the gradients too")
     parser.add_argument("--budget", type=positive(float), default=60.0, help="seconds that it may take")

@@ -34,7 +34,7 @@ class Op:
             raise DTypeError(f"{self.name}: expected a tensor among the arguments, got ({kinds})")
         first = tensors[0][2]
         if any(found is not first or found is FOREIGN for _, _, found in tensors):
-            kinds = ", ".join(type(arg).__name__ for _, arg, _ in tensors)
+            kinds = ", ".join(f"{type(arg).__module__.partition('.')[0]}.{type(arg).__name__}" for _, arg, _ in tensors)
             raise DTypeError(f"{self.name}: expected tensors of Genesis, or of PyTorch, got {kinds}")
         on_cpu = [i for i, arg, _ in tensors if not arg.is_cuda]
         if on_cpu and (self._cpu is None or len(on_cpu) < len(tensors)):
@@ -83,4 +83,4 @@ def op(
     for argument, function in (("forward", forward), ("backward", backward), ("cpu", cpu)):
         if function is not None and not callable(function):
             raise DTypeError(describe("op", argument, "a function", type(function).__name__))
-    return Op(name or forward.__name__, forward, backward, cpu)
+    return Op(name or str(getattr(forward, "__name__", "op")), forward, backward, cpu)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from genesis.backends.cuda.native.signature import Declaration, Parameter
 from genesis.backends.cuda.native.types import Kind, Number, Pointer, Unsupported
@@ -37,7 +40,11 @@ def check_arguments(
 
 
 def check_callable(op: str, declaration: Declaration, kinds: Sequence[Kind]) -> None:
-    """Raises: DTypeError: a parameter takes what Python cannot give."""
+    """Raises: DTypeError: a parameter takes what Python cannot give, or which parameters there are is not known."""
+    if declaration.others:
+        several = (", ".join(map(str, declaration.parameters)), *declaration.others)
+        known = " or ".join(f"({parameters})" for parameters in several)
+        raise DTypeError(f"{op}: its source declares the parameters {known}, and which are compiled is not known here")
     for parameter, kind in zip(declaration.parameters, kinds, strict=True):
         if isinstance(kind, Unsupported):
             raise DTypeError(f"{op}: parameter '{parameter}' cannot be given from Python: {kind.reason}")
@@ -77,8 +84,15 @@ def _check_number(op: str, parameter: Parameter, kind: Number, value: Any) -> No
     if kind.low is None or kind.high is None:
         if not hasattr(value, "__float__"):
             raise DTypeError(describe(op, parameter.name, f"a number ({parameter})", repr(value)))
-        if kind.slot[0] == "e" and abs(float(value)) > 65504:
+        try:
+            size = abs(float(value))
+        except OverflowError:
+            message = describe(op, parameter.name, f"a number that a float holds ({parameter})", "one beyond all")
+            raise ValueError(message) from None
+        if kind.slot[0] == "e" and 65504 < size < math.inf:
             raise ValueError(describe(op, parameter.name, f"at most 65504 ({parameter})", value))
+        return
+    if kind.slot[0] == "?" and isinstance(value, np.bool_):  # which is no integer
         return
     try:
         number = operator.index(value)

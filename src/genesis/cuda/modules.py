@@ -34,9 +34,9 @@ class Module:
         self._programs = programs
         self._kernels: dict[str, Kernel] = {}
         self._units: list[tuple[Program, tuple[str, ...]]] = []  # what is compiled together
-        wanted = (
-            self._declared() if functions is None else [(self._owner(name, "functions"), name) for name in functions]
-        )
+        wanted = self._declared()
+        if functions is not None:
+            wanted = [(self._owner(each, "functions"), each) for each in _texts(name, "functions", functions)]
         for program in programs:
             expressions = tuple(expression for owner, expression in wanted if owner is program)
             self._units.append((program, expressions))
@@ -59,6 +59,8 @@ class Module:
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name, or a template with its arguments: module["scale<float, 4>"]."""
+        if not isinstance(name, str):
+            raise TypeError(describe(self.name, "name", "the name of a kernel", repr(name)))
         kernel = self._kernels.get(_plain(name))
         if kernel is None:
             try:
@@ -161,7 +163,7 @@ def load_inline(
         >>> module.twice
         <kernel twice(const float* x, float* y, int n)>
     """
-    sources = [cuda_sources] if isinstance(cuda_sources, str) else list(cuda_sources)
+    sources = [cuda_sources] if isinstance(cuda_sources, str) else _texts("load_inline", "cuda_sources", cuda_sources)
     file_name = f"{_checked_name('load_inline', name)}.cu"
     if len(sources) > 1:  # each keeps its own line numbers
         sources = [f'#line 1 "{name}_{index}.cu"\n{source}' for index, source in enumerate(sources)]
@@ -194,15 +196,24 @@ def load(
 
 
 def _checked_name(op: str, name: str) -> str:
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(describe(op, "name", "letters, digits, '_', '-' and '.'", repr(name)))
     return name
 
 
+def _texts(op: str, argument: str, given: Any) -> list[str]:
+    """A list of strings, checked."""
+    texts = list(given) if isinstance(given, list | tuple) else [given]
+    if not isinstance(given, list | tuple) or not all(isinstance(text, str) for text in texts):
+        kinds = ", ".join(repr(each) if isinstance(each, str) else type(each).__name__ for each in texts)
+        raise ValueError(describe(op, argument, "a list of strings", kinds))
+    return texts
+
+
 def _checked(op: str, options: Any, include_dirs: Any) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    for argument, given in (("options", options), ("include_dirs", include_dirs)):
-        if isinstance(given, str):
-            raise ValueError(describe(op, argument, "a list of strings", repr(given)))
+    if isinstance(include_dirs, str):
+        raise ValueError(describe(op, "include_dirs", "a list of strings", repr(include_dirs)))
+    options = _texts(op, "options", options)
     for option in options:
         for flag, instead in _REFUSED.items():
             if option.startswith(flag):

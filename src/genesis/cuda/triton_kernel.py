@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis.backends.cuda import launch, streams
-from genesis.cuda import arguments
+from genesis.cuda import arguments, launch_checks
 from genesis.cuda.arguments import Framework, framework_of
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError, DTypeError, describe
@@ -38,18 +38,23 @@ class TritonKernel:
 
         return call
 
+    def __call__(self, *args: Any, **named: Any) -> None:
+        raise TypeError(f"{self.name}: expected a grid: {self.name}[grid](…)")
+
     def _launch(self, grid: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
         names = self.kernel.arg_names
         if len(args) > len(names):
             raise DTypeError(f"{self.name}: expected {len(names)} arguments ({', '.join(names)}), got {len(args)}")
         options = {name: value for name, value in named.items() if name not in names}
         given = {**self._defaults, **dict(zip(names, args, strict=False))}
+        twice = [name for name in names[: len(args)] if name in named]
+        if twice:
+            raise DTypeError(f"{self.name}: expected each argument once; {', '.join(twice)} by position and by name")
         given |= {name: value for name, value in named.items() if name in names}
         missing = [name for name in names if name not in given]
         if missing:
             raise DTypeError(f"{self.name}: expected arguments {', '.join(names)}; {', '.join(missing)} missing")
-        blocks = grid(given) if callable(grid) else grid
-        blocks = (blocks,) if hasattr(blocks, "__index__") else tuple(blocks)
+        blocks = launch_checks.check_grid(self.name, grid(given) if callable(grid) else grid)
         by_position = {name: given[name] for name in names if name not in self._constants}
         constants = {name: given[name] for name in names if name in self._constants}
         device, frameworks = self._check(by_position)

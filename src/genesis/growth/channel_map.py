@@ -70,6 +70,7 @@ class ChannelMap:
         passages: what each module took and gave, by name.
         outputs: what the network gave in eval mode on the example.
         macs: multiplications (with an addition each) of one pass over the example; None in a map that was resized.
+        unreached: parameters that no pass has used: whether they share channels is not known.
     """
 
     groups: list[ChannelGroup]
@@ -77,6 +78,7 @@ class ChannelMap:
     passages: dict[str, Passage]
     outputs: list[Tensor]
     macs: int | None
+    unreached: tuple[str, ...] = ()
 
     def giving(self, outputs: list[Tensor]) -> ChannelMap:
         """The map of a network of the same channels that gives these outputs."""
@@ -107,6 +109,7 @@ class ChannelMap:
             {name: passage(*before) for name, before in self.passages.items()},
             outputs=[],
             macs=None,
+            unreached=self.unreached,
         )
 
     @staticmethod
@@ -185,11 +188,14 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     if not any(isinstance(arg, Tensor) for arg in args):
         given = ", ".join(type(arg).__name__ for arg in args)
         raise GrowthError(describe("growth", "example", "a Tensor that the network takes, or a tuple of inputs", given))
+    empty = [arg.shape for arg in args if isinstance(arg, Tensor) and not arg.numel()]
+    if empty:
+        raise GrowthError(describe("growth", "example", "at least one sample, two are enough", f"shape {empty[0]}"))
     recorder = Recorder(model)
     with in_mode(model, training=False):
         outputs = recorder.run(args)
         macs = recorder.macs
-    if not recorder.has_seen_all():
+    if recorder.unreached():
         with without_traces(model), in_mode(model, training=True):
             recorder.run(args)
     numbering = _Numbering()
@@ -202,7 +208,7 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
         name: Passage(*its[:2], numbering.layout(its.input_layout), numbering.layout(its.output_layout))
         for name, its in recorder.passages.items()
     }
-    return ChannelMap(numbering.groups, sites, passages, outputs, macs)
+    return ChannelMap(numbering.groups, sites, passages, outputs, macs, recorder.unreached())
 
 
 class _Numbering:

@@ -33,6 +33,11 @@ class Step:
         self.history: History | None = None
         self.known_before = KnownMap()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles of a network know what was done, and not the state from before: that is of the original's
+        objects, and would take the optimizer along."""
+        return {**vars(self), "snapshot": None}
+
     def __repr__(self) -> str:
         return f"step {self.number}: {self.text()} ({self.parameters[0]:,} → {self.parameters[1]:,} parameters)"
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import genesis
 from genesis.autograd import Variable, enable_grad, no_grad
-from genesis.autograd.modes import observe, without_folding
+from genesis.autograd.modes import observe, without_autocast, without_folding
 from genesis.errors import GraphError
 from genesis.growth import axes
 from genesis.growth.axes import Axis
@@ -75,21 +75,24 @@ class Recorder:
     # --- the pass -----------------------------------------------------------------------------------------------------
 
     def run(self, args: tuple[Any, ...]) -> list[Tensor]:
-        """Call the model on args and follow it; gives the tensors of its output."""
+        """Call the model on args and follow it; gives the tensors of its output.
+
+        In the precision of the model itself, inside of autocast too: what that has cast before would not be seen.
+        """
 
         def watch(function: Any, inputs: tuple[Any, ...], options: dict[str, Any], outputs: list[Any]) -> None:
             self.seen.update(self.owner(value.array) or 0 for value in inputs if isinstance(value, Variable))
             follow(self, function, inputs, options, outputs)
 
-        with _as_if_trained(self._parameters.values()), self._noting_modules(), observe(watch):
+        with _as_if_trained(self._parameters.values()), self._noting_modules(), without_autocast(), observe(watch):
             outputs = tensors_in(self.model(*args))
         for output in outputs:
             self.fix(output, "it is an output of the network")
         return [output.detach() for output in outputs]
 
-    def has_seen_all(self) -> bool:
-        """Whether the passes reached every parameter."""
-        return self._parameters.keys() <= self.seen
+    def unreached(self) -> tuple[str, ...]:
+        """The parameters that the passes did not use."""
+        return tuple(self.names[key][0] for key in self._parameters if key not in self.seen)
 
     @contextlib.contextmanager
     def _noting_modules(self) -> Iterator[None]:
@@ -197,7 +200,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def outputs_of(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
     """What Recorder.run gives in eval mode, without following it."""
-    with in_mode(model, training=False), without_folding():
+    with in_mode(model, training=False), without_folding(), without_autocast():
         try:
             with no_grad():
                 return tensors_in(model(*args))

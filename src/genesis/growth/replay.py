@@ -45,8 +45,7 @@ def replay(
         >>> second.load_state_dict(first.state_dict())
         IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     """
-    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    copies = [averages] if isinstance(averages, Module) else list(averages)
+    optimizers, copies = _several(optimizer), _several(averages)
     snapshot, num_before = Snapshot([model, *copies], optimizers, ()), len(history(model))
     try:
         for step in log["steps"]:
@@ -62,9 +61,16 @@ def replay(
         raise
 
 
-def save(path: str | os.PathLike[str], model: Module, optimizer: Optimizer | None = None, **more: Any) -> None:
+def save(
+    path: str | os.PathLike[str], model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
+    averages: Module | Sequence[Module] = (), **more: Any,
+) -> None:  # fmt: skip
     """Write a checkpoint of a network, how it grew, its optimizer, and whatever plain values you name.
 
+    Args:
+        optimizer, averages: one or several, as in transaction().
+        more: comes back from load().
+    Raises: DTypeError: more has something else than tensors and plain values; OSError: the file cannot be written.
     Example:
         >>> import tempfile
         >>> from genesis import growth
@@ -77,32 +83,51 @@ def save(path: str | os.PathLike[str], model: Module, optimizer: Optimizer | Non
     """
     state: dict[str, Any] = {"model": model.state_dict(), "growth": history(model).state_dict(), "more": more}
     if optimizer is not None:
-        state["optimizer"] = optimizer.state_dict()
+        state["optimizer"] = [each.state_dict() for each in _several(optimizer)]
+    if _several(averages):
+        state["averages"] = [each.state_dict() for each in _several(averages)]
     checkpoint.save(state, path)
 
 
-def load(path: str | os.PathLike[str], model: Module, optimizer: Optimizer | None = None) -> dict[str, Any]:
-    """Grow a freshly built network as the saved one grew, and take over its state and the optimizer's.
+def load(
+    path: str | os.PathLike[str], model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
+    averages: Module | Sequence[Module] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Grow a freshly built network as the saved one grew, and take over its state and that of what went along.
 
+    Args:
+        optimizer, averages: as save() was given them, freshly built too; what is not given here is left in the file.
     Returns: what save() was given beside these.
     Raises: CheckpointError: path is no checkpoint of save(), or does not fit; nothing has changed.
     """
     state = checkpoint.load(path)
-    needed = {"model", "growth", *(("optimizer",) if optimizer is not None else ())}
+    optimizers, copies = _several(optimizer), _several(averages)
+    needed = {"model", "growth", *(["optimizer"] if optimizers else []), *(["averages"] if copies else [])}
     if not isinstance(state, dict) or not needed <= set(state):
         raise CheckpointError(f"{path}: expected a checkpoint of growth.save with {', '.join(sorted(needed))}")
-    optimizers = [] if optimizer is None else [optimizer]
-    snapshot, num_before = Snapshot([model], optimizers, ()), len(history(model))
+    pairs: list[tuple[Any, Any]] = []
+    for name, given in (("optimizer", optimizers), ("averages", copies)):
+        kept = _several(state[name]) if given else []
+        if len(given) != len(kept):
+            raise CheckpointError(f"{path}: argument '{name}': expected {len(kept)}, as were saved, got {len(given)}")
+        pairs += zip(given, kept, strict=True)
+    if len(history(model)):
+        raise CheckpointError(f"{path}: argument 'model': expected a freshly built network, got one that has grown")
+    snapshot = Snapshot([model, *copies], optimizers, ())
     try:
-        replay(model, state["growth"], optimizers)
+        replay(model, state["growth"], optimizers, averages=copies)
         model.load_state_dict(state["model"])
-        if optimizer is not None:
-            optimizer.load_state_dict(state["optimizer"])
+        for each, its in pairs:
+            each.load_state_dict(its)
     except BaseException:
         snapshot.restore()
-        del history(model).steps[num_before:]
+        history(model).steps.clear()
         raise
     return state["more"]
+
+
+def _several(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
 
 def _zeros(model: Module, given: Any) -> Any:

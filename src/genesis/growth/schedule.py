@@ -190,7 +190,7 @@ class Schedule:
             return
         self._on_trial = None
         best = self._best(self.curve[since:])
-        values = f"{step.text()}: best {abs(best):.4g} in the trial, {abs(best_before):.4g} before"
+        values = f"{step.text()}: best {self._shown(best)} in the trial, {self._shown(best_before)} before"
         if best > best_before + self.min_delta:
             step.snapshot = None
             self._tell("kept", values)
@@ -200,6 +200,9 @@ class Schedule:
 
     def _best(self, curve: Sequence[Point]) -> float:
         return max((_signed(point.metric, self.mode) for point in curve), default=-math.inf)
+
+    def _shown(self, best: float) -> str:
+        return "none" if best == -math.inf else f"{best if self.mode == 'max' else -best:.4g}"
 
     def _tell(self, kind: str, text: str) -> None:
         event = Event(len(self.curve), kind, text, count(self.model))

@@ -43,7 +43,7 @@ def grow_depth(
     op = "grow_depth"
     with joined(model, **transaction) as opened:
         name, module, passage = _place(opened, op, where)
-        blocks = _twins(opened, module, lambda place: identity_block(op, passage, channels, kernel_size, place))
+        blocks = _twins(opened, name, lambda place: identity_block(op, passage, channels, kernel_size, place))
 
         def change() -> None:
             for network, block in zip((opened.model, *opened.averages), blocks, strict=True):
@@ -51,7 +51,7 @@ def grow_depth(
             opened.adopt(blocks[0].parameters(), _neighbour(module))
 
         details = {"channels": channels, "kernel_size": kernel_size}
-        opened.run({"operation": op, "where": name, **details}, change, keeps_function=True)
+        opened.run({"operation": op, "where": name, **details}, change, keeps_function=True, new=blocks[0])
     return opened.step
 
 
@@ -83,7 +83,7 @@ def grow_branches(
     with joined(model, **transaction) as opened:
         name, module, passage = _place(opened, op, where)
         beside = module.main if isinstance(module, nn.MultiBranch) else module
-        branches = _twins(opened, module, lambda place: branch(op, beside, passage, channels, kernel_size, place))
+        branches = _twins(opened, name, lambda place: branch(op, beside, passage, channels, kernel_size, place))
 
         def change() -> None:
             for network, new in zip((opened.model, *opened.averages), branches, strict=True):
@@ -96,7 +96,7 @@ def grow_branches(
             opened.adopt(branches[0].parameters(), _neighbour(module))
 
         details = {"channels": channels, "kernel_size": kernel_size}
-        opened.run({"operation": op, "where": name, **details}, change, keeps_function=True)
+        opened.run({"operation": op, "where": name, **details}, change, keeps_function=True, new=branches[0])
     return opened.step
 
 
@@ -153,15 +153,20 @@ def _place(opened: Transaction, op: str, where: str | Module) -> tuple[str, Modu
     return name, opened.model.get_submodule(name), passage
 
 
-def _twins(opened: Transaction, beside: Module, build: Callable[[dict[str, Any]], Module]) -> list[Any]:
+def _twins(opened: Transaction, name: str, build: Callable[[dict[str, Any]], Module]) -> list[Any]:
     """The new module for the model, and equal ones for its averages; dtype, device and mode as those beside."""
+    beside = opened.model.get_submodule(name)
     parameter = _neighbour(beside)
     like = next(opened.model.parameters()) if parameter is None else parameter
     place = {"device": like.device, "dtype": like.dtype}
     with opened.random(like.device):
         new = [build(place).train(beside.training) for _ in (opened.model, *opened.averages)]
-    for twin in new[1:]:
+    for network, twin in zip(opened.averages, new[1:], strict=True):
         twin.load_state_dict(new[0].state_dict())
+        its = network.get_submodule(name)
+        twin.train(its.training)
+        if not any(parameter.requires_grad for parameter in network.parameters()):  # an average that never learns
+            twin.requires_grad_(False)
     return new
 
 

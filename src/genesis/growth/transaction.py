@@ -51,6 +51,7 @@ class Transaction:
         self.step = Step(len(history(model)), count(model))
         self._map: ChannelMap | None = None
         self._has_changed = False
+        self.unfinished = ""  # the operation that has begun to change the network, and has not ended
         self._mark: tuple[list[NDArray], list[int]] = [], []
         self.known_before = KnownMap()
 
@@ -97,17 +98,21 @@ class Transaction:
 
     def run(
         self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool, more_follows: bool = False,
-        resized: Callable[[], ChannelMap | None] = lambda: None,
+        resized: Callable[[], ChannelMap | None] = lambda: None, new: Module | None = None,
     ) -> None:  # fmt: skip
         """Do an operation, run the network again, and compare: outputs that moved undo it.
 
         more_follows: the caller has more to do and needs the next map.
+        new: a module that stands in the network afterwards, and must be called.
         resized: makes the map afterwards from the one before, if that can be told, for operations that carry maps.
         """
         before = self.map.outputs
+        place = self.unfinished = f"{operation['operation']} of {operation['where']}"
         change()
         self._map, self._has_changed = resized() if self.carries else None, True
         assert self.example is not None
+        calls: list[Module] = []
+        hook = None if new is None else new.register_forward_hook(lambda module, args, output: calls.append(module))
         try:
             if self._map is not None:
                 after = outputs_of(self.model, self.example)
@@ -117,8 +122,14 @@ class Transaction:
             else:
                 after = outputs_of(self.model, self.example)
         except Exception as error:
-            place = f"{operation['operation']} of {operation['where']}"
             raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
+        finally:
+            if hook is not None:
+                hook.remove()
+        if new is not None and not calls:
+            raise GrowthError(
+                f"{place}: the network does not call what was put there: it holds the old module elsewhere"
+            )
         if keeps_function:
             deviation = relative_deviation(before, after)
             limit = max((_TOLERANCE.get(output.dtype, 0.0) for output in before), default=0.0)
@@ -130,6 +141,7 @@ class Transaction:
             self.step.deviation = max(deviation, self.step.deviation or 0.0)
         self.step.example = [(arg.shape, arg.dtype.name) if isinstance(arg, Tensor) else arg for arg in self.example]
         self.step.operations.append(operation)
+        self.unfinished = ""
 
     def twins(self, name: str) -> list[Tensor]:
         """The parameter or buffer of this name in the model, then in its averages."""
@@ -230,6 +242,8 @@ def transaction(
     optimizers = _listed("optimizer", optimizer, lambda value: isinstance(value, Optimizer), "an Optimizer")
     copies = _listed("averages", averages, lambda value: isinstance(value, Module), "a Module")
     others = _listed("also", also, lambda value: hasattr(value, "load_state_dict"), "an object with load_state_dict")
+    if seed is not None and not (hasattr(seed, "__index__") and seed >= 0):
+        raise GrowthError(describe("transaction", "seed", "an integer from 0 on", seed))
     own = {id(parameter) for parameter in model.parameters()}
     for each in optimizers:
         if not any(id(parameter) in own for group in each.param_groups for parameter in group["params"]):
@@ -242,6 +256,8 @@ def transaction(
     _active.open = {**getattr(_active, "open", {}), id(model): opened}
     try:
         yield opened.step
+        if opened.unfinished:
+            raise GrowthError(f"transaction: {opened.unfinished} failed half way, and its error was caught inside")
     except BaseException as error:
         snapshot.restore()
         if opened.has_carried:
@@ -277,6 +293,8 @@ def joined(model: Module, **options: Any) -> Iterator[Transaction]:
             raise GrowthError(
                 f"growth: {', '.join(given)} belong to the transaction that is open, not to the operation"
             )
+        if opened.unfinished:
+            raise GrowthError(f"growth: {opened.unfinished} failed half way: this transaction can only be left")
         yield opened
         return
     with transaction(model, options.pop("optimizer", None), **options):

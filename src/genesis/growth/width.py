@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -70,7 +71,8 @@ def grow_width(
                         describe(op, "channels", f"more than the {part.size} of {name}", units * part.width)
                     )
                 if group.fixed:
-                    raise GrowthError(f"{op}: the channels of {name} cannot grow: {'; '.join(group.fixed)}")
+                    reasons = "; ".join(group.fixed)
+                    raise GrowthError(f"{op}: the channels of {name or 'the root'} cannot grow: {reasons}")
                 if group.uniform and (units % group.units or new == "zero"):
                     raise GrowthError(
                         f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
@@ -97,7 +99,8 @@ def prune_width(
 
     Args:
         where, channels, transaction: as of grow_width.
-        factor: what the number is multiplied with, below 1.
+        factor: what the number is multiplied with, below 1 (rounded, at least one less, and one stays; with where=None,
+            layers of a single channel stay as they are).
         by: "magnitude": the channels with the smallest weights go. "norm": those that batch (or group) norms scale
             least (Liu et al. 2017, arXiv:1708.06519).
 
@@ -113,6 +116,11 @@ def prune_width(
         raise GrowthError(describe(op, "by", '"magnitude" or "norm"', repr(by)))
     with joined(model, **transaction) as opened:
         for name, mapped, part, group, more_follows in _layers(opened, op, where):
+            if group.units == 1:
+                if where is None:
+                    continue
+                held = f"{name} with {part.size} in one block" if part.size > 1 else f"{name} with one"
+                raise GrowthError(describe(op, "where", "a layer with channels to spare", held))
             units = _units(op, name, part, group, channels, factor)
             if not 1 <= units < group.units:
                 limits = f"from {part.width} to {part.size - part.width}, as {name} has {part.size}"
@@ -144,6 +152,13 @@ def _layers(
 ) -> Iterator[tuple[str, ChannelMap, Part, ChannelGroup, bool]]:
     """The layers that are meant, of one group only the first: each with its channels as the map shows them then, and
     whether others may follow."""
+    unreached = opened.map.unreached
+    if unreached:
+        warnings.warn(
+            f"{op}: the example does not run {_named(unreached)}: where these share the channels that change, they do "
+            "not follow, and will not fit; give an example that runs them",
+            stacklevel=2,
+        )
     if where is None:
         names = [
             next(site.names[0].rpartition(".")[0] for site in makers)
@@ -169,10 +184,16 @@ def _layers(
             yield name, mapped, part, group, number < len(names)
 
 
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
 def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | None, factor: float | None) -> int:
     """How many units the group is to have."""
     if factor is not None:
-        return max(round(group.units * factor), group.units + 1) if factor > 1 else round(group.units * factor)
+        rounded = round(group.units * factor)
+        return max(rounded, group.units + 1) if factor > 1 else max(min(rounded, group.units - 1), 1)
     assert channels is not None
     channels = operator.index(channels)
     if channels % part.width:

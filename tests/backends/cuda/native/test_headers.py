@@ -30,13 +30,31 @@ def test_a_header_that_may_come_to_exist_counts(tmp_path: Path) -> None:
 
 
 def test_an_include_by_macro_can_be_any_header(tmp_path: Path) -> None:
-    (tmp_path / "one.cuh").write_text("1")
-    (tmp_path / "two.h").write_text("2")
-    (tmp_path / "notes.txt").write_text("3")
-    assert sorted(map(str, included("#include HEADER\n", None, [tmp_path]).values())) == ["1", "2"]
+    near, library = tmp_path / "near", tmp_path / "library"
+    for folder, name, text in ((near, "one.cuh", "1"), (library / "deep", "two.h", "2"), (near / "deep", "not.h", "3")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (library / "notes.txt").write_text("4")
+    assert sorted(map(str, included("#include HEADER\n", near, [library]).values())) == ["1", "2"]
 
 
-def test_without_a_folder_only_the_given_ones_are_searched(tmp_path: Path) -> None:
+def test_includes_that_are_written_otherwise(tmp_path: Path) -> None:
+    for name in ("spliced.h", "absolute.h", "annotated.h", "out.h"):
+        (tmp_path / name).write_text(name)
+    source = f"""#inc\\\nlude "spliced.h"\n#include <{tmp_path}/absolute.h>
+    # /* why */ include /* which */ "annotated.h"
+    // #include "out.h"
+    /*
+    #include "out.h"
+    */"""
+    assert sorted(included(source, tmp_path, []).values(), key=str) == ["absolute.h", "annotated.h", "spliced.h"]
+
+
+def test_headers_of_the_folder_come_before_those_of_the_others(tmp_path: Path) -> None:
     (tmp_path / "a.h").write_text("a")
-    assert included('#include "a.h"', None, []) == {"a.h": None}
-    assert included('#include "a.h"', None, [tmp_path]) == {str(tmp_path / "a.h"): "a"}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert included('#include "a.h"', elsewhere, []) == {"a.h": None}
+    assert included('#include "a.h"', elsewhere, [tmp_path]) == {str(tmp_path / "a.h"): "a"}
+    (elsewhere / "a.h").write_text("b")
+    assert included('#include "a.h"', elsewhere, [tmp_path]) == {str(elsewhere / "a.h"): "b"}

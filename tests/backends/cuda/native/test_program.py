@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,6 +137,26 @@ def test_a_changed_header_compiles_again(
     second = make(f'#include "value.h"\n{SOURCE}', folder=tmp_path).compiled("sm_90", ("fill",))
     assert first.cubin != second.cubin
     assert len(compilations) == 2
+
+
+@pytest.mark.parametrize("how", ["beside", "include_dirs", "absolute", "current folder", "option"])
+def test_a_header_that_is_changed_in_a_running_process_is_noticed(
+    how: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = tmp_path / "value.h"
+    name = {"absolute": f'"{header}"', "include_dirs": "<value.h>"}.get(how, '"value.h"')
+    source = SOURCE if how == "option" else f"#include {name}\n{SOURCE}"
+    changes: Any = {
+        "beside": {"folder": tmp_path},
+        "include_dirs": {"include_dirs": (tmp_path,)},
+        "option": {"options": (f"--pre-include={header}",)},
+    }.get(how, {})
+    monkeypatch.chdir(tmp_path if how == "current folder" else Path("/"))
+    cubins = []
+    for value in (5, 6):
+        header.write_text(f"#define VALUE {value}\n")
+        cubins.append(make(source, **changes).compiled("sm_90", ("fill",)).cubin)
+    assert cubins[0] != cubins[1]
 
 
 def test_another_compiler_compiles_again(cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from genesis.backends.cuda.native import signature
@@ -119,7 +121,8 @@ def test_macros_that_stand_for_a_type(options: tuple[str, ...], dtype: str) -> N
     (x,) = kernels["f"].kinds("f", aliases)
     assert isinstance(x, Pointer)
     assert x.dtypes == (dtype,)
-    either = "#if A\n#define scalar float\n#else\n#define scalar double\n#endif\n__global__ void f(scalar x) {}"
+    either = "#if __CUDA_ARCH__ >= 800\n#define scalar float\n#else\n#define scalar double\n#endif\n"
+    either += "__global__ void f(scalar x) {}"
     kernels, aliases = signature.find([either])
     assert isinstance(kernels["f"].kinds("f", aliases)[0], Unsupported)
 
@@ -192,3 +195,73 @@ def test_templates() -> None:
         assert isinstance(n, Number)
         assert (x.dtypes, s.low, n.high) == ((dtype,), None, high)
     assert isinstance(kernel.kinds("f", aliases)[1], Unsupported)  # without arguments, T is unknown
+
+
+def parameters_of(source: str, **options: Any) -> dict[str, str]:
+    kernels, _ = signature.find([source], **options)
+    return {name: ", ".join(map(str, kernel.parameters)) for name, kernel in kernels.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("#if 0\n@ f(double* x) {}\n#endif\n@ f(float* x) {}", {"f": "float* x"}),
+        ("#ifdef BIG\n@ f(long n) {}\n#else\n@ f(int n) {}\n#endif", {"f": "int n"}),
+        ("#define BIG\n#ifdef BIG\n@ f(long n) {}\n#else\n@ f(int n) {}\n#endif",
+         {"f": "long n"}),
+        ("#define N 0x10\n#if N % 8 == 0 && !defined(M)\n@ f() {}\n#elif 1\n@ g() {}\n#endif",
+         {"f": ""}),
+        ("#if defined M || (2 + 2) * 2 < 8\n@ f() {}\n#elif 1'000 > 010\n@ g() {}\n#else\n@ h() {}\n#endif", {"g": ""}),
+        ("#define KERNEL extern \"C\" @\n#define IN(T) const T* __restrict__\nKERNEL f(IN(float) x) {}",
+         {"f": "const float* x"}),
+        ("#define ARGS float* x, \\\n  int n\n@ f(ARGS) {}", {"f": "float* x, int n"}),
+        ("#define OF(name, T, op) @ name##_##T(T* x) { x[0] op 1; } // all\nOF(add, float, +=)\nOF(mul,\n double, *=)",
+         {"add_float": "float* x", "mul_double": "double* x"}),
+        ("#define ALL(...) __VA_ARGS__\n@ f(ALL(int a, ALL(int b))) { puts(#a); }", {"f": "int a, int b"}),
+        ("#define T float\n#undef T\n#define T double\n@ f(T x) {}", {"f": "double x"}),
+        ("#define f(x) x\n@ f (int n) {}", {}),  # as the compiler sees it: void int n
+        ("@ f(float*, int);\n@ f(float* x, int n) {}", {"f": "float* x, int n"}),
+        ("@ __cluster_dims__(2, 1, 1) __launch_bounds__(64 * 2) f(float* x) {}", {"f": "float* x"}),
+        ("@ f(int n) { n = 1'000; }\n@ g(int n) { n = 2'000; }", {"f": "int n", "g": "int n"}),
+        ('__device__ auto s = R"x(\n#define int float\n " // @ no() )x"; @ f(int n) {}',
+         {"f": "int n"}),
+        ("__glo\\\nbal__ void f(int n) {}", {"f": "int n"}),
+    ],
+)  # fmt: skip
+def test_kernels_are_read_as_they_are_compiled(source: str, expected: dict[str, str]) -> None:
+    assert parameters_of(source.replace("@", "__global__ void")) == expected
+
+
+def test_which_of_two_declarations_is_compiled_may_be_unknown() -> None:
+    either = "#if __CUDA_ARCH__ >= 900\n__global__ void f(float x) {}\n#else\n__global__ void f(double x) {}\n#endif"
+    kernels, _ = signature.find([either])
+    assert kernels["f"].others == ("double x",)
+    theirs = "#ifdef CUB_VERSION\n__global__ void f(float x) {}\n#else\n__global__ void f(double x) {}\n#endif"
+    assert signature.find([theirs])[0]["f"].others == ("double x",)
+    assert parameters_of(theirs.replace("CUB_VERSION", "MINE")) == {"f": "double x"}
+    same = "#if __CUDA_ARCH__ >= 900\n__global__ void f(float x) {}\n#else\n__global__ void f(const float y) {}\n#endif"
+    assert signature.find([same])[0]["f"].others == ()
+    templates = "template <class T> __global__ void f(T* x); template <class U> __global__ void f(U* y) {}"
+    assert signature.find([templates])[0]["f"].others == ()
+    assert signature.find([templates + "template <class T, int N> __global__ void f(T* x) {}"])[0]["f"].others == (
+        "T* x",
+    )
+
+
+def test_macros_of_headers_and_their_guards() -> None:
+    header = '#ifndef TYPES_H\n#define TYPES_H\n#include "more.h"\n#define IN(T) const T*\n#endif'
+    more = "#pragma once\n#define scalar float"
+    kernels, aliases = signature.find(["__global__ void f(IN(scalar) x) {}", header, more])
+    (x,) = kernels["f"].kinds("f", aliases)
+    assert isinstance(x, Pointer)
+    assert (x.dtypes, x.writable) == (("float32",), False)
+
+
+def test_typedefs_inside_of_functions_and_of_several_meanings_are_none() -> None:
+    source = "__device__ void g() { using T = double; } using T = float; __global__ void f(T* x) {}"
+    kernels, aliases = signature.find([source])
+    (x,) = kernels["f"].kinds("f", aliases)
+    assert isinstance(x, Pointer)
+    assert x.dtypes == ("float32",)
+    kernels, aliases = signature.find(["namespace a { using T = double; } " + source])
+    assert isinstance(kernels["f"].kinds("f", aliases)[0], Unsupported)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,12 @@ from genesis.backends.cuda.native.signature import Declaration
 from genesis.backends.cuda.native.store import Entry
 from genesis.settings import settings
 
+_PRE_INCLUDE = re.compile(r"^(?:--pre-include|-include)[=\n](.*)$", re.MULTILINE)
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A source with all that decides what it is compiled to."""
+    """A source with all that decides what it is compiled to: as it lies on the disk when the program is made."""
 
     name: str
     source: str
@@ -31,14 +34,17 @@ class Program:
     folder: Path | None  # where its own headers and what was built ahead lie
     options: tuple[str, ...] = ()
     include_dirs: tuple[Path, ...] = ()
+    headers: tuple[tuple[str, str | None], ...] = dataclasses.field(init=False)  # name and text; None: not the user's
 
-    @functools.cached_property
-    def headers(self) -> dict[str, str | None]:
-        return headers.included(self.source, self.folder, self.include_dirs)
+    def __post_init__(self) -> None:
+        first = "".join(f'#include "{name}"\n' for name in _PRE_INCLUDE.findall("\n".join(self.options)))
+        here = Path.cwd() if self.folder is None else self.folder  # where the compiler looks, for a string too
+        found = headers.included(first + self.source, here, self.include_dirs)
+        object.__setattr__(self, "headers", tuple(found.items()))
 
     @functools.cached_property
     def _found(self) -> tuple[dict[str, Declaration], dict[str, tuple[str, ...]]]:
-        texts = [text for text in self.headers.values() if text is not None]
+        texts = [text for _, text in self.headers if text is not None]
         return signature.find([self.source, *texts], self.options)
 
     @property
@@ -63,7 +69,7 @@ class Program:
 
     def _header_parts(self) -> list[tuple[str, str]]:
         """Without the folders, which differ from machine to machine."""
-        return [(Path(label).name, text or "") for label, text in self.headers.items()]
+        return [(Path(label).name, text or "") for label, text in self.headers]
 
     def compiled(self, arch: str, expressions: Sequence[str]) -> Entry:
         """The cubin for an architecture ("sm_90").
@@ -101,7 +107,7 @@ class Program:
     def _cached(self, arch: str, expressions: Sequence[str]) -> Entry:
         from genesis.backends.cuda.driver import nvrtc
 
-        theirs = tuple(sorted(name for name, text in self.headers.items() if text is None))
+        theirs = tuple(sorted(name for name, text in self.headers if text is None))
         key = hashlib.sha256("\n".join([self.key(expressions), arch, nvrtc.identity(theirs)]).encode()).hexdigest()
         path = settings.cache_dir / "kernels" / f"{self.name}-{key[:40]}.cubin"
         entry = store.read(path)

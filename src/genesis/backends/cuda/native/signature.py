@@ -1,26 +1,18 @@
 """The kernels in a CUDA C++ source: their names, parameters and launch bounds, read without a compiler.
 
-Comments are not looked at, and of macros only those that stand for a type; what a type means, types.py knows.
+preprocessor.py leaves what is compiled; what a type means, types.py knows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from genesis.backends.cuda.native.preprocessor import Preprocessor, split
 from genesis.backends.cuda.native.types import Kind, kind_of
 
-_SKIPPED = re.compile(
-    r"""(?P<literal>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""  # kept: what looks like a comment in it is none
-    r"|//(?:\\\n|[^\n])*|/\*.*?\*/"  # comments
-    r"|^[ \t]*\#(?:\\\n|[^\n])*",  # preprocessor lines, with their continuations
-    re.DOTALL | re.MULTILINE,
-)
-_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_]\w*|\d[\w.]*|::|&&|\S')
-_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([A-Za-z_][\w \t]*)$", re.MULTILINE)
-_DEFINE_OPTION = re.compile(r"(?:-D|--define-macro=)(\w+)=([A-Za-z_][\w ]*)")
 _OPENING, _CLOSING = "(<[{", ")>]}"
 
 
@@ -47,6 +39,7 @@ class Declaration:
     mangled: bool  # C++ mangles its name: it is not extern "C"
     template: tuple[tuple[str, tuple[str, ...]], ...] | None  # (name, default) of each template parameter
     max_threads: int | None  # of __launch_bounds__, where it is a number
+    others: tuple[str, ...] = ()  # the parameters of further declarations that say something else
 
     def kinds(self, expression: str, aliases: Mapping[str, Sequence[str]]) -> tuple[Kind, ...]:
         """What each parameter takes; expression gives the template's arguments: "scale<float, 4>"."""
@@ -54,7 +47,7 @@ class Declaration:
         return tuple(kind_of(parameter.type, known) for parameter in self.parameters)
 
     def _template_arguments(self, expression: str) -> Iterator[tuple[str, Sequence[str]]]:
-        tokens = _TOKEN.findall(expression)
+        tokens = split(expression)
         given = list(_split(tokens[tokens.index("<") + 1 : -1])) if "<" in tokens else []
         for index, (name, default) in enumerate(self.template or ()):
             yield name, given[index] if index < len(given) else default or (name,)
@@ -66,39 +59,52 @@ def find(
     """(kernels by name, what each typedef stands for) in a source and the headers that it includes.
 
     Args:
+        sources: the source first, then the headers, each before those that it includes itself.
         options: the compiler's flags, for what they define: "-Dscalar=float".
     """
-    kernels: dict[str, Declaration] = {}
-    aliases: dict[str, tuple[str, ...]] = {}
-    for source in sources:
-        tokens = _TOKEN.findall(_SKIPPED.sub(lambda match: match["literal"] or " ", source))
-        aliases.update(_aliases(tokens))
-        for declaration in _declarations(tokens):
-            kernels.setdefault(declaration.name, declaration)
-    return kernels, {**_macros(sources, options), **aliases}
+    preprocessor = Preprocessor(sources, options)
+    tokens = [preprocessor.tokens(source) for source in reversed(sources)][::-1]
+    aliases = {name: macro.body for name, macro in preprocessor.macros.items() if macro and macro.parameters is None}
+    aliases |= _aliases(itertools.chain(*tokens))
+    found: dict[str, list[Declaration]] = {}
+    for declaration in itertools.chain(*map(_declarations, tokens)):
+        found.setdefault(declaration.name, []).append(declaration)
+    return {name: _joined(declarations, aliases) for name, declarations in found.items()}, aliases
 
 
-def _macros(sources: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """`#define scalar float`, and -Dscalar=float, which comes first. Where the source has several, none is known."""
+def _joined(declarations: Sequence[Declaration], aliases: Mapping[str, Sequence[str]]) -> Declaration:
+    """The declarations of one name as one: that which names its parameters, with those that contradict it."""
+
+    def meaning(declaration: Declaration) -> tuple[Any, ...]:
+        names = [name for name, _ in declaration.template or ()]
+        known = {**aliases, **{name: (f"template argument {index}",) for index, name in enumerate(names)}}
+        return (*(kind_of(parameter.type, known) for parameter in declaration.parameters), len(names))
+
+    best = max(declarations, key=lambda each: sum(not p.name.startswith("#") for p in each.parameters))
+    others = [", ".join(map(str, each.parameters)) for each in declarations if meaning(each) != meaning(best)]
+    return dataclasses.replace(best, others=tuple(dict.fromkeys(others)))
+
+
+def _aliases(tokens: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """`using scalar = float;` and `typedef float scalar;` outside of functions; none that stands for several."""
     found: dict[str, set[tuple[str, ...]]] = {}
-    for source in sources:
-        for name, value in _DEFINE.findall(source):
-            found.setdefault(name, set()).add(tuple(value.split()))
-    macros = {name: values.pop() for name, values in found.items() if len(values) == 1}
-    matches = (_DEFINE_OPTION.fullmatch(option) for option in options)
-    return macros | {match[1]: tuple(match[2].split()) for match in matches if match is not None}
-
-
-def _aliases(tokens: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """`using scalar = float;` and `typedef float scalar;`."""
-    for start, token in enumerate(tokens):
-        if token not in ("using", "typedef") or ";" not in tokens[start:]:
+    scopes: list[str | None] = []
+    statement: list[str] = []
+    for token in tokens:
+        if token not in ("{", "}", ";"):
+            statement.append(token)
             continue
-        statement = list(tokens[start + 1 : tokens.index(";", start)])
-        if token == "typedef" and len(statement) > 1 and "{" not in statement:
-            yield statement[-1], tuple(statement[:-1])
-        elif token == "using" and len(statement) > 2 and statement[1] == "=":
-            yield statement[0], tuple(statement[2:])
+        if token == ";" and None not in scopes and statement:
+            if statement[0] == "typedef" and len(statement) > 2:
+                found.setdefault(statement[-1], set()).add(tuple(statement[1:-1]))
+            elif statement[0] == "using" and len(statement) > 3 and statement[2] == "=":
+                found.setdefault(statement[1], set()).add(tuple(statement[3:]))
+        elif token == "{":
+            scopes.append(_scope(statement))
+        elif token == "}" and scopes:
+            scopes.pop()
+        statement = []
+    return {name: meanings.pop() for name, meanings in found.items() if len(meanings) == 1}
 
 
 def _declarations(tokens: Sequence[str]) -> Iterator[Declaration]:
@@ -140,9 +146,9 @@ def _declaration(
     while cursor < len(tokens) and tokens[cursor] != "(":
         last = tokens[cursor]
         cursor += 1
-        if last == "__launch_bounds__":
+        if last.startswith("__") and last.endswith("__") and tokens[cursor : cursor + 1] == ["("]:  # an attribute
             end = _matching(tokens, cursor)
-            if tokens[cursor + 1].isdigit():
+            if last == "__launch_bounds__" and tokens[cursor + 1].isdigit() and tokens[cursor + 2] in ",)":
                 max_threads = int(tokens[cursor + 1])
             cursor = end + 1
     end = _matching(tokens, cursor)

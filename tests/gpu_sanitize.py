@@ -11,6 +11,7 @@ those of optimizers, generators and layers that the fuzzer does not draw.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import itertools
 import sys
@@ -28,6 +29,7 @@ from genesis.backends.cuda import array, attention, attention_cudnn, random, sto
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.attention_cudnn import Way
 from genesis.backends.cuda.conv import families
+from genesis.backends.cuda.conv.apart import Apart
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
@@ -164,6 +166,13 @@ def convolve_with_own_kernels() -> None:
                 for family in own
                 for candidate in family.variants(problem)
             }
+            if direction == FORWARD:
+                both = dataclasses.replace(problem, statistics=True)
+                found |= {
+                    f"{candidate.name} with statistics": convolve(both, candidate, first, second)
+                    for candidate in families.candidates(both)
+                    if families.gives_statistics(both) and type(candidate) is not Apart
+                }
             expected = convolve(problem, families.reference(problem), first, second)
             for name, result in found.items():
                 distance = abs(result - expected).max()

@@ -204,6 +204,9 @@ _COMPILED = [
         for shape in (wgmma._PLAIN_SHAPES[1], wgmma._PLAIN_SHAPES[-1])
         for dtype, transposed in [(dtypes.bfloat16, False), (dtypes.float16, True)]
     ],
+    (wgmma._PLAIN_SHAPES[4], dtypes.bfloat16, (True,)),
+    *[(shape, dtypes.bfloat16, (False, True)) for shape in wgmma._PLAIN_SHAPES],
+    (wgmma._PLAIN_SHAPES[0], dtypes.float16, (False, True)),
     *[(shape, dtypes.float32, ()) for shape in (*wgmma_weight_grad._SPLIT_SHAPES, *wgmma_weight_grad._ROUNDED_SHAPES)],
     (wgmma_weight_grad._PLAIN_SHAPES[0], dtypes.bfloat16, ()),
     (wgmma_weight_grad._PLAIN_SHAPES[1], dtypes.float16, ()),
@@ -220,6 +223,8 @@ def test_tiles_fit_into_shared_memory() -> None:
         for shape in (*module._SPLIT_SHAPES, *module._ROUNDED_SHAPES):
             assert shape.shared_memory(dtypes.float32) <= 227 << 10
         assert all(shape.shared_memory(dtypes.float16) <= 227 << 10 for shape in module._PLAIN_SHAPES)
+    for shape in wgmma._PLAIN_SHAPES:  # of the 228 KiB of a multiprocessor, each program on it takes one more
+        assert shape.programs * ((1 << 10) + shape.shared_memory(dtypes.float16, statistics=True)) <= 228 << 10
 
 
 def test_splits_keep_sums_short(simulated: Backend) -> None:

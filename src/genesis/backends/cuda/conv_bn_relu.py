@@ -1,4 +1,4 @@
-"""Convolution, batch norm, residual and ReLU as one op: convolution, statistics, and one pass for the rest.
+"""Convolution, batch norm, residual and ReLU as one op: convolution with statistics, and one pass for the rest.
 
 What operands of the same layouts share (how the work is cut, the packed launches, where results go) is a plan, made
 once and found by a look-up.
@@ -7,41 +7,25 @@ once and found by a look-up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
-from genesis.backends.cuda import driver, streams, tiles, wide_conv_bn_relu
+from genesis.backends.cuda import driver, streams, wide_conv_bn_relu
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.conv import conv_forward, conv_input_grad, conv_weight_grad
+from genesis.backends.cuda.channel_sums import STAGES, Joining, Pass, Sums, are_few, rows_and_channels, statistics_pass
+from genesis.backends.cuda.conv import (
+    Moments,
+    conv_forward,
+    conv_forward_with_moments,
+    conv_input_grad,
+    conv_weight_grad,
+)
 from genesis.backends.cuda.kernels import conv_bn_relu as kernels
-from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import prepare_raw
 from genesis.backends.cuda.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
 from genesis.backends.cuda.storage import copy_into
-
-_MOST_PARTS, _LEAST_BLOCKS = 256, 6  # of a sum, each of so many blocks of rows; one program puts them together
-_CHANNELS = 8  # of which it does so
-_STAGES = 4  # blocks of a sum on their way at a time
-
-
-class _Tile(NamedTuple):
-    """What a program holds at a time: so many channels at most, elements in all; and its warps."""
-
-    channels: int
-    elements: int
-    warps: int
-
-    def constants(self, num_rows: int, num_channels: int) -> dict[str, Any]:
-        block_n = min(max(tiles.power_of_2(num_channels), 8), self.channels)
-        return {
-            "BLOCK_M": min(tiles.power_of_2(num_rows), self.elements // block_n),
-            "BLOCK_N": block_n,
-            "num_warps": self.warps,
-        }
-
-
-_SUM, _PASS = _Tile(64, 2048, 4), _Tile(128, 4096, 4)  # as measured on an H200
+from genesis.backends.cuda.tiles import power_of_2
 
 _Results = tuple[DeviceArray | None, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
@@ -61,8 +45,12 @@ def conv_bn_relu(
     if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
         result = wide_conv_bn_relu.forward(input, weight, bias, *vectors, residual, momentum, eps, activation)
     else:
-        x = conv_forward(input, weight, bias, stride, padding, dilation, groups)
-        result = _normalize(x, *vectors, residual, training, momentum, eps, activation)
+        geometry, moments = (stride, padding, dilation, groups), None
+        if training:
+            x, moments = conv_forward_with_moments(input, weight, bias, *geometry)
+        else:
+            x = conv_forward(input, weight, bias, *geometry)
+        result = _normalize(x, moments, *vectors, residual, training, momentum, eps, activation)
     if training:
         for statistic, changed in ((running_mean, mean), (running_var, var)):
             if statistic is not changed:
@@ -71,12 +59,13 @@ def conv_bn_relu(
 
 
 def _normalize(
-    x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, count: DeviceArray | None, residual: DeviceArray | None, training: bool,
-    momentum: float, eps: float, activation: str | None,
+    x: DeviceArray, moments: Moments | None, gamma: DeviceArray | None, beta: DeviceArray | None,
+    running_mean: DeviceArray | None, running_var: DeviceArray | None, count: DeviceArray | None,
+    residual: DeviceArray | None, training: bool, momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
-    arrays = (x, gamma, beta, running_mean, running_var, count, channels_last(residual))
-    key: tuple[Any, ...] = (*layouts(*arrays), training, float(eps), activation)
+    partial, rows = (None, 0) if moments is None else moments
+    arrays = (x, partial, gamma, beta, running_mean, running_var, count, channels_last(residual))
+    key: tuple[Any, ...] = (*layouts(*arrays), rows, training, float(eps), activation)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_forward(*key)
@@ -84,49 +73,61 @@ def _normalize(
 
 
 def _plan_forward(
-    x: Layout, gamma: Layout | None, beta: Layout | None, running_mean: Layout | None, running_var: Layout | None,
-    count: Layout | None, residual: Layout | None, training: bool, eps: float, activation: str | None,
+    x: Layout, given: Layout | None, gamma: Layout | None, beta: Layout | None, running_mean: Layout | None,
+    running_var: Layout | None, count: Layout | None, residual: Layout | None, block_rows: int, training: bool,
+    eps: float, activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
-    num_channels, device = x.shape[1], x.device_index
-    num_rows = x.size // max(num_channels, 1)
+    """given: the statistics in parts, of blocks of so many rows, where they came with x."""
+    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
     statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
-    parts = _Parts.of(x)
-    partial = layout_of((2, parts.number, num_channels), statistic.dtype, device)
     y, bits = fresh(x), None
     if activation is not None and residual is not None:
         bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
     vectors = (statistic, statistic, running_mean, running_var)
+    at_once, num_parts, part_rows = None, 1, 1  # the parts, if they are put together as x is normalized
+    join: Callable[..., None] | None = None
     if training:
-        sum_up = prepare_raw(
-            kernels._statistics_kernel, device, parts.grid, (partial, x), num_rows, num_channels, STAGES=_STAGES,
-            **parts.constants,
-        )  # fmt: skip
-        join = prepare_raw(
-            kernels._training_statistics_kernel, device, parts.joining_grid, (*vectors, count, partial, x, 0.0),
-            num_rows, parts.number, num_channels, eps, BLOCK_M=parts.constants["BLOCK_M"], **parts.joining,
-        )  # fmt: skip
-    blocks = _Pass.over(x)
-    statistics = (statistic, statistic, None, None) if training else vectors
+        if given is None:
+            sums = Sums.over(x)
+            partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
+            sum_up = statistics_pass(x, partial, sums)
+        else:
+            partial = given
+        if are_few(partial.shape[1]):
+            at_once, num_parts, part_rows = partial, partial.shape[1], block_rows
+        else:
+            joining = Joining.of(partial.shape[1], num_channels)
+            join = prepare_raw(
+                kernels._training_statistics_kernel, device, joining.grid, (*vectors, count, partial, 0.0), num_rows,
+                partial.shape[1], num_channels, eps, PART_ROWS=block_rows, **joining.constants,
+            )  # fmt: skip
+    blocks = Pass.over(x)
+    statistics = vectors if join is None else (statistic, statistic, None, None)
     normalize = prepare_raw(
-        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, *statistics, gamma, beta),
-        num_rows, num_channels, eps, RELU=activation == "relu", **blocks.constants,
+        kernels._normalize_kernel, device, blocks.grid,
+        (y, bits, x, residual, *statistics, gamma, beta, count if at_once is not None else None, at_once, 0.0),
+        num_rows, num_channels, eps, num_parts, RELU=activation == "relu", PART_ROWS=part_rows,
+        PARTS=power_of_2(num_parts), **blocks.constants,
     )  # fmt: skip
 
     def run(
-        x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, running_mean: DeviceArray | None,
-        running_var: DeviceArray | None, count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
+        x: DeviceArray, parts: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
+        running_mean: DeviceArray | None, running_var: DeviceArray | None, count: DeviceArray | None,
+        residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         mean, inverse_std = statistic.new(stream), statistic.new(stream)
         places = (mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var))
         if training:
-            sums = partial.new(stream)
-            sum_up(stream, sums.data_pointer, x.data_pointer)
-            join(stream, *places, address(count), sums.data_pointer, x.data_pointer, momentum)
+            if parts is None:
+                parts = partial.new(stream)
+                sum_up(stream, parts.data_pointer, x.data_pointer)
+            if join is not None:
+                join(stream, *places, address(count), parts.data_pointer, momentum)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, address(residual), *places,
-            address(gamma), address(beta),
+            address(gamma), address(beta), address(count), address(parts), momentum,
         )  # fmt: skip
         return result, mean, inverse_std, x, passed
 
@@ -165,8 +166,7 @@ def _plan_backward(
     needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
 ) -> Callable[..., _Results]:  # fmt: skip
     """Gradients of the convolution's output, its bias, gamma, beta, residual."""
-    num_channels, device = x.shape[1], x.device_index
-    num_rows = x.size // max(num_channels, 1)
+    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
     relu = activation == "relu"
     vectors = (mean, inverse_std, gamma, beta)
     grad_x, grad_residual = (fresh(x) if wanted else None for wanted in (needs_x, needs_residual))
@@ -175,8 +175,10 @@ def _plan_backward(
         for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
     )
     sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
-    parts, blocks = _Parts.of(x), _Pass.over(x)
+    parts, blocks = Sums.over(x), Pass.over(x)
     sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
+    at_once = sums_wanted and needs_x and are_few(parts.number)  # put together in the last pass
+    join: Callable[..., None] | None = None
     scratch = sums
     if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
         scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
@@ -184,22 +186,27 @@ def _plan_backward(
         partial = layout_of((2, parts.number, num_channels), sums.dtype, device, aligned=aligned)
         sum_up = prepare_raw(
             kernels._backward_sums_kernel, device, parts.grid, (partial, grad_residual, grad, passed, x, *vectors),
-            num_rows, num_channels, RELU=relu, STAGES=_STAGES, **parts.constants,
+            num_rows, num_channels, RELU=relu, STAGES=STAGES, **parts.constants,
         )  # fmt: skip
-        join = prepare_raw(
-            kernels._parameter_grads_kernel, device, parts.joining_grid,
-            (sums, grad_gamma, grad_beta, grad_bias, partial, inverse_std, gamma), parts.number, num_channels,
-            TRAINING=training, **parts.joining,
-        )  # fmt: skip
+        if not at_once:
+            joining = Joining.of(parts.number, num_channels)
+            join = prepare_raw(
+                kernels._parameter_grads_kernel, device, joining.grid,
+                (sums, grad_gamma, grad_beta, grad_bias, partial, inverse_std, gamma), parts.number, num_channels,
+                TRAINING=training, **joining.constants,
+            )  # fmt: skip
     # With the sums came the residual's gradient, which is the gradient before the activation, and so without that.
     before_relu = sums_wanted and grad_residual is not None
     residual_left = None if sums_wanted else grad_residual
     last_pass = grad_x is not None or residual_left is not None
     if last_pass:
         sources = (grad_residual, None) if before_relu else (grad, passed)
+        with_sums = (partial, grad_gamma, grad_beta, grad_bias) if at_once else (None,) * 4
         to_conv = prepare_raw(
-            kernels._backward_kernel, device, blocks.grid, (grad_x, residual_left, *sources, x, *vectors, sums),
-            num_rows, num_channels, RELU=relu and not before_relu, TRAINING=training, **blocks.constants,
+            kernels._backward_kernel, device, blocks.grid,
+            (grad_x, residual_left, *sources, x, *vectors, sums, *with_sums), num_rows, num_channels,
+            parts.number if at_once else 1, RELU=relu and not before_relu, TRAINING=training,
+            PARTS=power_of_2(parts.number) if at_once else 1, **blocks.constants,
         )  # fmt: skip
 
     def run(
@@ -212,48 +219,16 @@ def _plan_backward(
         out_x, out_bias, out_gamma, out_beta = map(address, outputs)
         source, here, both = grad.data_pointer, x.data_pointer, room.data_pointer
         scales = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
+        pieces, vectors_out = both + sums.num_bytes, (out_gamma, out_beta, out_bias)
         if sums_wanted:
-            pieces = both + sums.num_bytes
             sum_up(stream, pieces, address(out_residual), source, address(passed), here, *scales)
-            join(stream, both, out_gamma, out_beta, out_bias, pieces, scales[1], scales[2])
+            if join is not None:
+                join(stream, both, *vectors_out, pieces, scales[1], scales[2])
         if last_pass:
             source = address(out_residual) if before_relu else source
-            to_conv(stream, out_x, address(out_residual), source, address(passed), here, *scales, both)
+            to_conv(
+                stream, out_x, address(out_residual), source, address(passed), here, *scales, both, pieces, *vectors_out
+            )
         return *outputs, out_residual
 
     return run
-
-
-class _Parts(NamedTuple):
-    """How sums over the rows of an NHWC array are shared out: programs × blocks of channels; and put together."""
-
-    number: int
-    grid: tuple[int, int]
-    constants: dict[str, Any]
-    joining_grid: tuple[int]
-    joining: dict[str, Any]
-
-    @classmethod
-    def of(cls, x: Layout) -> _Parts:
-        num_channels = x.shape[1]
-        num_rows = x.size // max(num_channels, 1)
-        constants = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
-        channel_blocks = -(-num_channels // constants["BLOCK_N"])
-        wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
-        number = max(1, min(wanted, -(-num_rows // (constants["BLOCK_M"] * _LEAST_BLOCKS)), _MOST_PARTS))
-        joining = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS}
-        return cls(number, (number, channel_blocks), constants, (-(-num_channels // _CHANNELS),), joining)
-
-
-class _Pass(NamedTuple):
-    """The programs of an element-wise pass."""
-
-    grid: tuple[int, int]
-    constants: dict[str, Any]
-
-    @classmethod
-    def over(cls, x: Layout) -> _Pass:
-        num_channels = x.shape[1]
-        num_rows = x.size // max(num_channels, 1)
-        constants = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
-        return cls((-(-num_rows // constants["BLOCK_M"]), -(-num_channels // constants["BLOCK_N"])), constants)

@@ -32,6 +32,8 @@ from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import families, tuner, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv.apart import Apart
+from genesis.backends.cuda.conv.bench import Bench, Built
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
@@ -45,6 +47,7 @@ Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
 
 _CUDNN_PLANS = 2
+_STATISTICS_BOUND = 1e-5  # of float32 sums
 _ALIKE = 4  # consecutive problems that differ in their sizes only, by multiples of 16: they share compiled kernels
 _MOST_FLOPS = 5e8  # for that, which the CPU computes in float64
 _WIDE = [72, 136, 200, 264]  # channels, now and then: more than one tile of columns
@@ -175,6 +178,8 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
         assert error <= allowed, f"{problem}: {candidate.name}: {error:.2e}, at most {allowed:.2e}"
         checked.append(candidate.name.partition("/")[0])
     assert checked, f"no candidate for {problem}"
+    if problem.direction == FORWARD and problem.dtype.itemsize == 2:
+        checked += _check_statistics(dataclasses.replace(problem, residual=False, activation=None, statistics=True))
     if problem.residual or problem.activation:
         return checked  # no op has these
     orders = random.Random(seed)
@@ -182,6 +187,21 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     with float32_precision(problem.precision):
         error = distance(_call(cuda, problem, first, second, given[2]))
     assert error <= bound, f"{problem}: as an op: {error:.2e}, at most {bound:.2e}"
+    return checked
+
+
+def _check_statistics(problem: ConvProblem) -> list[str]:
+    """Those of the result, found by a pass and by each kernel that finds them on the way."""
+    bench = Bench(problem)
+    aparts = 0
+    checked = []
+    for candidate in families.candidates(problem):
+        aparts += type(candidate) is Apart
+        if aparts > 1 and type(candidate) is Apart:
+            continue
+        error = bench.statistics_error(Built(candidate, candidate.prepare(problem), candidate.workspace(problem)))
+        assert error <= _STATISTICS_BOUND, f"{problem}: {candidate.name}: statistics off by {error:.2e}"
+        checked.append(f"{candidate.name.partition('/')[0]} with statistics")
     return checked
 
 

@@ -2,7 +2,8 @@
 
     problem.py        what decides: ConvProblem
     candidate.py      ways to compute it: supports, workspace, prepare
-    families.py       where candidates come from: cudnn.py, wgmma.py, few_channels.py, few_outputs.py, triton_direct.py
+    families.py       where candidates come from: cudnn.py, wgmma.py, few_channels.py, few_outputs.py, triton_direct.py,
+                      and, with statistics of the result, apart.py
     plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
     tuner.py          builds and times candidates, of many problems in turns
     bench.py          times one candidate, and checks it against float64
@@ -14,13 +15,15 @@ the ConvProblem and asks for its plan.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from genesis.backends.contract import Pair
 from genesis.backends.cuda.array import DeviceArray, empty
-from genesis.backends.cuda.conv import plans
+from genesis.backends.cuda.conv import families, plans
+from genesis.backends.cuda.conv.plans import Moments as Moments
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.rows import channels_last, dense
 from genesis.backends.cuda.storage import copy
@@ -35,6 +38,16 @@ def conv_forward(
     groups: int,
 ) -> DeviceArray:  # fmt: skip
     return _run(FORWARD, input, weight, bias, None, None, input.shape, weight.shape, stride, padding, dilation, groups)
+
+
+def conv_forward_with_moments(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> tuple[DeviceArray, Moments | None]:  # fmt: skip
+    """conv_forward, and its result's statistics per channel; None where no kernel finds them by the way."""
+    shapes = (input.shape, weight.shape)
+    found: Any = _run(FORWARD, input, weight, bias, None, None, *shapes, stride, padding, dilation, groups, True)
+    return found if type(found) is tuple else (found, None)
 
 
 def conv_input_grad(
@@ -82,7 +95,7 @@ def conv_prepacked(
     )  # fmt: skip
 
 
-_Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], DeviceArray]
+_Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]
 _calls: dict[tuple[Any, ...], _Call] = {}
 plans.when_choosing_anew(_calls.clear)
 
@@ -93,13 +106,13 @@ _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "co
 def _run(
     direction: str, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
     activation: str | None, input_shape: Shape, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int,
-) -> DeviceArray:  # fmt: skip
+    groups: int, statistics: bool = False,
+) -> Any:  # fmt: skip
     precision = get_float32_precision() if first.dtype is float32 else "highest"
     key = (
         direction, first._layout or first.layout, second._layout or second.layout,
         None if bias is None else bias.layout, None if residual is None else residual.layout, activation,
-        input_shape, weight_shape, stride, padding, dilation, groups, precision,
+        input_shape, weight_shape, stride, padding, dilation, groups, precision, statistics,
     )  # fmt: skip
     call = _calls.get(key)
     if call is not None:
@@ -113,16 +126,19 @@ def _run(
         bits |= operand.data_pointer
     problem = ConvProblem(
         direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
-        bias=bias is not None, residual=residual is not None, activation=activation, alignment=bits & -bits,
-        precision=precision, deterministic=settings.deterministic, device=first.device_index,
+        bias=bias is not None, residual=residual is not None, activation=activation, statistics=statistics,
+        alignment=bits & -bits, precision=precision, deterministic=settings.deterministic, device=first.device_index,
     )  # fmt: skip
     if numel(problem.result_shape) == 0:
         shape = problem.result_shape
         return empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
+    if statistics and not families.gives_statistics(problem):
+        problem = dataclasses.replace(problem, statistics=False)
     plan = plans.plan(problem)
+    compute = plan.with_moments if problem.statistics else plan
     as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
-    _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
-    return plan(*operands)
+    _calls[key] = compute if as_given else lambda *operands: compute(*_ordered(*operands))
+    return compute(*operands)
 
 
 def _ordered(first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None) -> Any:

@@ -12,6 +12,8 @@ import statistics
 import time
 from typing import NamedTuple
 
+import numpy as np
+
 from genesis import dtypes
 from genesis.backends.cuda import array, driver, elementwise, memory, random, reduction, storage, streams
 from genesis.backends.cuda.array import DeviceArray
@@ -19,6 +21,7 @@ from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
 from genesis.backends.cuda.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.memory import Storage
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, numel
 
@@ -105,20 +108,60 @@ class Bench:
         driver.get().fill_bytes(self._problem.device, self._flushed.data_pointer, 0, self._flushed.size, stream)
 
     def error(self, built: Built) -> float:
-        """Its result's relative L2 distance from float64; infinite where one of them is not finite."""
-        device = self._problem.device
-        here = driver.get()
-        # What the result held before must not count: every element is to be written.
-        here.fill_bytes(device, self._out.data_pointer, 0xFF, self._out.storage.nbytes, streams.current_handle(device))
-        self._run(built)
+        """Its result's relative L2 distance from float64; infinite where one of them is not finite.
+
+        Of statistics how far they are from those of the result, where that is more.
+        """
+        workspace = self._run_anew(built)
         expected = self._expected
         if expected is None:
             expected = self._expected = self._reference()
         distance = elementwise.sub(storage.cast(self._out, dtypes.float64), expected)
         relative = math.sqrt(_sum_of_squares(distance) / max(_sum_of_squares(expected), 1e-300))
-        return relative if math.isfinite(relative) else math.inf
+        errors = [relative]
+        if self._problem.statistics:
+            errors.append(self._statistics_error(built.candidate, workspace))
+        return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
-    def _run(self, built: Built) -> None:
+    def statistics_error(self, built: Built) -> float:
+        """That of its statistics alone."""
+        return self._statistics_error(built.candidate, self._run_anew(built))
+
+    def _statistics_error(self, candidate: Candidate, workspace: Storage | None) -> float:
+        """How far a channel's mean is off, in deviations, or its variance, relative; against the result as stored.
+
+        Of values that hardly differ, what counts is how large they are.
+        """
+        p, parts = self._problem, candidate.parts(self._problem)
+        num_rows, num_channels = numel(p.result_shape) // p.result_shape[1], p.result_shape[1]
+        layout = array.layout_of((3, parts.number, num_channels), dtypes.float32, p.device)
+        assert workspace is not None
+        pivots, offsets, squares = storage.to_cpu(layout.on(workspace)).astype(np.float64)
+        blocks = np.arange(-(-num_rows // parts.rows))
+        counts = np.bincount(
+            blocks % parts.number, np.minimum(num_rows - blocks * parts.rows, parts.rows), minlength=parts.number
+        )[:, None]
+        means = pivots + offsets
+        mean = (means * counts).sum(0) / num_rows
+        var = (squares + (means - mean) ** 2 * counts).sum(0) / num_rows
+        stored = storage.cast(self._out, dtypes.float64)
+        dims = (0, 2, 3)
+        expected_mean, expected_var = (
+            storage.to_cpu(found).reshape(-1)
+            for found in (reduction.mean(stored, dims, False), reduction.var(stored, dims, 0, False))
+        )
+        scale = np.maximum(expected_var, 2.0**-20 * expected_mean**2 + 1e-300)
+        off = np.maximum(np.abs(mean - expected_mean) / np.sqrt(scale), np.abs(var - expected_var) / scale)
+        return float(off.max())
+
+    def _run_anew(self, built: Built) -> Storage | None:
+        """Run it; what the result held before does not count, so every element is to be written."""
+        device, out = self._problem.device, self._out
+        driver.get().fill_bytes(device, out.data_pointer, 0xFF, out.storage.nbytes, streams.current_handle(device))
+        return self._run(built)
+
+    def _run(self, built: Built) -> Storage | None:
+        """What is left is its scratch memory."""
         device = self._problem.device
         stream = streams.current_handle(device)
         workspace = memory.allocate(built.workspace, device, stream) if built.workspace else None
@@ -128,10 +171,13 @@ class Bench:
             0 if self._residual is None else self._residual.data_pointer,
             0 if workspace is None else workspace.pointer,
         )  # fmt: skip
+        return workspace
 
     def _reference(self) -> DeviceArray:
         """The result in float64, by the plain kernel."""
-        problem = dataclasses.replace(self._problem, dtype=dtypes.float64, precision="highest", alignment=16)
+        problem = dataclasses.replace(
+            self._problem, dtype=dtypes.float64, precision="highest", alignment=16, statistics=False
+        )
         bench = Bench.__new__(Bench)
         bench._problem = problem
         for name in ("_first", "_second", "_bias", "_residual"):

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from genesis.backends.cuda.conv.problem import ConvProblem
 
 # launch(stream, out, first, second, bias, residual, workspace): put the work on the stream. All are addresses (0 where
-# the problem has no such operand); first and second are the problem's operands in its order.
+# the problem has no such operand); first and second are the problem's operands in its order. Statistics, where the
+# problem wants them, are left at the beginning of the workspace.
 Launch = Callable[[int, int, int, int, int, int, int], None]
 
 # What happens to float32 operands before they are multiplied. Sums are float32 or better everywhere.
@@ -22,6 +24,20 @@ FULL = "full"  # 22 bits and more take part: sums are as accurate as those of fl
 TF32 = "tf32"  # rounded to 11 bits
 BF16 = "bf16"  # rounded to 8 bits
 ALLOWED = {"highest": (FULL,), "high": (FULL, TF32), "medium": (FULL, TF32, BF16)}
+
+
+class Parts(NamedTuple):
+    """Statistics of a result's channels, in parts: float32 (3, number, channels): pivot, mean − pivot, Σ (y − mean)².
+
+    Of y as it is stored. Part i is of the blocks i, i + number, … of so many rows (pixels, in their order in memory).
+    """
+
+    number: int
+    rows: int
+
+    def num_bytes(self, num_channels: int) -> int:
+        """In memory, rounded up to a multiple of 256."""
+        return -(-3 * self.number * num_channels * 4 // 256) * 256
 
 
 class Candidate(abc.ABC):
@@ -39,6 +55,10 @@ class Candidate(abc.ABC):
     def workspace(self, problem: ConvProblem) -> int:
         """The bytes of scratch memory that launch() is handed, aligned to 256."""
         return 0
+
+    def parts(self, problem: ConvProblem) -> Parts:
+        """Those of the statistics that the problem wants. Only for candidates that support such a problem."""
+        raise NotImplementedError(f"{self.name} finds no statistics")
 
     @abc.abstractmethod
     def prepare(self, problem: ConvProblem) -> Launch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from genesis import dtypes
+from genesis.backends.cuda.conv.apart import ApartFamily
 from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
@@ -14,8 +15,9 @@ from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
-_FALLBACK, _FIRST_LAYER = DirectFamily(), FewChannelsFamily()
-FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK)
+_FALLBACK, _FIRST_LAYER, _WGMMA = DirectFamily(), FewChannelsFamily(), WgmmaFamily()
+FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK)
+_WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _WGMMA)  # in the same pass
 
 
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:
@@ -48,12 +50,16 @@ def _admissible(family: Family, problem: ConvProblem) -> Iterator[Candidate]:
 
 
 def _in_order(problem: ConvProblem) -> Sequence[Family]:
-    """cuDNN comes last where all bits of float32 count, and in the forward of a first layer in bfloat16, where its
+    """Statistics come by a pass of their own until it is measured that they should not.
+
+    cuDNN comes last where all bits of float32 count, and in the forward of a first layer in bfloat16, where its
     engines take twice as long as ours.
 
     For float32 it has nothing on tensor cores, and its sums are chains of multiply-adds: of more than 280 terms they
     are further off than 3e-7, or not, depending on how a plan shares them out. The tuner checks that, a guess can't.
     """
+    if problem.statistics:
+        return (_APART, *_WITH_STATISTICS)
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
     first_layer = (
         problem.dtype is dtypes.bfloat16
@@ -67,11 +73,19 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:
     """The candidate of that name, if it still is one for this problem."""
-    for family in FAMILIES:
+    for family in _in_order(problem):
         if family.prefix == name.partition("/")[0]:
             candidate = family.named(problem, name)
             return candidate if candidate is not None and admissible(candidate, problem) else None
     return None
+
+
+_APART = ApartFamily(in_turns, named)
+
+
+def gives_statistics(problem: ConvProblem) -> bool:
+    """Is there a candidate that finds the statistics while it computes the result?"""
+    return any(True for family in _WITH_STATISTICS for _ in _admissible(family, problem))
 
 
 def reference(problem: ConvProblem) -> Candidate:

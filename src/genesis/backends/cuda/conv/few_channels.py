@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from genesis import dtypes
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
-from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
+from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch, Parts
 from genesis.backends.cuda.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.wgmma import Wgmma, WgmmaFamily
 from genesis.backends.cuda.conv.wgmma_weight_grad import WgmmaWeightGrad
@@ -48,7 +48,13 @@ class FewChannels(Candidate):
         return _is_supported(problem)
 
     def workspace(self, problem: ConvProblem) -> int:
-        return sum(_sizes(problem)) + self._inner.workspace(_as_windows(problem))
+        return self._inner_workspace(problem) + sum(_sizes(problem))
+
+    def _inner_workspace(self, problem: ConvProblem) -> int:
+        return -(-self._inner.workspace(_as_windows(problem)) // 256) * 256
+
+    def parts(self, problem: ConvProblem) -> Parts:
+        return self._inner.parts(_as_windows(problem))
 
     def prepare(self, problem: ConvProblem) -> Launch:
         p = problem
@@ -57,24 +63,25 @@ class FewChannels(Candidate):
         view = hopper.View(taps_x * channels, (height * width * channels, width * channels, p.stride[1] * channels))
         compute = self._inner.prepare_view(_as_windows(p), view)
         widen_input = _widener(p, p.input_shape[0] * height, p.input_shape[3], p.padding[1], width)
-        input_size, weight_size = _sizes(p)
+        input_place = self._inner_workspace(p)
+        weight_place = input_place + _sizes(p)[0]
         if p.direction == WEIGHT_GRAD:
             narrow = _narrower(p)
 
             def run_gradient(stream: int, out: int, grad: int, input: int, _: int, __: int, workspace: int) -> None:
-                wide_weight = workspace + input_size
-                widen_input(stream, workspace, input)
-                compute(stream, wide_weight, grad, workspace, 0, 0, wide_weight + weight_size)
+                wide_input, wide_weight = workspace + input_place, workspace + weight_place
+                widen_input(stream, wide_input, input)
+                compute(stream, wide_weight, grad, wide_input, 0, 0, workspace)
                 narrow(stream, out, wide_weight)
 
             return run_gradient
         widen_weight = _widener(p, p.weight_shape[0] * taps_y, taps_x, 0, _terms(p) // channels)
 
         def run(stream: int, out: int, input: int, weight: int, bias: int, residual: int, workspace: int) -> None:
-            wide_weight = workspace + input_size
-            widen_input(stream, workspace, input)
+            wide_input, wide_weight = workspace + input_place, workspace + weight_place
+            widen_input(stream, wide_input, input)
             widen_weight(stream, wide_weight, weight)
-            compute(stream, out, workspace, wide_weight, bias, residual, wide_weight + weight_size)
+            compute(stream, out, wide_input, wide_weight, bias, residual, workspace)
 
         return run
 

@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from genesis import dtypes
 from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray, layout_of
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.conv import families, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
@@ -27,6 +28,14 @@ from genesis.backends.cuda.memory import allocate
 from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
 from genesis.shapes import channels_last_strides
+
+
+class Moments(NamedTuple):
+    """The statistics of a convolution's result per channel, in parts: see candidate.Parts."""
+
+    partial: DeviceArray
+    rows: int
+
 
 STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
 
@@ -40,14 +49,19 @@ class Plan:
         self.problem = problem
         self.origin = GUESSED
         self.candidate: Candidate | None = None
-        self._ready: tuple[Launch, int] | None = None
+        self._ready: tuple[Launch, int, tuple[Layout, int] | None] | None = None
         shape = problem.result_shape
         self._layout = layout_of(shape, problem.dtype, problem.device, channels_last_strides(shape))
 
     def use(self, candidate: Candidate, origin: str) -> None:
         """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
-        workspace = candidate.workspace(self.problem)
-        self._ready = candidate.prepare(self.problem), workspace  # one assignment: other threads see both or neither
+        problem, moments = self.problem, None
+        if problem.statistics:
+            parts = candidate.parts(problem)
+            partial = layout_of((3, parts.number, problem.result_shape[1]), dtypes.float32, problem.device)
+            moments = partial, parts.rows
+        # one assignment: other threads see all or nothing
+        self._ready = candidate.prepare(problem), candidate.workspace(problem), moments
         self.candidate, self.origin = candidate, origin
         if settings.debug >= 1:
             print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
@@ -62,24 +76,36 @@ class Plan:
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
     ) -> DeviceArray:
         """The result for these operands, in the problem's layout; on the current stream."""
+        return self._compute(first, second, bias, residual)[0]
+
+    def with_moments(
+        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
+    ) -> tuple[DeviceArray, Moments]:
+        """The result, and its statistics, which the problem asks for."""
+        out, workspace, (partial, rows) = self._compute(first, second, bias, residual)
+        return out, Moments(partial.on(workspace), rows)
+
+    def _compute(
+        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
+    ) -> tuple[DeviceArray, Any, Any]:
         device = self._layout.device_index
         stream = streams.current_handle(device)
         out = self._layout.new(stream)
-        launch, num_bytes = self._ready  # type: ignore[misc]
+        launch, num_bytes, moments = self._ready  # type: ignore[misc]
         workspace = None
         if num_bytes:
             try:
                 workspace = allocate(num_bytes, device, stream)
             except OutOfMemoryError:
                 _use_smaller(self, num_bytes)
-                return self(first, second, bias, residual)
+                return self._compute(first, second, bias, residual)
         # After the launch the workspace goes back to its stream's shelf: what takes it next comes later on the stream.
         launch(
             stream, out.data_pointer, first.data_pointer, second.data_pointer,
             0 if bias is None else bias.data_pointer, 0 if residual is None else residual.data_pointer,
             0 if workspace is None else workspace.pointer,
         )  # fmt: skip
-        return out
+        return out, workspace, moments
 
 
 _plans: dict[ConvProblem, Plan] = {}
@@ -146,7 +172,7 @@ def warm_up(device: int = 0) -> None:
 
 def _load_cudnn(known: Store, device: int) -> None:
     for key, entry in known.all().items():
-        if entry.candidate.startswith(f"{CudnnFamily.prefix}/"):
+        if f"{CudnnFamily.prefix}/" in entry.candidate:  # or apart/cudnn/…
             cudnn.warm_up(device)
             problem = ConvProblem.from_key(key, device)
             candidate = families.named(problem, entry.candidate)

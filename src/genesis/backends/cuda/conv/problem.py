@@ -42,6 +42,7 @@ class ConvProblem:
     bias: bool = False  # added to the result: (K,) in the forward, (C,) in the input's gradient
     residual: bool = False  # added after the bias, in the result's shape (forward only)
     activation: str | None = None  # "relu", applied last (forward only)
+    statistics: bool = False  # of the result's channels are wanted too: candidate.Parts (forward only)
     alignment: int = 16  # all addresses are divisible by this many bytes; at most 16
     precision: str = "highest"  # of float32: "highest" | "high" | "medium"
     deterministic: bool = False  # the same operands must give the same bits
@@ -100,6 +101,8 @@ class ConvProblem:
     def key(self) -> str:
         """This problem in the store: JSON, the same in every process; the device has a store of its own."""
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "device"}
+        if not self.statistics:
+            del record["statistics"]  # so that older stores keep their worth
         return json.dumps({**record, "dtype": self.dtype.name}, separators=(",", ":"))
 
     @classmethod
@@ -115,4 +118,5 @@ class ConvProblem:
         options = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
         extra = [f"{name} {getattr(self, name)}" for name, usual in options.items() if getattr(self, name) != usual]
         rest = ", ".join([f"{n}x{c}x{h}x{w} * {k}x{r}x{s}", *extra, self.dtype.name])
-        return f"conv {self.direction} {rest}" + (f", {self.precision}" if self.dtype.name == "float32" else "")
+        rest += f", {self.precision}" if self.dtype.name == "float32" else ""
+        return f"conv {self.direction} {rest}" + (", with statistics" if self.statistics else "")

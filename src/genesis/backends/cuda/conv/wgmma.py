@@ -16,7 +16,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
-from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch
+from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch, Parts
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.sums import finisher
 from genesis.backends.cuda.conv.triton_direct import Axis, forward_axis, input_grad_axes
@@ -44,24 +44,27 @@ class Shape:
     consumers: int
     pingpong: bool
     products: int = 1  # of float32
+    programs: int = 1  # that share a multiprocessor
 
     @property
     def rows(self) -> int:
         return 64 * self.consumers
 
-    def cubin(self, dtype: DType, transposed: bool = False) -> bytes:
+    def cubin(self, dtype: DType, transposed: bool = False, statistics: bool = False) -> bytes:
         """transposed: the weight lies in memory with the results' channels innermost."""
         macros = {
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers, "PINGPONG": int(self.pingpong),
             "SPLIT": int(dtype is dtypes.float32), "PRODUCTS": self.products, "TRANSPOSED_WEIGHT": int(transposed),
-            "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
+            "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"', "STATISTICS": int(statistics),
+            "PROGRAMS": self.programs,
         }  # fmt: skip
         return hopper.cubin("conv_wgmma", tuple(macros.items()))
 
-    def shared_memory(self, dtype: DType) -> int:
+    def shared_memory(self, dtype: DType, statistics: bool = False) -> int:
         weight_parts = 2 if self.products == 3 else 1
         stage = (self.rows * dtype.itemsize + self.columns * 2 * weight_parts) * _TERMS
-        return self.stages * stage + 4 * self.consumers * _STAGING + 1024  # tiles begin at multiples of 1024
+        warp = _STAGING + (4 * self.columns if statistics else 0)
+        return self.stages * stage + 4 * self.consumers * warp + 1024  # tiles begin at multiples of 1024
 
 
 _SPLIT_SHAPES = (
@@ -76,6 +79,7 @@ _PLAIN_SHAPES = (
     Shape(256, 4, 2, False),
     Shape(128, 5, 2, False),
     Shape(64, 6, 2, False),
+    Shape(64, 3, 2, False, programs=2),
     Shape(64, 8, 1, False),
 )
 
@@ -97,6 +101,7 @@ class WgmmaFamily(Family):
         choice = [
             Wgmma(shape, splits, hopper.arithmetic(problem))
             for shape in shapes(problem)
+            if not problem.statistics or _has_programs(problem, shape)
             for splits in _worthwhile_splits(problem, shape)
         ]
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
@@ -108,7 +113,7 @@ class Wgmma(Candidate):
     def __init__(self, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
         self.num_sums = splits  # of each result
-        turns = " in turns" if shape.pingpong else ""
+        turns = " in turns" if shape.pingpong else " in pairs" if shape.programs == 2 else ""
         rounded = " rounded" if arithmetic != FULL else ""
         tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{turns}{rounded}"
         self.name = f"{WgmmaFamily.prefix}/{tile} splits {splits}"
@@ -118,15 +123,22 @@ class Wgmma(Candidate):
 
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
-        shape, processors = self.shape, driver.get().properties(problem.device).multiprocessor_count
-        units = _num_tiles(problem, shape) * self.splits
+        shape, programs = self.shape, _num_programs(problem, self.shape)
+        units = math.prod(_num_tiles(problem, shape)) * self.splits
         # What a step costs beside its products: splitting the rows, and waiting.
         step = shape.consumers * (shape.columns / 64 + (1.0 if problem.dtype is dtypes.float32 else 0.5))
-        rounds = -(-units // processors)
+        rounds = -(-units // programs) * shape.programs
         return rounds * step * (_num_steps(problem) / self.splits + 3) + (8 * step if self.splits > 1 else 0)
 
     def workspace(self, problem: ConvProblem) -> int:
+        if problem.statistics:
+            return self.parts(problem).num_bytes(_num_outputs(problem))
         return _Workspace(problem, self.splits).size
+
+    def parts(self, problem: ConvProblem) -> Parts:
+        """One of each program that takes the tiles of a column."""
+        row_tiles, column_tiles = _num_tiles(problem, self.shape)
+        return Parts(min(row_tiles, _num_programs(problem, self.shape) // column_tiles), self.shape.rows)
 
     def prepare(self, problem: ConvProblem) -> Launch:
         return self.prepare_view(problem)
@@ -138,23 +150,25 @@ class Wgmma(Candidate):
         p, shape, space = problem, self.shape, _Workspace(problem, self.splits)
         is_split = p.dtype is dtypes.float32
         transposed = p.dtype is not dtypes.float32 and p.direction == INPUT_GRAD
-        kernel = MapKernel(p.device, "conv_wgmma", shape.cubin(p.dtype, transposed), shape.shared_memory(p.dtype))
+        cubin, shared = shape.cubin(p.dtype, transposed, p.statistics), shape.shared_memory(p.dtype, p.statistics)
+        kernel = MapKernel(p.device, "conv_wgmma", cubin, shared)
         weight = Box(dtypes.float16 if is_split else p.dtype, space.weight, (shape.columns, 1, _TERMS))
         if transposed:
             outputs, inputs, *taps = p.weight_shape
             weight = Box(p.dtype, (outputs, math.prod(taps), inputs), (_TERMS, 1, 64))
-        processors = driver.get().properties(p.device).multiprocessor_count
+        num_addresses = 5 if p.statistics else 4
         launches = []
         for row, column in _axes(p):
             pixels, structure, num_pixels = _geometry(p, self, row, column)
             if view is not None:
                 pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
-            tiles = -(-num_pixels // shape.rows) * -(-_num_outputs(p) // shape.columns)
-            grid = min(tiles * self.splits, processors)
+            column_tiles = -(-_num_outputs(p) // shape.columns)
+            grid = min(-(-num_pixels // shape.rows) * column_tiles * self.splits, _num_programs(p, shape))
+            if p.statistics:
+                grid = self.parts(p).number * column_tiles
             if grid:
-                launches.append(
-                    kernel.prepare(grid, 32 * (4 + 4 * shape.consumers), (pixels, weight, weight), 4, structure)
-                )
+                threads, maps = 32 * (4 + 4 * shape.consumers), (pixels, weight, weight)
+                launches.append(kernel.prepare(grid, threads, maps, num_addresses, structure))
         prepare_weight = _weight_splitter(p, space, 2 if shape.products == 3 else 1) if is_split else None
         finish = finisher(p, self.splits) if self.splits > 1 else None
 
@@ -164,8 +178,9 @@ class Wgmma(Candidate):
                 high, low, inverse = workspace + space.high, workspace + space.low, workspace + space.inverse
                 prepare_weight(stream, second, workspace)
             target = workspace + space.sums if finish is not None else out
+            addresses = (target, inverse, bias, residual, workspace)[:num_addresses]
             for launch in launches:
-                launch(stream, first, high, low, target, inverse, bias, residual)
+                launch(stream, first, high, low, *addresses)
             if finish is not None:
                 finish(stream, out, target, bias, residual)
 
@@ -193,6 +208,8 @@ def _is_supported(problem: ConvProblem) -> bool:
     if p.direction == WEIGHT_GRAD or p.groups != 1 or p.alignment < 16 or not hopper.is_available(p.device):
         return False
     inputs, outputs = p.first_shape[1], _num_outputs(p)
+    if p.statistics and (p.dtype is dtypes.float32 or p.residual or p.activation is not None):
+        return False
     if p.dtype is dtypes.float32:
         aligned = inputs % 4 == 0 and outputs % 4 == 0
     else:
@@ -210,9 +227,19 @@ def _is_supported(problem: ConvProblem) -> bool:
     )
 
 
+def _has_programs(problem: ConvProblem, shape: Shape) -> bool:
+    """One at least for each column of tiles, whose statistics it sums up?"""
+    return _num_tiles(problem, shape)[1] <= _num_programs(problem, shape)
+
+
 # --- sizes ------------------------------------------------------------------------------------------------------------
 def _num_outputs(problem: ConvProblem) -> int:
     return problem.result_shape[1]
+
+
+def _num_programs(problem: ConvProblem, shape: Shape) -> int:
+    """That there is room for at a time."""
+    return shape.programs * driver.get().properties(problem.device).multiprocessor_count
 
 
 def _num_steps(problem: ConvProblem) -> int:
@@ -225,19 +252,20 @@ def _least_terms(problem: ConvProblem) -> int:
     return problem.first_shape[1] * min((count for count in taps if count), default=0)
 
 
-def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
+def _num_tiles(problem: ConvProblem, shape: Shape) -> tuple[int, int]:
+    """Of rows and of columns."""
     num_pixels = problem.result_shape[0] * math.prod(problem.result_shape[2:])
-    return -(-num_pixels // shape.rows) * -(-_num_outputs(problem) // shape.columns)
+    return -(-num_pixels // shape.rows), -(-_num_outputs(problem) // shape.columns)
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums of
     float32 what keeps each split's short: they are rounded at every step."""
-    if len(_axes(problem)) > 1:
+    if len(_axes(problem)) > 1 or problem.statistics:
         return [1]
-    processors = driver.get().properties(problem.device).multiprocessor_count
-    tiles, steps = _num_tiles(problem, shape), _num_steps(problem)
-    wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
+    programs = _num_programs(problem, shape)
+    tiles, steps = math.prod(_num_tiles(problem, shape)), _num_steps(problem)
+    wanted = {rounds * programs // tiles for rounds in (1, 2, 3)} if tiles < 2 * programs else set()
     if problem.dtype is dtypes.float32:
         wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]

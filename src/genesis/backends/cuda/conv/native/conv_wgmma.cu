@@ -15,7 +15,9 @@
 //
 // Macros: BN columns of a tile; STAGES tiles on the way; CONSUMERS warpgroups of 64 rows; SPLIT, PRODUCTS (3 | 1);
 // TRANSPOSED_WEIGHT: the weight lies in memory with its columns innermost (16 bits only); PINGPONG: warpgroups take turns;
-// KIND "f16" | "bf16".
+// PROGRAMS that share a multiprocessor (2 with two consumers and 64 columns: one computes while the other stores); KIND
+// "f16" | "bf16"; STATISTICS: of the results' columns, too, in parts: a program takes all its tiles in one column of
+// tiles (16 bits only, no splits, neither residual nor relu).
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
@@ -50,6 +52,17 @@ __device__ __forceinline__ float widen(u32 v) {
   asm("{\n.reg .b16 a;\ncvt.u16.u32 a, %1;\ncvt.f32." KIND " %0, a;\n}\n" : "=f"(r) : "r"(v));
   return r;
 }
+#endif
+
+#if STATISTICS
+#include "statistics.cuh"
+#else
+struct Statistics {
+  __device__ __forceinline__ Statistics(u32) {}
+  __device__ __forceinline__ float4 pivot(int, u32, int, float4) const { return make_float4(0.f, 0.f, 0.f, 0.f); }
+  __device__ __forceinline__ void add(int, uint2, float4) const {}
+  __device__ __forceinline__ void end_tile(int) const {}
+};
 #endif
 
 // The k-th unit of work: a tile and the part of its steps. Tiles of the same pixels follow one another.
@@ -118,7 +131,7 @@ __device__ __forceinline__ void produce(
 // The tile's sums to memory, through shared memory: a warp writes four rows of 32 columns at a time, whole lines.
 __device__ __forceinline__ void store(
     const float (&sum)[BN / 2], const Range& range, const Unit& unit, int rows, int local, u32 staging, void* out,
-    const float* weight_inverse, const void* bias, const void* residual, const Geometry& g) {
+    const float* weight_inverse, const void* bias, const void* residual, Statistics& statistics, const Geometry& g) {
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const bool whole = g.num_splits == 1;
   long long place[4];
@@ -148,24 +161,26 @@ __device__ __forceinline__ void store(
             "f"(sum[16 * k + 4 * q + 2 * r + 1]) : "memory");
     __syncwarp();
     const int n = unit.column + 32 * k + lane % 8 * 4;
-    if (n >= g.num_outputs) continue;
+    const bool inside = n < g.num_outputs;
+    if (!inside && !STATISTICS) continue;  // for statistics, the warp stays together
     float4 shift = make_float4(0.f, 0.f, 0.f, 0.f);
 #if SPLIT
     const float4 scale = __ldg((const float4*)(weight_inverse + n));
     if (bias && whole) shift = __ldg((const float4*)((const float*)bias + n));
 #else
-    if (bias && whole) {
+    if (bias && whole && inside) {
       const uint2 b = __ldg((const uint2*)((const u16*)bias + n));
       shift = make_float4(widen(b.x), widen(b.x >> 16), widen(b.y), widen(b.y >> 16));
     }
 #endif
+    const float4 pivot = statistics.pivot(k, staging, g.num_pixels - rows, shift);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       float4 y;
       asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
         : "=f"(y.x), "=f"(y.y), "=f"(y.z), "=f"(y.w)
         : "r"(staging + ((4 * q + lane / 8) * PITCH + lane % 8 * 4) * 4) : "memory");
-      if (place[q] < 0) continue;
+      if (place[q] < 0 || !inside) continue;
 #if SPLIT
       y = make_float4(y.x * scale.x, y.y * scale.y, y.z * scale.z, y.w * scale.w);
       y = make_float4(y.x * raise[q], y.y * raise[q], y.z * raise[q], y.w * raise[q]);
@@ -191,7 +206,9 @@ __device__ __forceinline__ void store(
       }
 #if !SPLIT
       if (whole) {
-        *(uint2*)((u16*)out + place[q] + n) = make_uint2(pack_result(y.x, y.y), pack_result(y.z, y.w));
+        const uint2 stored = make_uint2(pack_result(y.x, y.y), pack_result(y.z, y.w));
+        *(uint2*)((u16*)out + place[q] + n) = stored;
+        statistics.add(k, stored, pivot);
         continue;
       }
 #endif
@@ -200,10 +217,14 @@ __device__ __forceinline__ void store(
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmma(
+extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), PROGRAMS) conv_wgmma(
     const __grid_constant__ TensorMap input_map, const __grid_constant__ TensorMap high_map,
     const __grid_constant__ TensorMap low_map, void* __restrict__ out, const float* __restrict__ weight_inverse,
-    const void* __restrict__ bias, const void* __restrict__ residual, const __grid_constant__ Geometry g) {
+    const void* __restrict__ bias, const void* __restrict__ residual,
+#if STATISTICS
+    float* __restrict__ partial,
+#endif
+    const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
@@ -227,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     return;
   }
 #if CONSUMERS > 1
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 232 : 152));
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(PROGRAMS == 2 ? 96 : CONSUMERS == 2 ? 232 : 152));
 #endif
 #if PINGPONG
   if (group == CONSUMERS) asm volatile("bar.arrive 1, 256;" ::: "memory");  // the first one begins
@@ -236,6 +257,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
   // SPLIT: fragments' rows are pixels in another order, so that a warp's reads meet all banks of shared memory.
   const int local = SPLIT ? (f >> 1) + 4 * (f & 1) : f, rows = 64 * (group - 1) + 16 * warp;
   const u32 staging = base + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH * 4);
+  Statistics statistics(base + STAGES * STAGE_BYTES);
   Turn turn;
   for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, row_steps, g);
@@ -308,6 +330,13 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     keep(sum);
     if (lane == 0 && unit.last > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
 #endif
-    store(sum, range, unit, unit.row + rows, local, staging, out, weight_inverse, bias, residual, g);
+    store(sum, range, unit, unit.row + rows, local, staging, out, weight_inverse, bias, residual, statistics, g);
+    statistics.end_tile(unit.row);
   }
+#if STATISTICS
+  const int column_tiles = (g.num_outputs + BN - 1) / BN;  // a divisor of the number of programs
+  statistics.finish(
+    partial, blockIdx.x / column_tiles, gridDim.x / column_tiles, blockIdx.x % column_tiles * BN, g.num_pixels,
+    g.num_outputs);
+#endif
 }

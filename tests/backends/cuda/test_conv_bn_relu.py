@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import channel_sums, conv_bn_relu, driver
-from genesis.backends.cuda.array import layout_of
-from genesis.shapes import channels_last_strides
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -49,22 +44,10 @@ def reference(
     return (y.relu() if activation else y), x
 
 
-@pytest.fixture(params=["at once", "by a kernel"])
-def way_of_joining(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Parts of sums are put together by all programs that want them, or by a kernel of its own."""
-    if request.param == "by a kernel":
-        monkeypatch.setattr(channel_sums, "_FEW_PARTS", 0)
-        monkeypatch.setattr(channel_sums, "_SHORT", 0)
-    conv_bn_relu._plans.clear()
-    yield
-    conv_bn_relu._plans.clear()
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("without", [(), ("bias", "residual"), ("gamma", "beta")], ids=str)
 @pytest.mark.parametrize("activation", ["relu", None])
-@pytest.mark.usefixtures("way_of_joining")
 def test_conv_bn_relu(
     cuda: Backend,
     put: Put,
@@ -125,7 +108,6 @@ def test_statistics_of_a_large_mean(cuda: Backend, put: Put, get: Get) -> None:
     torch.testing.assert_close(get(inverse_std).double(), expected, rtol=1e-5, atol=0)
 
 
-@pytest.mark.usefixtures("way_of_joining")
 def test_parts_put_together(cuda: Backend, put: Put, get: Get) -> None:
     """More than one part, of more channels than a program has, the last blocks cut off."""
     torch.manual_seed(0)
@@ -157,7 +139,6 @@ def test_parts_put_together(cuda: Backend, put: Put, get: Get) -> None:
     assert not get(grads[2]).any()
 
 
-@pytest.mark.usefixtures("way_of_joining")
 def test_gradients_of_parameters_that_met_no_images_are_zero(cuda: Backend, put: Put, get: Get) -> None:
     given = operands(torch.float32)
     array = {name: put(given[name]) for name in NAMES[1:5]} | {"input": put(torch.empty(0, 4, 6, 5))}
@@ -169,30 +150,6 @@ def test_gradients_of_parameters_that_met_no_images_are_zero(cuda: Backend, put:
     )
     assert get(grads[0]).shape == (0, 4, 6, 5)
     assert not any(get(grad).any() for grad in grads[1:5])
-
-
-@pytest.mark.parametrize(
-    ("shape", "number", "tile"),
-    [
-        ((64, 256, 14, 14), 8, (256, 16)),
-        ((64, 512, 7, 7), 8, (128, 32)),
-        ((64, 2048, 7, 7), 16, (32, 64)),
-        ((64, 64, 56, 56), 256, (32, 64)),
-        ((64, 128, 28, 28), 256, (32, 64)),
-        ((4, 512, 3, 3), 1, (32, 64)),
-    ],
-    ids=str,
-)
-def test_short_sums_have_few_parts(
-    simulated: Backend, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], number: int, tile: tuple[int, int]
-) -> None:
-    """If that leaves work for most of a device with as many multiprocessors as an H200."""
-    properties = driver.get().properties(0)
-    monkeypatch.setattr(driver.get(), "properties", lambda device: replace(properties, multiprocessor_count=132))
-    sums = channel_sums.Sums.over(layout_of(shape, dtypes.bfloat16, 0, channels_last_strides(shape)))
-    assert sums.number == number
-    assert (sums.constants["BLOCK_M"], sums.constants["BLOCK_N"]) == tile
-    assert sums.grid == (sums.number, -(-shape[1] // tile[1]))
 
 
 def test_calls_of_one_layout_have_each_their_momentum_and_are_counted(cuda: Backend, put: Put, get: Get) -> None:

@@ -16,8 +16,6 @@ from genesis.backends.cuda.launch import prepare_raw
 
 _MOST_PARTS, _LEAST_BLOCKS = 256, 6  # of a sum, each of so many blocks of rows; one program puts them together
 _CHANNELS = 8  # of which it does so
-_FEW_PARTS = 8  # all programs that want the sum put these together themselves
-_SHORT = 1 << 15  # elements for each multiprocessor: of less, a launch takes as long as the sum
 STAGES = 4  # blocks of a sum on their way at a time
 
 
@@ -38,15 +36,10 @@ class _Tile(NamedTuple):
 
 
 _SUM, _PASS = _Tile(64, 2048, 4), _Tile(128, 4096, 4)  # as measured on an H200
-_SHORT_SUMS = [_Tile(channels, 4096, 8) for channels in (64, 32, 16)]  # 16 of two bytes fill a sector of the cache
 
 
 class Sums(NamedTuple):
-    """Of rows in parts: programs × blocks of channels. Part i is of the blocks i, i + number, … of BLOCK_M rows.
-
-    A short sum has few parts, of narrow tiles, if that leaves work for most of the device: putting them together is
-    then so little that whoever wants the sum does it, without a launch in between.
-    """
+    """Of rows in parts: programs × blocks of channels. Part i is of the blocks i, i + number, … of BLOCK_M rows."""
 
     number: int
     grid: tuple[int, int]
@@ -55,16 +48,9 @@ class Sums(NamedTuple):
     @classmethod
     def over(cls, x: Layout) -> Sums:
         num_rows, num_channels = rows_and_channels(x)
-        processors = driver.get().properties(x.device_index).multiprocessor_count
-        for tile in _SHORT_SUMS if x.size <= _SHORT * processors else ():
-            constants = {"COMPUTE": COMPUTE[x.dtype], **tile.constants(num_rows, num_channels)}
-            channel_blocks = -(-num_channels // constants["BLOCK_N"])
-            number = max(1, min(_FEW_PARTS, -(-num_rows // constants["BLOCK_M"])))
-            if 4 * number * channel_blocks >= 3 * processors:
-                return cls(number, (number, channel_blocks), constants)
         constants = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
         channel_blocks = -(-num_channels // constants["BLOCK_N"])
-        wanted = 4 * processors // max(channel_blocks, 1)
+        wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
         number = max(1, min(wanted, -(-num_rows // (constants["BLOCK_M"] * _LEAST_BLOCKS)), _MOST_PARTS))
         return cls(number, (number, channel_blocks), constants)
 
@@ -75,7 +61,7 @@ class Sums(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """The programs that put the parts together, where these are not few."""
+    """The programs that put the parts together."""
 
     grid: tuple[int]
     constants: dict[str, Any]
@@ -97,11 +83,6 @@ class Pass(NamedTuple):
         num_rows, num_channels = rows_and_channels(x)
         constants = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
         return cls((max(1, -(-num_rows // constants["BLOCK_M"])), -(-num_channels // constants["BLOCK_N"])), constants)
-
-
-def are_few(number: int) -> bool:
-    """Are these so few parts that each program of a pass puts them together itself?"""
-    return number <= _FEW_PARTS
 
 
 def rows_and_channels(x: Layout) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver, streams, wide_conv_bn_relu
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.channel_sums import STAGES, Joining, Pass, Sums, are_few, rows_and_channels, statistics_pass
+from genesis.backends.cuda.channel_sums import STAGES, Joining, Pass, Sums, rows_and_channels, statistics_pass
 from genesis.backends.cuda.conv import (
     Moments,
     conv_forward,
@@ -25,7 +25,6 @@ from genesis.backends.cuda.kernels import conv_bn_relu as kernels
 from genesis.backends.cuda.launch import prepare_raw
 from genesis.backends.cuda.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
 from genesis.backends.cuda.storage import copy_into
-from genesis.backends.cuda.tiles import power_of_2
 
 _Results = tuple[DeviceArray | None, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
@@ -84,8 +83,6 @@ def _plan_forward(
     if activation is not None and residual is not None:
         bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
     vectors = (statistic, statistic, running_mean, running_var)
-    at_once, num_parts, part_rows = None, 1, 1  # the parts, if they are put together as x is normalized
-    join: Callable[..., None] | None = None
     if training:
         if given is None:
             sums = Sums.over(x)
@@ -93,21 +90,16 @@ def _plan_forward(
             sum_up = statistics_pass(x, partial, sums)
         else:
             partial = given
-        if are_few(partial.shape[1]):
-            at_once, num_parts, part_rows = partial, partial.shape[1], block_rows
-        else:
-            joining = Joining.of(partial.shape[1], num_channels)
-            join = prepare_raw(
-                kernels._training_statistics_kernel, device, joining.grid, (*vectors, count, partial, 0.0), num_rows,
-                partial.shape[1], num_channels, eps, PART_ROWS=block_rows, **joining.constants,
-            )  # fmt: skip
+        joining = Joining.of(partial.shape[1], num_channels)
+        join = prepare_raw(
+            kernels._training_statistics_kernel, device, joining.grid, (*vectors, count, partial, 0.0), num_rows,
+            partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
+        )  # fmt: skip
     blocks = Pass.over(x)
-    statistics = vectors if join is None else (statistic, statistic, None, None)
+    statistics = (statistic, statistic, None, None) if training else vectors
     normalize = prepare_raw(
-        kernels._normalize_kernel, device, blocks.grid,
-        (y, bits, x, residual, *statistics, gamma, beta, count if at_once is not None else None, at_once, 0.0),
-        num_rows, num_channels, eps, num_parts, RELU=activation == "relu", PART_ROWS=part_rows,
-        PARTS=power_of_2(num_parts), **blocks.constants,
+        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, *statistics, gamma, beta),
+        num_rows, num_channels, eps, RELU=activation == "relu", **blocks.constants,
     )  # fmt: skip
 
     def run(
@@ -122,12 +114,11 @@ def _plan_forward(
             if parts is None:
                 parts = partial.new(stream)
                 sum_up(stream, parts.data_pointer, x.data_pointer)
-            if join is not None:
-                join(stream, *places, address(count), parts.data_pointer, momentum)
+            join(stream, *places, address(count), parts.data_pointer, momentum)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, address(residual), *places,
-            address(gamma), address(beta), address(count), address(parts), momentum,
+            address(gamma), address(beta),
         )  # fmt: skip
         return result, mean, inverse_std, x, passed
 
@@ -176,9 +167,8 @@ def _plan_backward(
     )
     sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
     parts, blocks = Sums.over(x), Pass.over(x)
+    joining = Joining.of(parts.number, num_channels)
     sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
-    at_once = sums_wanted and needs_x and are_few(parts.number)  # put together in the last pass
-    join: Callable[..., None] | None = None
     scratch = sums
     if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
         scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
@@ -188,25 +178,20 @@ def _plan_backward(
             kernels._backward_sums_kernel, device, parts.grid, (partial, grad_residual, grad, passed, x, *vectors),
             num_rows, num_channels, RELU=relu, STAGES=STAGES, **parts.constants,
         )  # fmt: skip
-        if not at_once:
-            joining = Joining.of(parts.number, num_channels)
-            join = prepare_raw(
-                kernels._parameter_grads_kernel, device, joining.grid,
-                (sums, grad_gamma, grad_beta, grad_bias, partial, inverse_std, gamma), parts.number, num_channels,
-                TRAINING=training, **joining.constants,
-            )  # fmt: skip
+        join = prepare_raw(
+            kernels._parameter_grads_kernel, device, joining.grid,
+            (sums, grad_gamma, grad_beta, grad_bias, partial, inverse_std, gamma), parts.number, num_channels,
+            TRAINING=training, **joining.constants,
+        )  # fmt: skip
     # With the sums came the residual's gradient, which is the gradient before the activation, and so without that.
     before_relu = sums_wanted and grad_residual is not None
     residual_left = None if sums_wanted else grad_residual
     last_pass = grad_x is not None or residual_left is not None
     if last_pass:
         sources = (grad_residual, None) if before_relu else (grad, passed)
-        with_sums = (partial, grad_gamma, grad_beta, grad_bias) if at_once else (None,) * 4
         to_conv = prepare_raw(
-            kernels._backward_kernel, device, blocks.grid,
-            (grad_x, residual_left, *sources, x, *vectors, sums, *with_sums), num_rows, num_channels,
-            parts.number if at_once else 1, RELU=relu and not before_relu, TRAINING=training,
-            PARTS=power_of_2(parts.number) if at_once else 1, **blocks.constants,
+            kernels._backward_kernel, device, blocks.grid, (grad_x, residual_left, *sources, x, *vectors, sums),
+            num_rows, num_channels, RELU=relu and not before_relu, TRAINING=training, **blocks.constants,
         )  # fmt: skip
 
     def run(
@@ -219,16 +204,13 @@ def _plan_backward(
         out_x, out_bias, out_gamma, out_beta = map(address, outputs)
         source, here, both = grad.data_pointer, x.data_pointer, room.data_pointer
         scales = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
-        pieces, vectors_out = both + sums.num_bytes, (out_gamma, out_beta, out_bias)
         if sums_wanted:
+            pieces = both + sums.num_bytes
             sum_up(stream, pieces, address(out_residual), source, address(passed), here, *scales)
-            if join is not None:
-                join(stream, both, *vectors_out, pieces, scales[1], scales[2])
+            join(stream, both, out_gamma, out_beta, out_bias, pieces, scales[1], scales[2])
         if last_pass:
             source = address(out_residual) if before_relu else source
-            to_conv(
-                stream, out_x, address(out_residual), source, address(passed), here, *scales, both, pieces, *vectors_out
-            )
+            to_conv(stream, out_x, address(out_residual), source, address(passed), here, *scales, both)
         return *outputs, out_residual
 
     return run

@@ -17,7 +17,7 @@ from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
 _ONE, _NONE = (1, 1), (0, 0)
-_TILE, _MOST_CHANNELS = 2048, 128  # elements of a program where channels lie side by side, and channels among them
+_TILE, _MOST_CHANNELS = 1024, 128  # elements of a program where channels lie side by side, and channels among them
 
 
 def max_pool2d(

@@ -98,17 +98,13 @@ def _store_training_statistics(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
     momentum, eps
 ):  # fmt: skip
-    """Writes what a batch's mean and variance come to, moves the running statistics, and counts the batch.
-
-    Returns the inverse deviation.
-    """
+    """Writes what a batch's mean and variance come to, moves the running statistics, and counts the batch."""
     if count_ptr is not None:
-        first = (tl.program_id(0) == 0) & (tl.program_id(1) == 0)
+        first = tl.program_id(0) == 0
         tl.store(count_ptr, tl.load(count_ptr, mask=first, other=0) + 1, mask=first)
     var = tl.where(var < 0, var * 0, var)  # rounding; NaN stays NaN
     tl.store(mean_ptr + channels, mean, mask=mask)
-    inverse_std = libdevice.rcp_rn(libdevice.sqrt_rn(var + eps))
-    tl.store(inverse_std_ptr + channels, inverse_std, mask=mask)
+    tl.store(inverse_std_ptr + channels, libdevice.rcp_rn(libdevice.sqrt_rn(var + eps)), mask=mask)
     if running_mean_ptr is not None:
         running = tl.load(running_mean_ptr + channels, mask=mask, other=0).to(mean.dtype)
         running += momentum * (mean - running)
@@ -117,19 +113,21 @@ def _store_training_statistics(
         running = tl.load(running_var_ptr + channels, mask=mask, other=0).to(mean.dtype)
         running += momentum * (unbiased - running)
         tl.store(running_var_ptr + channels, running.to(running_var_ptr.dtype.element_ty), mask=mask)
-    return inverse_std
 
 
-@triton.jit
-def _joined_moments(
-    partial_ptr, channels, mask, num_rows, num_parts, num_channels, PART_ROWS: tl.constexpr, PARTS: tl.constexpr
-):
-    """Mean and variance (channel,) of the parts together (Chan, Golub & LeVeque 1979).
+@triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
+def _training_statistics_kernel(
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, momentum, num_rows,
+    num_parts, num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics.
 
-    partial (3, part, channel): of part i's blocks of PART_ROWS rows, i, i + num_parts, …, a pivot, their mean less
-    that, and the sum of squared deviations from the mean.
+    partial (3, part, channel): of part i's blocks of BLOCK_M rows, i, i + num_parts, …, a pivot, their mean less that,
+    and the sum of squared deviations from the mean.
     """
     parts = tl.arange(0, PARTS)
+    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = channels < num_channels
     inside = (parts < num_parts)[:, None] & mask[None, :]
     elements = parts[:, None] * num_channels + channels[None, :]
     plane = num_parts * num_channels
@@ -137,22 +135,12 @@ def _joined_moments(
     means = tl.load(partial_ptr + elements, mask=inside, other=0) - origin[None, :]  # small numbers lose nothing
     means += tl.load(partial_ptr + plane + elements, mask=inside, other=0)
     squares = tl.load(partial_ptr + 2 * plane + elements, mask=inside, other=0)
-    counts = tl.where(parts < num_parts, _count_of(parts, num_parts, num_rows, PART_ROWS), 0).to(means.dtype)[:, None]
+    counts = tl.where(parts < num_parts, _count_of(parts, num_parts, num_rows, BLOCK_M), 0).to(means.dtype)[:, None]
     rows = num_rows.to(means.dtype)
     shifted = libdevice.div_rn(tl.sum(libdevice.mul_rn(means, counts), axis=0), rows)
     deviations = tl.where(inside, means - shifted[None, :], 0)
-    return shifted + origin, libdevice.div_rn(tl.sum(squares + deviations * deviations * counts, axis=0), rows)
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
-def _training_statistics_kernel(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, momentum, num_rows,
-    num_parts, num_channels, eps, PART_ROWS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Puts the parts together and moves the running statistics."""
-    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = channels < num_channels
-    mean, var = _joined_moments(partial_ptr, channels, mask, num_rows, num_parts, num_channels, PART_ROWS, PARTS)
+    var = libdevice.div_rn(tl.sum(squares + deviations * deviations * counts, axis=0), rows)
+    mean = shifted + origin
     _store_training_statistics(
         mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
         momentum, eps,
@@ -181,35 +169,26 @@ def _normalized(x, mean, scale, beta_ptr, channels, mask):
     return y
 
 
-@triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
+@triton.jit(do_not_specialize=_SIZES)
 def _normalize_kernel(
     y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, gamma_ptr,
-    beta_ptr, count_ptr, partial_ptr, momentum, num_rows, num_channels, eps, num_parts,
+    beta_ptr, num_rows, num_channels, eps,
     RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PART_ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """y = act((x − mean) · inverse_std · gamma + beta + residual), and where it is positive.
 
-    For inference the two are made from the running statistics here, and written down; in training from the parts, where
-    these are so few that each program had better put them together than wait for another launch.
+    For inference the two are made from the running statistics here, and written down.
     """
     rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
-    first = mask & (tl.program_id(0) == 0)
-    if partial_ptr is not None:
-        mean, var = _joined_moments(partial_ptr, channels, mask, num_rows, num_parts, num_channels, PART_ROWS, PARTS)
-        inverse_std = _store_training_statistics(
-            mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, first, mean, var,
-            num_rows, momentum, eps,
-        )  # fmt: skip
-        scale = _scaled(inverse_std, gamma_ptr, channels, mask)
-    elif running_var_ptr is None:
+    if running_var_ptr is None:
         mean = tl.load(mean_ptr + channels, mask=mask, other=0)
         scale = _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE)
     else:
         mean = tl.load(running_mean_ptr + channels, mask=mask, other=0).to(mean_ptr.dtype.element_ty)
         var = tl.load(running_var_ptr + channels, mask=mask, other=1).to(mean_ptr.dtype.element_ty)
         inverse_std = libdevice.rcp_rn(libdevice.sqrt_rn(var + eps))
+        first = mask & (tl.program_id(0) == 0)
         tl.store(mean_ptr + channels, mean, mask=first)
         tl.store(inverse_std_ptr + channels, inverse_std, mask=first)
         scale = _scaled(inverse_std.to(COMPUTE), gamma_ptr, channels, mask)
@@ -277,25 +256,24 @@ def _backward_sums_kernel(
     tl.store(out + num_parts * num_channels, tl.sum(products, axis=0), mask=mask)
 
 
-@triton.jit
-def _joined_sums(partial_ptr, channels, mask, num_parts, num_channels, PARTS: tl.constexpr):
-    """The parts' Σ g and Σ g · (x − mean) put together."""
-    parts = tl.arange(0, PARTS)
-    inside = (parts < num_parts)[:, None] & mask[None, :]
-    elements = parts[:, None] * num_channels + channels[None, :]
-    total = tl.sum(tl.load(partial_ptr + elements, mask=inside, other=0), axis=0)
-    return total, tl.sum(tl.load(partial_ptr + num_parts * num_channels + elements, mask=inside, other=0), axis=0)
-
-
-@triton.jit
-def _store_parameter_grads(
-    grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, channels, mask, total, products, inverse_std_ptr, gamma_ptr,
-    TRAINING: tl.constexpr,
+@triton.jit(do_not_specialize=["num_parts"])
+def _parameter_grads_kernel(
+    sums_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, partial_ptr, inverse_std_ptr, gamma_ptr,
+    num_parts, num_channels, TRAINING: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of gamma, beta and the convolution's bias, from the sums.
+    """sums (2, channel): the parts' sums put together; and the gradients of gamma, beta and the convolution's bias.
 
     In training the bias shifts the mean along with the values: its gradient is zero.
     """
+    parts = tl.arange(0, PARTS)
+    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = channels < num_channels
+    inside = (parts < num_parts)[:, None] & mask[None, :]
+    elements = parts[:, None] * num_channels + channels[None, :]
+    total = tl.sum(tl.load(partial_ptr + elements, mask=inside, other=0), axis=0)
+    products = tl.sum(tl.load(partial_ptr + num_parts * num_channels + elements, mask=inside, other=0), axis=0)
+    tl.store(sums_ptr + channels, total, mask=mask)
+    tl.store(sums_ptr + num_channels + channels, products, mask=mask)
     inverse_std = tl.load(inverse_std_ptr + channels, mask=mask, other=0).to(total.dtype)
     if grad_gamma_ptr is not None:
         tl.store(grad_gamma_ptr + channels, (products * inverse_std).to(grad_gamma_ptr.dtype.element_ty), mask=mask)
@@ -304,39 +282,20 @@ def _store_parameter_grads(
     if grad_bias_ptr is not None:
         grad_bias = total * _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, total.dtype)
         if TRAINING:
-            grad_bias = tl.zeros(total.shape, total.dtype)
+            grad_bias = tl.zeros((BLOCK,), total.dtype)
         tl.store(grad_bias_ptr + channels, grad_bias.to(grad_bias_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_parts"])
-def _parameter_grads_kernel(
-    sums_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, partial_ptr, inverse_std_ptr, gamma_ptr,
-    num_parts, num_channels, TRAINING: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """sums (2, channel): the parts' sums put together; and the gradients of gamma, beta and the convolution's bias."""
-    channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = channels < num_channels
-    total, products = _joined_sums(partial_ptr, channels, mask, num_parts, num_channels, PARTS)
-    tl.store(sums_ptr + channels, total, mask=mask)
-    tl.store(sums_ptr + num_channels + channels, products, mask=mask)
-    _store_parameter_grads(
-        grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, channels, mask, total, products, inverse_std_ptr, gamma_ptr,
-        TRAINING,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "num_parts"])
+@triton.jit(do_not_specialize=_SIZES)
 def _backward_kernel(
     grad_x_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
-    sums_ptr, partial_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, num_rows, num_channels, num_parts,
+    sums_ptr, num_rows, num_channels,
     RELU: tl.constexpr, TRAINING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PARTS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the convolution's output and of the residual, which is g.
 
     grad_x = scale · (g − Σg / n − (x − mean) · inverse_std² · Σ(g · (x − mean)) / n), scale = inverse_std · gamma;
-    without the sums in inference. Where the sums come in a few parts, each program puts them together, and the first of
-    its channels writes the parameters' gradients.
+    without the sums in inference.
     """
     rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
     grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
@@ -349,22 +308,12 @@ def _backward_kernel(
     )  # fmt: skip
     if grad_residual_ptr is not None:
         tl.store(grad_residual_ptr + elements, grad.to(grad_residual_ptr.dtype.element_ty), mask=inside)
-    if partial_ptr is not None:
-        total, products = _joined_sums(partial_ptr, channels, mask, num_parts, num_channels, PARTS)
-        first = mask & (tl.program_id(0) == 0)
-        _store_parameter_grads(
-            grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, channels, first, total, products, inverse_std_ptr, gamma_ptr,
-            TRAINING,
-        )  # fmt: skip
-    elif TRAINING and grad_x_ptr is not None:
-        total = tl.load(sums_ptr + channels, mask=mask, other=0)
-        products = tl.load(sums_ptr + num_channels + channels, mask=mask, other=0)
     if grad_x_ptr is not None:
         if TRAINING:
             share = libdevice.rcp_rn(num_rows.to(COMPUTE))
             inverse_std = tl.load(inverse_std_ptr + channels, mask=mask, other=0).to(COMPUTE)
-            average = total * share
-            slope = products * share * inverse_std * inverse_std
+            average = tl.load(sums_ptr + channels, mask=mask, other=0) * share
+            slope = tl.load(sums_ptr + num_channels + channels, mask=mask, other=0) * share * inverse_std * inverse_std
             grad -= average[None, :] + (x - mean[None, :]) * slope[None, :]
         tl.store(grad_x_ptr + elements, (grad * scale[None, :]).to(grad_x_ptr.dtype.element_ty), mask=inside)
 
@@ -372,25 +321,22 @@ def _backward_kernel(
 def _specimens(dtype):
     wide = dtype if dtype is dtypes.float64 else dtypes.float32
     block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64}
-    parts, few = {"PARTS": 128, "BLOCK": 16}, {"PARTS": 8}
+    parts = {"PARTS": 128, "BLOCK": 16}
     channels = (wide, wide, dtype, dtype)  # mean, inverse deviation, gamma, beta
     return [
         Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),
         Specimen(
             _training_statistics_kernel,
             (wide, wide, wide, wide, dtypes.int64, wide, 0.1, 3000, 100, 64, 1e-5),
-            {**parts, "PART_ROWS": 16},
+            {**parts, "BLOCK_M": 16},
         ),
         *[
             Specimen(
                 _normalize_kernel,
-                (
-                    dtype, dtypes.uint8, dtype, dtype, wide, wide, running, running, dtype, dtype,
-                    None if partial is None else dtypes.int64, partial, 0.1, 3000, 64, 1e-5, 6,
-                ),
-                {**block, **few, "PART_ROWS": 16, "RELU": True},
+                (dtype, dtypes.uint8, dtype, dtype, wide, wide, running, running, dtype, dtype, 3000, 64, 1e-5),
+                {**block, "RELU": True},
             )
-            for running, partial in ((None, None), (wide, None), (wide, wide))
+            for running in (None, wide)
         ],
         Specimen(
             _backward_sums_kernel, (wide, dtype, dtype, dtypes.uint8, dtype, *channels, 3000, 64),
@@ -399,14 +345,8 @@ def _specimens(dtype):
         Specimen(_parameter_grads_kernel, (wide, dtype, dtype, dtype, wide, wide, dtype, 100, 64),
                  {**parts, "TRAINING": True}),
         Specimen(
-            _backward_kernel,
-            (dtype, dtype, dtype, None, dtype, *channels, wide, None, None, None, None, 3000, 64, 6),
-            {**block, **few, "RELU": True, "TRAINING": True},
-        ),
-        Specimen(
-            _backward_kernel,
-            (dtype, dtype, dtype, None, dtype, *channels, None, wide, dtype, dtype, dtype, 3000, 64, 6),
-            {**block, **few, "RELU": True, "TRAINING": True},
+            _backward_kernel, (dtype, dtype, dtype, None, dtype, *channels, wide, 3000, 64),
+            {**block, "RELU": True, "TRAINING": True},
         ),
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ def test_a_part_that_is_cut_keeps_what_it_has(
     monkeypatch.setattr(script.gpu_timing, "shared_stream", contextlib.nullcontext)
     monkeypatch.setattr(script.gc, "freeze", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)  # put back afterwards
+    monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace())  # its switches may be locked, by other tests
     monkeypatch.setattr(sys, "argv", ["bench_conv.py", "--part", "2/2", "--out", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
         script.main()

@@ -49,6 +49,16 @@ def test_float32_may_be_added_up_in_the_result(precision: str) -> None:
     assert from_cudnn(problem) == [SPLIT, *OTHERS]
 
 
+@pytest.mark.parametrize(("precision", "offered"), [("highest", ["eng1", "eng170_k2=1"]), ("high", None)])
+def test_an_engine_that_is_farther_off_than_a_chain(
+    simulated: Backend, monkeypatch: pytest.MonkeyPatch, precision: str, offered: list[str] | None
+) -> None:
+    plans = ["eng17", "eng1", "eng17_k25=0", "eng170_k2=1"]
+    monkeypatch.setattr(cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(conv_cudnn, "_planned", lambda problem: (None, plans))
+    assert from_cudnn(dataclasses.replace(PROBLEM, dtype=dtypes.float32, precision=precision)) == (offered or plans)
+
+
 @pytest.mark.usefixtures("suggests")
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD, WEIGHT_GRAD])
 def test_where_all_bits_count_nobody_guesses_cudnn(direction: str) -> None:

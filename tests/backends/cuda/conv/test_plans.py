@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +78,7 @@ def fakes(simulated: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         plans.forget()
         yield family
         plans.forget()
+    plans._used.clear()
 
 
 def chosen(problem: ConvProblem = PROBLEM) -> tuple[str, str]:
@@ -255,6 +258,17 @@ def test_what_was_tuned_is_stored(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("another")]  # what was the best is no longer there
     if name.startswith("fake/"):
         assert chosen() == ("fake/another", plans.GUESSED)
+
+
+def test_what_was_in_use_stays_built(fakes: FakeFamily) -> None:
+    """A CUDA graph may have captured its kernels, whose code would go from the device with a plan of cuDNN's."""
+    fakes.candidates = [Fake("quick")]
+    ready, candidate = plans.plan(PROBLEM)._ready, weakref.ref(fakes.candidates.pop())
+    plans.forget()
+    gc.collect()
+    assert candidate() is not None
+    fakes.candidates = [Fake("quick", builds=False)]  # of that name there is one that is built
+    assert plans.plan(PROBLEM)._ready is ready
 
 
 def test_without_time_nothing_is_tuned(fakes: FakeFamily) -> None:

@@ -40,6 +40,21 @@ class Moments(NamedTuple):
 STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
 
 
+class _Ready(NamedTuple):
+    """A candidate built for a problem."""
+
+    candidate: Candidate
+    launch: Launch
+    workspace: int  # bytes of scratch memory
+    moments: tuple[Layout, int] | None  # where it leaves the statistics, and of how many rows each part is
+
+
+# What plans have used, for good: a CUDA graph that captured a launch does not keep the kernel's code on the device, and
+# with a plan of cuDNN that it compiled, its code would go. Also, a plan that is made anew is ready at once.
+_used: dict[tuple[ConvProblem, str], _Ready] = {}
+driver.forget_on_switch(_used.clear)
+
+
 class Plan:
     """One problem and the candidate that computes it, ready to launch."""
 
@@ -49,19 +64,17 @@ class Plan:
         self.problem = problem
         self.origin = GUESSED
         self.candidate: Candidate | None = None
-        self._ready: tuple[Launch, int, tuple[Layout, int] | None] | None = None
+        self._ready: _Ready | None = None
         shape = problem.result_shape
         self._layout = layout_of(shape, problem.dtype, problem.device, channels_last_strides(shape))
 
     def use(self, candidate: Candidate, origin: str) -> None:
         """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
-        problem, moments = self.problem, None
-        if problem.statistics:
-            parts = candidate.parts(problem)
-            partial = layout_of((3, parts.number, problem.result_shape[1]), dtypes.float32, problem.device)
-            moments = partial, parts.rows
-        # one assignment: other threads see all or nothing
-        self._ready = candidate.prepare(problem), candidate.workspace(problem), moments
+        key = self.problem, candidate.name
+        ready = _used.get(key)
+        if ready is None:
+            ready = _used[key] = _build(self.problem, candidate)
+        self._ready = ready  # one assignment: other threads see all or nothing
         self.candidate, self.origin = candidate, origin
         if settings.debug >= 1:
             print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
@@ -70,7 +83,7 @@ class Plan:
     def workspace(self) -> int:
         """Bytes of scratch memory."""
         assert self._ready is not None
-        return self._ready[1]
+        return self._ready.workspace
 
     def __call__(
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
@@ -91,7 +104,7 @@ class Plan:
         device = self._layout.device_index
         stream = streams.current_handle(device)
         out = self._layout.new(stream)
-        launch, num_bytes, moments = self._ready  # type: ignore[misc]
+        _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
         workspace = None
         if num_bytes:
             try:
@@ -106,6 +119,15 @@ class Plan:
             0 if workspace is None else workspace.pointer,
         )  # fmt: skip
         return out, workspace, moments
+
+
+def _build(problem: ConvProblem, candidate: Candidate) -> _Ready:
+    moments = None
+    if problem.statistics:
+        parts = candidate.parts(problem)
+        partial = layout_of((3, parts.number, problem.result_shape[1]), dtypes.float32, problem.device)
+        moments = partial, parts.rows
+    return _Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
 
 
 _plans: dict[ConvProblem, Plan] = {}

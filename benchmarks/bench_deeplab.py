@@ -17,11 +17,12 @@ import copy
 import statistics
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from bench_cpu_nets import inference
-from harness import Comparison, Side
+from harness import RESULTS, Comparison, Side
 from torch_segmentation import deeplabv3_resnet50
 
 import genesis
@@ -83,7 +84,7 @@ def on_the_cpu(threads: int, rounds: int) -> None:
     comparison.finish()
 
 
-def on_a_gpu(rounds: int, batches: list[int], dtypes: list[str], mode: str, tune: float) -> None:
+def on_a_gpu(rounds: int, batches: list[int], dtypes: list[str], mode: str, tune: float, out: Path) -> None:
     import gpu_timing
 
     torch.backends.cudnn.benchmark = True
@@ -97,7 +98,7 @@ def on_a_gpu(rounds: int, batches: list[int], dtypes: list[str], mode: str, tune
             best = min((side for side in times if side.startswith("torch")), key=lambda s: statistics.median(times[s]))
             case = f"deeplabv3_resnet50 {batch}×3×{SIZE}×{SIZE} {str(dtype).removeprefix('torch.')}"
             comparison.add(case, {best: times.pop(best), **times})
-    comparison.finish()
+            comparison.finish(out)  # a case takes a minute: a run that is cut keeps what it has
 
 
 def gpu_sides(dtype: torch.dtype, batch: int, mode: str, tune: float) -> dict[str, Side]:
@@ -193,11 +194,12 @@ def main() -> None:
         help="torch.compile's on a GPU, beside reduce-overhead; the second compiles for minutes",
     )  # fmt: skip
     parser.add_argument("--tune", type=float, default=25, help="seconds for tuning convolutions, on a GPU, per case")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results, on a GPU")
     arguments = parser.parse_args()
     if arguments.device == "cpu":
         on_the_cpu(arguments.threads, arguments.rounds)
     else:
-        on_a_gpu(arguments.rounds, arguments.batches, arguments.dtypes, arguments.mode, arguments.tune)
+        on_a_gpu(arguments.rounds, arguments.batches, arguments.dtypes, arguments.mode, arguments.tune, arguments.out)
 
 
 if __name__ == "__main__":

@@ -48,22 +48,10 @@ def _cat_kernel(
     """Matrices side by side: program (i, k) copies rows of the k-th, which begins at column starts[k] of out."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     which = tl.program_id(1)
-    if which == 0:
-        _copy_rows(out_ptr + starts[0], x0_ptr, rows, num_rows, widths[0], out_width, BLOCK_N)
-    if which == 1:
-        _copy_rows(out_ptr + starts[1], x1_ptr, rows, num_rows, widths[1], out_width, BLOCK_N)
-    if which == 2:
-        _copy_rows(out_ptr + starts[2], x2_ptr, rows, num_rows, widths[2], out_width, BLOCK_N)
-    if which == 3:
-        _copy_rows(out_ptr + starts[3], x3_ptr, rows, num_rows, widths[3], out_width, BLOCK_N)
-    if which == 4:
-        _copy_rows(out_ptr + starts[4], x4_ptr, rows, num_rows, widths[4], out_width, BLOCK_N)
-    if which == 5:
-        _copy_rows(out_ptr + starts[5], x5_ptr, rows, num_rows, widths[5], out_width, BLOCK_N)
-    if which == 6:
-        _copy_rows(out_ptr + starts[6], x6_ptr, rows, num_rows, widths[6], out_width, BLOCK_N)
-    if which == 7:
-        _copy_rows(out_ptr + starts[7], x7_ptr, rows, num_rows, widths[7], out_width, BLOCK_N)
+    matrices = (x0_ptr, x1_ptr, x2_ptr, x3_ptr, x4_ptr, x5_ptr, x6_ptr, x7_ptr)
+    for k in tl.static_range(8):
+        if which == k:
+            _copy_rows(out_ptr + starts[k], matrices[k], rows, num_rows, widths[k], out_width, BLOCK_N)
 
 
 @triton.jit

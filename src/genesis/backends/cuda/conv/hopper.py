@@ -31,6 +31,11 @@ def is_available(device: int) -> bool:
     return here.name == "cuda" and here.properties(device).compute_capability == 90 and _has_compiler()
 
 
+def processors(problem: ConvProblem) -> int:
+    """Multiprocessors of the problem's device: each runs one program of these kernels at a time."""
+    return driver.get().properties(problem.device).multiprocessor_count
+
+
 def arithmetic(problem: ConvProblem) -> str:
     """Of these kernels: in less than full precision they round to float16, which has as many bits as TF32."""
     return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.binding import Pointer, bind
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Family, Launch, Parts
@@ -44,7 +43,6 @@ class Shape:
     consumers: int
     pingpong: bool
     products: int = 1  # of float32
-    programs: int = 1  # that share a multiprocessor
 
     @property
     def rows(self) -> int:
@@ -56,7 +54,6 @@ class Shape:
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers, "PINGPONG": int(self.pingpong),
             "SPLIT": int(dtype is dtypes.float32), "PRODUCTS": self.products, "TRANSPOSED_WEIGHT": int(transposed),
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"', "STATISTICS": int(statistics),
-            "PROGRAMS": self.programs,
         }  # fmt: skip
         return hopper.cubin("conv_wgmma", tuple(macros.items()))
 
@@ -79,7 +76,6 @@ _PLAIN_SHAPES = (
     Shape(256, 4, 2, False),
     Shape(128, 5, 2, False),
     Shape(64, 6, 2, False),
-    Shape(64, 3, 2, False, programs=2),
     Shape(64, 8, 1, False),
 )
 
@@ -113,7 +109,7 @@ class Wgmma(Candidate):
     def __init__(self, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
         self.num_sums = splits  # of each result
-        turns = " in turns" if shape.pingpong else " in pairs" if shape.programs == 2 else ""
+        turns = " in turns" if shape.pingpong else ""
         rounded = " rounded" if arithmetic != FULL else ""
         tile = f"{shape.rows}x{shape.columns} stages {shape.stages}{turns}{rounded}"
         self.name = f"{WgmmaFamily.prefix}/{tile} splits {splits}"
@@ -123,11 +119,11 @@ class Wgmma(Candidate):
 
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
-        shape, programs = self.shape, _num_programs(problem, self.shape)
+        shape = self.shape
         units = math.prod(_num_tiles(problem, shape)) * self.splits
         # What a step costs beside its products: splitting the rows, and waiting.
         step = shape.consumers * (shape.columns / 64 + (1.0 if problem.dtype is dtypes.float32 else 0.5))
-        rounds = -(-units // programs) * shape.programs
+        rounds = -(-units // hopper.processors(problem))
         return rounds * step * (_num_steps(problem) / self.splits + 3) + (8 * step if self.splits > 1 else 0)
 
     def workspace(self, problem: ConvProblem) -> int:
@@ -138,7 +134,7 @@ class Wgmma(Candidate):
     def parts(self, problem: ConvProblem) -> Parts:
         """One of each program that takes the tiles of a column."""
         row_tiles, column_tiles = _num_tiles(problem, self.shape)
-        return Parts(min(row_tiles, _num_programs(problem, self.shape) // column_tiles), self.shape.rows)
+        return Parts(min(row_tiles, hopper.processors(problem) // column_tiles), self.shape.rows)
 
     def prepare(self, problem: ConvProblem) -> Launch:
         return self.prepare_view(problem)
@@ -163,7 +159,7 @@ class Wgmma(Candidate):
             if view is not None:
                 pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
             column_tiles = -(-_num_outputs(p) // shape.columns)
-            grid = min(-(-num_pixels // shape.rows) * column_tiles * self.splits, _num_programs(p, shape))
+            grid = min(-(-num_pixels // shape.rows) * column_tiles * self.splits, hopper.processors(p))
             if p.statistics:
                 grid = self.parts(p).number * column_tiles
             if grid:
@@ -229,17 +225,12 @@ def _is_supported(problem: ConvProblem) -> bool:
 
 def _has_programs(problem: ConvProblem, shape: Shape) -> bool:
     """One at least for each column of tiles, whose statistics it sums up?"""
-    return _num_tiles(problem, shape)[1] <= _num_programs(problem, shape)
+    return _num_tiles(problem, shape)[1] <= hopper.processors(problem)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 def _num_outputs(problem: ConvProblem) -> int:
     return problem.result_shape[1]
-
-
-def _num_programs(problem: ConvProblem, shape: Shape) -> int:
-    """That there is room for at a time."""
-    return shape.programs * driver.get().properties(problem.device).multiprocessor_count
 
 
 def _num_steps(problem: ConvProblem) -> int:
@@ -263,9 +254,9 @@ def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     float32 what keeps each split's short: they are rounded at every step."""
     if len(_axes(problem)) > 1 or problem.statistics:
         return [1]
-    programs = _num_programs(problem, shape)
+    processors = hopper.processors(problem)
     tiles, steps = math.prod(_num_tiles(problem, shape)), _num_steps(problem)
-    wanted = {rounds * programs // tiles for rounds in (1, 2, 3)} if tiles < 2 * programs else set()
+    wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
     if problem.dtype is dtypes.float32:
         wanted.add(-(-steps // _MOST_STEPS))
     return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]

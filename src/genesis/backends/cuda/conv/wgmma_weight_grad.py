@@ -8,7 +8,6 @@ import struct
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import hopper
 from genesis.backends.cuda.conv.candidate import FULL, Candidate, Launch
 from genesis.backends.cuda.conv.problem import WEIGHT_GRAD, ConvProblem
@@ -149,7 +148,7 @@ class WgmmaWeightGrad(Candidate):
 
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
-        rounds = -(-_num_tiles(problem, self.shape) * self.splits // _processors(problem))
+        rounds = -(-_num_tiles(problem, self.shape) * self.splits // hopper.processors(problem))
         shape, columns = self.shape, self.shape.columns / 64
         products, loaded = (
             shape.sharers * columns * shape.taps,
@@ -174,7 +173,7 @@ class WgmmaWeightGrad(Candidate):
         if view is not None:
             pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
         kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
-        grid = min(_num_tiles(p, shape) * self.splits, _processors(p))
+        grid = min(_num_tiles(p, shape) * self.splits, hopper.processors(p))
         launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, structure)
         if self.num_sums == 1:
             return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
@@ -241,10 +240,6 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any
     return grad, input, structure
 
 
-def _processors(problem: ConvProblem) -> int:
-    return driver.get().properties(problem.device).multiprocessor_count
-
-
 def _num_pixels(problem: ConvProblem, shape: Shape) -> int:
     """Of the gradient, as they are read."""
     windows = _windows(problem) if shape.taps > 1 else None
@@ -263,7 +258,7 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded too often for
     full precision."""
-    tiles, processors, steps = _num_tiles(problem, shape), _processors(problem), _num_steps(problem, shape)
+    tiles, processors, steps = _num_tiles(problem, shape), hopper.processors(problem), _num_steps(problem, shape)
     room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))
     least = min(-(-steps // _MOST_STEPS), room) if shape.products == 3 else 1
     most = min(steps // _LEAST_STEPS, room)

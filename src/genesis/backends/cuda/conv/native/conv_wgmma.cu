@@ -15,8 +15,7 @@
 //
 // Macros: BN columns of a tile; STAGES tiles on the way; CONSUMERS warpgroups of 64 rows; SPLIT, PRODUCTS (3 | 1);
 // TRANSPOSED_WEIGHT: the weight lies in memory with its columns innermost (16 bits only); PINGPONG: warpgroups take turns;
-// PROGRAMS that share a multiprocessor (2 with two consumers and 64 columns: one computes while the other stores); KIND
-// "f16" | "bf16"; STATISTICS: of the results' columns, too, in parts: a program takes all its tiles in one column of
+// KIND "f16" | "bf16"; STATISTICS: of the results' columns, too, in parts: a program takes all its tiles in one column of
 // tiles (16 bits only, no splits, neither residual nor relu).
 #include "copy_engine.cuh"
 #include "split.cuh"
@@ -217,7 +216,7 @@ __device__ __forceinline__ void store(
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), PROGRAMS) conv_wgmma(
+extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmma(
     const __grid_constant__ TensorMap input_map, const __grid_constant__ TensorMap high_map,
     const __grid_constant__ TensorMap low_map, void* __restrict__ out, const float* __restrict__ weight_inverse,
     const void* __restrict__ bias, const void* __restrict__ residual,
@@ -248,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), PROGRAMS) co
     return;
   }
 #if CONSUMERS > 1
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(PROGRAMS == 2 ? 96 : CONSUMERS == 2 ? 232 : 152));
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 2 ? 232 : 152));
 #endif
 #if PINGPONG
   if (group == CONSUMERS) asm volatile("bar.arrive 1, 256;" ::: "memory");  // the first one begins

@@ -101,10 +101,13 @@ def main() -> int:
                 comparison.keep_others(arguments.out)
                 comparison.finish(arguments.out)
     comparison.keep_others(arguments.out)
-    if arguments.bytes:
-        rows = {row["case"]: row for row in comparison.rows if row["side"] == "genesis"}
-        for shape in shapes:
-            rows[f"training {shape.name}"]["bytes"] = measured_bytes(shape)
+    rows = {row["case"]: row for row in comparison.rows if row["side"] == "genesis"}
+    for shape in shapes if arguments.bytes else []:
+        with override(tune=arguments.tune):  # for the store: what ncu runs finds its plans there, and tunes nothing
+            training_step(shape)()
+        rows[f"training {shape.name}"]["bytes"] = moved = measured_bytes(shape)
+        print(f"  {shape.name}: {moved / 1e6:,.0f} MB measured", flush=True)
+        comparison.finish(arguments.out)
     comparison.notes = [*speeds(comparison), *table_of_bytes(comparison)]
     comparison.finish(arguments.out)
     return 0
@@ -207,18 +210,20 @@ def speeds(comparison: Comparison) -> list[str]:
 # --- bytes, by Nsight Compute ---
 def run_profiled(name: str) -> int:
     """What ncu runs: one training step after the warm-up, in a range of its own."""
-    shape = next(shape for shape in SHAPES if shape.name == name)
-    model = genesis.torch.fuse(layers(shape).train())
-    step = make_call(model, list(model.parameters()), shape, training=True)
-    with override(tune=60):
-        for _ in range(2):
-            step()
+    step = training_step(next(shape for shape in SHAPES if shape.name == name))
+    for _ in range(2):
+        step()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
     step()
     torch.cuda.synchronize()
     torch.cuda.profiler.stop()
     return 0
+
+
+def training_step(shape: Shape) -> Callable[[], Any]:
+    model = genesis.torch.fuse(layers(shape).train())
+    return make_call(model, list(model.parameters()), shape, training=True)
 
 
 def measured_bytes(shape: Shape) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,18 +64,18 @@ class Pixels(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A dense array of three dimensions, a box of it at a time; outside of it there are zeros."""
+    """A dense array of three or four dimensions, a box of it at a time; outside of it there are zeros."""
 
     dtype: DType
-    shape: tuple[int, int, int]
-    box: tuple[int, int, int]
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
 
     def encode(self, address: int) -> bytes:
-        x, y, z = self.shape[::-1]
-        size = self.dtype.itemsize
+        sizes, rank = self.shape[::-1], len(self.shape)
+        bytes_apart = itertools.accumulate(sizes[:-1], operator.mul, initial=self.dtype.itemsize)
         result = cu.cuTensorMapEncodeTiled(
-            _TYPES[self.dtype], 3, address, _wide([x, y, z]), _wide([x * size, x * y * size]), _narrow(self.box[::-1]),
-            _narrow([1, 1, 1]), *_LAYOUT,
+            _TYPES[self.dtype], rank, address, _wide(sizes), _wide(list(bytes_apart)[1:]), _narrow(self.box[::-1]),
+            _narrow([1] * rank), *_LAYOUT,
         )  # fmt: skip
         return _map_bytes(result, self)
 

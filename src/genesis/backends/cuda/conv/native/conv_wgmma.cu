@@ -44,15 +44,6 @@ struct Geometry {
   long long out_image, out_row, out_column, out_start;  // in elements
 };
 
-#if !SPLIT
-// The lower 16 bits as float32.
-__device__ __forceinline__ float widen(u32 v) {
-  float r;
-  asm("{\n.reg .b16 a;\ncvt.u16.u32 a, %1;\ncvt.f32." KIND " %0, a;\n}\n" : "=f"(r) : "r"(v));
-  return r;
-}
-#endif
-
 #if STATISTICS
 #include "statistics.cuh"
 #else

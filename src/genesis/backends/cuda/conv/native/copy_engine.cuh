@@ -1,4 +1,5 @@
-// Barriers in shared memory, and copies of the tensor memory accelerator (TMA) that complete on them.
+// Barriers in shared memory, and copies of the tensor memory accelerator (TMA): loads complete on a barrier, stores in
+// groups.
 #pragma once
 
 typedef unsigned short u16;
@@ -40,6 +41,21 @@ struct Turn {
   }
 };
 
+// The same for programs whose warpgroups take tiles in turn: which ones, and where they are.
+struct Walk {
+  int index, first, step, count;  // the index-th of count tiles; they are first, first + step, ...
+
+  __device__ __forceinline__ Walk(int start, int tiles, int program, int programs)
+      : index(start), first(program), step(programs), count(program < tiles ? (tiles - 1 - program) / programs + 1 : 0) {}
+  __device__ __forceinline__ int tile() const { return first + index * step; }
+  __device__ __forceinline__ int stage() const { return index % STAGES; }
+  __device__ __forceinline__ u32 parity() const { return index / STAGES & 1; }
+};
+
+__device__ __forceinline__ void wait_for_group(int group) {  // the 128 threads of warpgroup 1 or 2
+  asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+}
+
 // Pixels from (image, row, column) on, in the map's order and steps, each shifted by a tap's offset; some channels.
 __device__ __forceinline__ void load_pixels(
     u32 target, const TensorMap* map, u32 barrier, int channel, int column, int row, int image, int right, int down) {
@@ -55,3 +71,28 @@ __device__ __forceinline__ void load_box(u32 target, const TensorMap* map, u32 b
     "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
     ::"r"(target), "l"((u64)map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
+
+__device__ __forceinline__ void load_box(
+    u32 target, const TensorMap* map, u32 barrier, int channel, int column, int row, int image) {
+  asm volatile(
+    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+    "[%0], [%1, {%3, %4, %5, %6}], [%2];"
+    ::"r"(target), "l"((u64)map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image) : "memory");
+}
+
+// From shared memory to a box of an array; what lies outside of the array is left out.
+__device__ __forceinline__ void store_box(const TensorMap* map, u32 source, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];"
+    ::"l"((u64)map), "r"(x), "r"(y), "r"(z), "r"(source) : "memory");
+}
+__device__ __forceinline__ void store_box(
+    const TensorMap* map, u32 source, int channel, int column, int row, int image) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
+    ::"l"((u64)map), "r"(channel), "r"(column), "r"(row), "r"(image), "r"(source) : "memory");
+}
+// What was written to shared memory is seen by matrix instructions and by the copy engine.
+__device__ __forceinline__ void fence_for_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Their sources may be written again.
+__device__ __forceinline__ void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

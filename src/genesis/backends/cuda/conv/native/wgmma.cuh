@@ -16,6 +16,13 @@ __device__ __forceinline__ u32 pack_result(float low, float high) {
   return r;
 }
 
+// The lower 16 bits, of KIND, as float32.
+__device__ __forceinline__ float widen(u32 v) {
+  float r;
+  asm("{\n.reg .b16 a;\ncvt.u16.u32 a, %1;\ncvt.f32." KIND " %0, a;\n}\n" : "=f"(r) : "r"(v));
+  return r;
+}
+
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define D32(i) D16(i), D16(i + 16)
@@ -88,6 +95,22 @@ __device__ __forceinline__ void wgmma(float (&d)[96], u64 a, u64 b) {
 }
 
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
+__device__ __forceinline__ void wgmma(float (&d)[112], u64 a, u64 b) {
+  asm volatile(
+    "wgmma.mma_async.sync.aligned.m64n224k16.f32." KIND "." KIND " {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+    "}, %112, %113, 1, 1, 1, %114, %115;\n"
+    : D64(0), D32(64), D16(96)
+    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
+}
+
+template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
   asm volatile(
     "wgmma.mma_async.sync.aligned.m64n256k16.f32." KIND "." KIND " {"
@@ -117,9 +140,10 @@ __device__ __forceinline__ void keep(float (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// A tile of shared memory with rows of 128 bytes, the terms innermost, swizzled as the copy engine does (128 bytes).
-__device__ __forceinline__ u64 descriptor(u32 address) {
-  return (u64)((address & 0x3FFFF) >> 4) | ((u64)1 << 16) | ((u64)64 << 32) | ((u64)1 << 62);
+// A tile of shared memory with rows of 128 bytes, the terms innermost, swizzled as the copy engine does (128 bytes): by
+// the addresses themselves, so that a tile may begin at any row. eight_rows: bytes from a group of eight rows to the next.
+__device__ __forceinline__ u64 descriptor(u32 address, u32 eight_rows = 1024) {
+  return (u64)((address & 0x3FFFF) >> 4) | ((u64)1 << 16) | ((u64)(eight_rows >> 4) << 32) | ((u64)1 << 62);
 }
 
 // The same with the columns innermost: blocks of 64 columns, block_bytes apart, a row of 128 bytes per term.

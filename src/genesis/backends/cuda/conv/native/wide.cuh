@@ -20,27 +20,11 @@ struct Geometry {
   int relu;
 };
 
-// Which tiles of a program a warpgroup takes, and where they are.
-struct Walk {
-  int index, first, step, count;  // the index-th of count tiles; they are first, first + step, ...
-
-  __device__ __forceinline__ Walk(int start, int tiles, int program, int programs)
-      : index(start), first(program), step(programs), count(program < tiles ? (tiles - 1 - program) / programs + 1 : 0) {}
-  __device__ __forceinline__ int tile() const { return first + index * step; }
-  __device__ __forceinline__ int stage() const { return index % STAGES; }
-  __device__ __forceinline__ u32 parity() const { return index / STAGES & 1; }
-};
-
-__device__ __forceinline__ void wait_for_group(int group) {  // the 128 threads of warpgroup 1 or 2
-  asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
-}
 template <int TIME>  // 1 or 2: a barrier for each time
 __device__ __forceinline__ void wait_for_both() {
   __syncwarp();
   asm volatile("bar.sync %0, 256;" ::"n"(2 + TIME) : "memory");
 }
-// What was written to shared memory is seen by matrix instructions and by the copy engine.
-__device__ __forceinline__ void fence_for_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Eight columns of a row: 16 bytes.
 __device__ __forceinline__ u32 place(u32 tile, int row, int chunk) {
@@ -142,15 +126,10 @@ __device__ __forceinline__ void subtract(u32 tile, int first_row, const Eight& c
   }
 }
 
-// From shared memory to a box of an array, by the copy engine; what lies outside of the array is left out.
+// To columns from x on of rows from y on.
 __device__ __forceinline__ void store_box(const TensorMap* map, u32 source, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];"
-    ::"l"((u64)map), "r"(x), "r"(y), "r"(0), "r"(source) : "memory");
+  store_box(map, source, x, y, 0);
 }
-__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Their sources may be written again.
-__device__ __forceinline__ void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 __device__ __forceinline__ void begin_barriers(u32 full, u32 empty) {
   if (threadIdx.x == 0) {

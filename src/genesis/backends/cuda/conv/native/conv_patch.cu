@@ -1,0 +1,241 @@
+// A 3x3 convolution of 64 channels of 16 bits on Hopper that loads a pixel once for all nine taps:
+//
+//   out (outputs x pixels) = sum over taps of weight (outputs x 64) * input (64 x pixels at the tap)
+//
+// A tile of the result is 8 columns by BR rows of an image, 64 outputs deep. The pixels that its taps meet, 10 columns by
+// BR + 2 rows, lie in shared memory as the copy engine puts them there: a patch, a line of 128 bytes each, zeros where
+// there is no pixel. To a tap belong the eight columns from its own on, of the BR rows from its own on: eight lines of
+// each row of the patch, an operand of the matrix instruction whose groups of eight lines stand a row apart.
+//
+// Pixels are the products' columns, up to 256, and outputs their rows. The other way round, 64 outputs as columns, shared
+// memory would have to give as much as it can: two operands of 2 KB in 32 clocks. Like this it has half of the time left.
+//
+// Programs stay: one keeps the weight of all taps, 72 KB, and takes one tile after the other. A thread loads patches, two
+// warpgroups multiply in turns, so that one writes its tile while the other's products run; it writes it where the patch
+// was, from where the copy engine takes it to memory, past the image's borders nothing.
+//
+// The input's gradient is the same sum over the gradient, with the taps in reverse order, the weight transposed.
+//
+// Macros: BR rows of a tile; STAGES patches on the way; TRANSPOSED_WEIGHT: the weight lies in memory with the result's
+// channels innermost; KIND "f16" | "bf16"; STATISTICS: of the result's channels, too; tiles are whole then.
+#include "copy_engine.cuh"
+#include "wgmma.cuh"
+
+#define BN (8 * BR)                // pixels of a tile
+#define PITCH 10                   // pixels of a patch's row
+#define TAPS 9
+#define TAP_BYTES (64 * 128)       // of the weight
+#define LOADED_BYTES (PITCH * (BR + 2) * 128)
+#define PATCH_BYTES ((LOADED_BYTES + 1023) / 1024 * 1024)
+#define CONSUMERS 2
+
+struct Geometry {
+  int row_tiles, column_tiles, num_tiles;  // of an image, of an image, of all
+  int low_y, low_x;                        // result (i, j) meets its first tap at input (i + low_y, j + low_x)
+  int num_outputs, relu;
+};
+
+struct Tile {
+  int column, row, image;
+
+  __device__ __forceinline__ Tile(int k, const Geometry& g)
+      : column(k % g.column_tiles * 8), row(k / g.column_tiles % g.row_tiles * BR),
+        image(k / (g.column_tiles * g.row_tiles)) {}
+};
+
+// Over the four lanes that have a row's columns.
+__device__ __forceinline__ float sum_of_quad(float v) {
+  v += __shfl_xor_sync(0xFFFFFFFFu, v, 1);
+  return v + __shfl_xor_sync(0xFFFFFFFFu, v, 2);
+}
+
+#if STATISTICS
+// Mean and sum of squared deviations of each output, of a program's tiles as they are stored.
+//
+// Summed are differences from a pivot, the mean of the warpgroup's first tile as a number of KIND: where all values lie
+// far from 0, they are small and exact. (Chan, Golub & LeVeque 1979; the same order every time.)
+struct Statistics {
+  int num_tiles = 0;
+  float pivot[2] = {0.f, 0.f}, total[2] = {0.f, 0.f}, squares[2] = {0.f, 0.f};  // of the thread's two rows
+
+  __device__ __forceinline__ void begin_tile(const float (&sum)[BN / 2], const float (&bias)[2]) {
+    if (num_tiles++ > 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float all = 0.f;
+#pragma unroll
+      for (int i = 0; i < BN / 8; ++i) all += sum[4 * i + 2 * r] + sum[4 * i + 2 * r + 1];
+      const float mean = sum_of_quad(all) / BN + bias[r];
+      pivot[r] = widen(pack_result(mean, mean));
+    }
+  }
+
+  // Two pixels, as they are stored.
+  __device__ __forceinline__ void add(int r, u32 pair) {
+    const float x = widen(pair) - pivot[r], y = widen(pair >> 16) - pivot[r];
+    total[r] += x + y;
+    squares[r] += x * x + y * y;
+  }
+
+  // partial (3, part, output): pivot, mean - pivot, sum of (y - mean)^2. All consumers together.
+  __device__ __forceinline__ void finish(float* partial, int part, int num_parts, int block, int num_outputs) const {
+    __shared__ float pivots[CONSUMERS][64], offsets[CONSUMERS][64], deviations[CONSUMERS][64], counts[CONSUMERS];
+    const int lane = threadIdx.x % 32, consumer = threadIdx.x / 128 - 1;
+    const float own = (float)num_tiles * BN;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sum_of_quad(total[r]), offset = sum / fmaxf(own, 1.f);
+      const float deviation = sum_of_quad(squares[r]) - sum * offset;
+      const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * r;
+      if (lane % 4 == 0) {
+        pivots[consumer][row] = pivot[r];
+        offsets[consumer][row] = offset;
+        deviations[consumer][row] = deviation;
+      }
+    }
+    counts[consumer] = own;
+    asm volatile("bar.sync 5, %0;" ::"n"(128 * CONSUMERS) : "memory");
+    const int n = threadIdx.x - 128;
+    if (n >= 64) return;
+    const float origin = pivots[0][n], pixels = counts[0] + counts[1];
+    const float other = pivots[1][n] - origin + offsets[1][n];
+    const float mean = (counts[0] * offsets[0][n] + counts[1] * other) / pixels;
+    const float first_off = offsets[0][n] - mean, second_off = other - mean;
+    float* out = partial + (long long)part * num_outputs + block * 64 + n;
+    const long long plane = (long long)num_parts * num_outputs;
+    out[0] = origin;
+    out[plane] = mean;
+    out[2 * plane] = deviations[0][n] + deviations[1][n] + counts[0] * first_off * first_off +
+                     counts[1] * second_off * second_off;
+  }
+};
+#endif
+
+// Four 8x8 matrices of 16 bits, each transposed: lanes 8 i to 8 i + 7 give the places of the i-th one's lines.
+__device__ __forceinline__ void store_transposed(u32 place, const u32 (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+    ::"r"(place), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+__device__ __forceinline__ float load_bias(const void* bias, int n) {
+  return bias ? widen(__ldg((const u16*)bias + n)) : 0.f;
+}
+
+extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patch(
+    const __grid_constant__ TensorMap input_map, const __grid_constant__ TensorMap weight_map,
+    const __grid_constant__ TensorMap out_map, const void* __restrict__ bias,
+#if STATISTICS
+    float* __restrict__ partial,
+#endif
+    const __grid_constant__ Geometry g) {
+  extern __shared__ unsigned char memory[];
+  __shared__ __align__(8) u64 barriers[3 * STAGES + 1];
+  const u32 weight = (shared_address(memory) + 1023) & ~1023u, patches = weight + TAPS * TAP_BYTES;
+  const u32 full = shared_address(barriers), written = full + 8 * STAGES, empty = written + 8 * STAGES;
+  const u32 ready = empty + 8 * STAGES;
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; ++i) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(written + 8 * i, 128);
+      barrier_init(empty + 8 * i, 1);
+    }
+    barrier_init(ready, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  const int blocks = g.num_outputs / 64, block = blockIdx.x % blocks;
+  const int program = blockIdx.x / blocks, programs = gridDim.x / blocks;
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) {
+      barrier_expect(ready, TAPS * TAP_BYTES);
+      for (int tap = 0; tap < TAPS; ++tap) {
+        if (TRANSPOSED_WEIGHT)
+          load_box(weight + tap * TAP_BYTES, &weight_map, ready, 64 * block, TAPS - 1 - tap, 0);
+        else
+          load_box(weight + tap * TAP_BYTES, &weight_map, ready, 0, tap, 64 * block);
+      }
+      for (Walk walk(0, g.num_tiles, program, programs); walk.index < walk.count; ++walk.index) {
+        const Tile tile(walk.tile(), g);
+        const u32 barrier = full + 8 * walk.stage();
+        barrier_wait(empty + 8 * walk.stage(), walk.parity() ^ 1);
+        barrier_expect(barrier, LOADED_BYTES);
+        load_box(patches + walk.stage() * PATCH_BYTES, &input_map, barrier, 0, tile.column + g.low_x,
+                 tile.row + g.low_y, tile.image);
+      }
+    } else if (threadIdx.x == 32) {
+      for (Walk walk(0, g.num_tiles, program, programs); walk.index < walk.count; ++walk.index) {
+        const Tile tile(walk.tile(), g);
+        barrier_wait(written + 8 * walk.stage(), walk.parity());
+        store_box(&out_map, patches + walk.stage() * PATCH_BYTES, 64 * block, tile.column, tile.row, tile.image);
+        commit_stores();
+        wait_for_reads();
+        barrier_arrive(empty + 8 * walk.stage());
+      }
+      wait_for_stores();
+    }
+    return;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  // Barriers 1 and 2: all of a warpgroup; 3 and 4: its turn.
+  if (group == CONSUMERS) asm volatile("bar.arrive 3, 256;" ::: "memory");  // the first one begins
+  const u64 a = TRANSPOSED_WEIGHT ? transposed_descriptor(weight, TAP_BYTES) : descriptor(weight);
+  const int row = 16 * warp + lane / 4;
+  const float shift[2] = {load_bias(bias, 64 * block + row), load_bias(bias, 64 * block + row + 8)};
+  // Of this lane: 16 bytes of a line, the warp's first or last eight outputs; lanes 8 to 15 have the latter.
+  const u32 line = lane % 8 + lane / 16 * 8, place = line * 128 + ((2 * warp + lane / 8 % 2) ^ line % 8) * 16;
+#if STATISTICS
+  Statistics statistics;
+#endif
+  barrier_wait(ready, 0);
+  for (Walk walk(group - 1, g.num_tiles, program, programs); walk.index < walk.count; walk.index += CONSUMERS) {
+    const u32 patch = patches + walk.stage() * PATCH_BYTES;
+    const u64 b = descriptor(patch, PITCH * 128);
+    float sum[BN / 2];
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;
+    barrier_wait(full + 8 * walk.stage(), walk.parity());
+    asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
+    keep(sum);
+    wgmma_fence();
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        wgmma<TRANSPOSED_WEIGHT, false>(
+          sum, a + tap * (TAP_BYTES / 16) + (TRANSPOSED_WEIGHT ? 128 : 2) * j,
+          b + (tap / 3 * PITCH + tap % 3) * 8 + 2 * j);
+    wgmma_commit();
+    asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory");
+    wgmma_wait<0>();
+    keep(sum);
+    wait_for_group(group);  // all have read the patch
+#if STATISTICS
+    statistics.begin_tile(sum, shift);
+#endif
+#pragma unroll
+    for (int i = 0; i < BN / 16; ++i) {
+      u32 pairs[4];
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {  // row m % 2, pixels from 8 (m / 2) on
+        float x = sum[8 * i + 4 * (m / 2) + 2 * (m % 2)] + shift[m % 2];
+        float y = sum[8 * i + 4 * (m / 2) + 2 * (m % 2) + 1] + shift[m % 2];
+        if (g.relu) {  // NaN stays NaN
+          x = x < 0.f ? 0.f : x;
+          y = y < 0.f ? 0.f : y;
+        }
+        pairs[m] = pack_result(x, y);
+#if STATISTICS
+        statistics.add(m % 2, pairs[m]);
+#endif
+      }
+      store_transposed(patch + place + i * 2048, pairs);
+    }
+    fence_for_engines();
+    barrier_arrive(written + 8 * walk.stage());
+  }
+#if STATISTICS
+  statistics.finish(partial, program, programs, block, g.num_outputs);
+#endif
+}

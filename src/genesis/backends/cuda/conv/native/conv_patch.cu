@@ -156,6 +156,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
         else
           load_box(weight + tap * TAP_BYTES, &weight_map, ready, 0, tap, 64 * block);
       }
+#pragma unroll 1
       for (Walk walk(0, g.num_tiles, program, programs); walk.index < walk.count; ++walk.index) {
         const Tile tile(walk.tile(), g);
         const u32 barrier = full + 8 * walk.stage();
@@ -165,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
                  tile.row + g.low_y, tile.image);
       }
     } else if (threadIdx.x == 32) {
+#pragma unroll 1
       for (Walk walk(0, g.num_tiles, program, programs); walk.index < walk.count; ++walk.index) {
         const Tile tile(walk.tile(), g);
         barrier_wait(written + 8 * walk.stage(), walk.parity());

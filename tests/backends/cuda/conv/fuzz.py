@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.conv import families, tuner, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv import families, patch, tuner, wgmma, wgmma_weight_grad
 from genesis.backends.cuda.conv.apart import Apart
 from genesis.backends.cuda.conv.bench import Bench, Built
 from genesis.backends.cuda.conv.candidate import Candidate
@@ -91,11 +91,24 @@ def _drawn(seed: int, largest: int) -> ConvProblem:
     if groups == 1 and largest >= 16 and chance.random() < 0.15:
         channels, outputs = chance.choice([channels, *_WIDE]), chance.choice([outputs, *_WIDE])
     epilogue = direction == FORWARD and chance.random() < 0.3
-    return ConvProblem(
+    problem = ConvProblem(
         direction, (chance.randint(1, 3), channels, *sizes), (outputs, channels // groups, *taps), stride, padding,
         dilation, groups, dtype=chance.choice(list(_TORCH)), bias=direction != WEIGHT_GRAD and chance.random() < 0.3,
         residual=epilogue, activation=chance.choice(["relu", None]) if epilogue else None,
         alignment=chance.choice([16, 16, 16, 8]), precision=chance.choice(["highest", "highest", "high"]),
+    )  # fmt: skip
+    return _of_a_residual_block(problem, chance) if largest >= 16 and chance.random() < 0.1 else problem
+
+
+def _of_a_residual_block(problem: ConvProblem, chance: random.Random) -> ConvProblem:
+    """The same with 3×3 taps of 64 channels, in 16 bits: kernels that take nothing else get their share."""
+    images, _, height, width = problem.input_shape
+    sizes = [max(size, 3 - 2 * padding) for size, padding in zip((height, width), problem.padding, strict=True)]
+    outputs = chance.choice([64, 64, 128])
+    channels = (outputs, 64) if problem.direction == INPUT_GRAD else (64, outputs)
+    return dataclasses.replace(
+        problem, input_shape=(images, channels[0], *sizes), weight_shape=(channels[1], channels[0], 3, 3),
+        stride=(1, 1), dilation=(1, 1), groups=1, dtype=chance.choice([dtypes.float16, dtypes.bfloat16]),
     )  # fmt: skip
 
 
@@ -300,6 +313,11 @@ def _cubins() -> list[Callable[[], bytes]]:
         found += [lambda shape=shape, dtype=dtype: shape.cubin(dtype) for shape in forward[dtype]]
         if dtype is not dtypes.float32:
             found += [lambda shape=shape, dtype=dtype: shape.cubin(dtype, True) for shape in forward[dtype]]
+            found += [
+                lambda shape=shape, dtype=dtype, transposed=transposed: shape.cubin(dtype, transposed)
+                for shape in patch._SHAPES
+                for transposed in (False, True)
+            ]
         found += [lambda shape=shape, dtype=dtype: shape.cubin(dtype) for shape in weight_grad[dtype]]
     return found
 

@@ -10,14 +10,15 @@ from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
+from genesis.backends.cuda.conv.patch import PatchFamily
 from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
-_FALLBACK, _FIRST_LAYER, _WGMMA = DirectFamily(), FewChannelsFamily(), WgmmaFamily()
-FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK)
-_WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _WGMMA)  # in the same pass
+_FALLBACK, _FIRST_LAYER, _PATCH, _WGMMA = DirectFamily(), FewChannelsFamily(), PatchFamily(), WgmmaFamily()
+FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), _PATCH, CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK)
+_WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _PATCH, _WGMMA)  # in the same pass
 
 
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:

@@ -159,11 +159,12 @@ def describe_plans() -> list[str]:
 def describe_engine() -> str:
     """Where convolutions are chosen from, and where what was tuned is kept."""
     from genesis.backends.cuda.conv import platform
-    from genesis.backends.cuda.driver import cudnn
+    from genesis.backends.cuda.driver import cublaslt, cudnn
 
-    libraries = cudnn.installed() if driver.get().name == "cuda" else ""
-    kept = platform.store(0)
-    return f"{libraries or 'no cuDNN: Triton kernels only'}; {len(kept.all())} tuned plans in {kept.path}"
+    kept, libraries = platform.store(0), "Triton kernels"
+    if driver.get().name == "cuda":
+        libraries = f"{cudnn.installed() or 'no cuDNN'}, {cublaslt.installed() or 'no cuBLASLt'}"
+    return f"{libraries}; {len(kept.all())} tuned plans in {kept.path}"
 
 
 def _index(op: str, device: DeviceLike) -> int:

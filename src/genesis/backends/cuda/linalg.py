@@ -31,7 +31,8 @@ _TILES = {
 }
 _INTEGER_TILES = (Tile(32, 32, 16, 4, 2),)
 _GROUP = 8
-_NUM_TRIED = 2  # Triton tiles, beside what cuBLASLt suggests
+_NUM_TRIED = 2  # Triton tiles
+_NUM_ASKED = 3  # of cuBLASLt's algorithms
 
 
 class Problem(NamedTuple):
@@ -178,28 +179,25 @@ def _triton_run(problem: Problem, tile: Tile) -> Run:
 
 def _cublaslt_runs(problem: Problem) -> list[Run]:
     p = problem
-    if driver.get().name == "simulated" or len(p.batch_shape) > 1:
+    if len(p.batch_shape) > 1:
         return []
-    products = cublaslt.products(
-        p.device, p.dtype, p.rows, p.columns, p.terms, p.x_strides, p.y_strides,
-        p.num_matrices, p.x_batch_strides[0], p.y_batch_strides[0], p.has_bias, p.alignment, p.precision,
+    gemm = cublaslt.Gemm(
+        p.device, p.dtype, p.rows, p.columns, p.terms, (p.x_strides[0], p.x_strides[1]),
+        (p.y_strides[0], p.y_strides[1]), p.num_matrices, p.x_batch_strides[0], p.y_batch_strides[0], p.has_bias,
+        alignment=p.alignment, precision=p.precision,
     )  # fmt: skip
-    return [_cublaslt_run(p, product) for product in products]
+    return [_cublaslt_run(p, product) for product in cublaslt.products(gemm, _NUM_ASKED)]
 
 
 def _cublaslt_run(problem: Problem, product: cublaslt.Product) -> Run:
     device = problem.device
 
     def run(out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
-        workspace = None
-        if product.workspace:
-            workspace = allocate(product.workspace, device, streams.current_handle(device))
+        stream = streams.current_handle(device)
+        workspace = allocate(product.workspace, device, stream) if product.workspace else None
         product.run(
-            out.data_pointer,
-            x.data_pointer,
-            y.data_pointer,
-            0 if bias is None else bias.data_pointer,
+            stream, out.data_pointer, x.data_pointer, y.data_pointer, 0 if bias is None else bias.data_pointer, 0,
             0 if workspace is None else workspace.pointer,
-        )
+        )  # fmt: skip
 
     return run

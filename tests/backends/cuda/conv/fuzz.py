@@ -3,9 +3,9 @@
     python -m tests.backends.cuda.conv.fuzz --problems 2000
     python -m tests.backends.cuda.conv.fuzz --only 1234        one of them again
 
-A failure prints the line that repeats it. Of cuDNN's many plans for one problem two are run, since the tuner checks
-each that it takes; in float32 they may be as far off as a chain of multiply-adds, however long it is, which is no guess
-of ours and which the tuner takes up to 3e-7.
+A failure prints the line that repeats it. Of cuDNN's many plans for one problem two are run, and of cuBLASLt's, since
+the tuner checks each that it takes; in float32 they may be as far off as a chain of multiply-adds, however long it is,
+which is no guess of ours and which the tuner takes up to 3e-7.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from genesis.backends.cuda.conv import families, patch, tuner, wgmma, wgmma_weig
 from genesis.backends.cuda.conv.apart import Apart
 from genesis.backends.cuda.conv.bench import Bench, Built
 from genesis.backends.cuda.conv.candidate import Candidate
+from genesis.backends.cuda.conv.cublaslt import CublasltFamily
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.driver import KernelError
@@ -46,7 +47,7 @@ from tests.backends.cuda.conv.exact import Extended, convolved
 Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
 
-_CUDNN_PLANS = 2
+_LIBRARIES, _MOST_OF_LIBRARY = (CublasltFamily.prefix, CudnnFamily.prefix), 2
 _STATISTICS_BOUND = 1e-5  # of float32 sums
 _ALIKE = 4  # consecutive problems that differ in their sizes only, by multiples of 16: they share compiled kernels
 _MOST_FLOPS = 5e8  # for that, which the CPU computes in float64
@@ -97,7 +98,12 @@ def _drawn(seed: int, largest: int) -> ConvProblem:
         residual=epilogue, activation=chance.choice(["relu", None]) if epilogue else None,
         alignment=chance.choice([16, 16, 16, 8]), precision=chance.choice(["highest", "highest", "high"]),
     )  # fmt: skip
-    return _of_a_residual_block(problem, chance) if largest >= 16 and chance.random() < 0.1 else problem
+    if largest >= 16 and chance.random() < 0.1:
+        return _of_a_residual_block(problem, chance)
+    if groups == 1 and chance.random() < 0.1:  # a product of matrices
+        weight = (*problem.weight_shape[:2], 1, 1)
+        return dataclasses.replace(problem, weight_shape=weight, stride=(1, 1), padding=(0, 0), dilation=(1, 1))
+    return problem
 
 
 def _of_a_residual_block(problem: ConvProblem, chance: random.Random) -> ConvProblem:
@@ -172,24 +178,25 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     few = 2 if reference.size < 200 and problem.dtype is not dtypes.float64 else 1
     size = max(_norm(reference), math.sqrt(reference.size * (problem.num_terms if scale == 1 else 1)))
     bound = few * tuner.error_bound(problem)
-    bound_of_cudnn = max(bound, tuner.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
+    bound_of_libraries = max(bound, tuner.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
 
     def distance(result: DeviceArray) -> float:
         return _norm(get(result).double().numpy() - reference) / size
 
     checked: list[str] = []
     for candidate in families.candidates(problem):
-        from_cudnn = candidate.name.startswith(f"{CudnnFamily.prefix}/")
-        if from_cudnn and checked.count(CudnnFamily.prefix) == _CUDNN_PLANS:
+        family = candidate.name.partition("/")[0]
+        from_library = family in _LIBRARIES
+        if from_library and checked.count(family) == _MOST_OF_LIBRARY:
             continue
         try:
             error = distance(run(cuda, candidate, problem, given))
         except KernelError:  # cuDNN lists plans that it then can't build
-            assert from_cudnn
+            assert family == CudnnFamily.prefix
             continue
-        allowed = bound_of_cudnn if from_cudnn else bound
+        allowed = bound_of_libraries if from_library else bound
         assert error <= allowed, f"{problem}: {candidate.name}: {error:.2e}, at most {allowed:.2e}"
-        checked.append(candidate.name.partition("/")[0])
+        checked.append(family)
     assert checked, f"no candidate for {problem}"
     if problem.direction == FORWARD and problem.dtype.itemsize == 2:
         checked += _check_statistics(dataclasses.replace(problem, residual=False, activation=None, statistics=True))

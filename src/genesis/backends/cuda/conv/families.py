@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from genesis import dtypes
 from genesis.backends.cuda.conv.apart import ApartFamily
 from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
+from genesis.backends.cuda.conv.cublaslt import CublasltFamily
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
@@ -17,7 +18,10 @@ from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER, _PATCH, _WGMMA = DirectFamily(), FewChannelsFamily(), PatchFamily(), WgmmaFamily()
-FAMILIES: tuple[Family, ...] = (FewOutputsFamily(), _PATCH, CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK)
+FAMILIES: tuple[Family, ...] = (
+    FewOutputsFamily(), _PATCH, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
+)  # fmt: skip
+_LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _PATCH, _WGMMA)  # in the same pass
 
 
@@ -54,11 +58,12 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
     """Statistics come by a pass of their own until it is measured that they should not, but for the kernel to which
     they are next to nothing.
 
-    cuDNN comes last where all bits of float32 count, and in the forward of a first layer in bfloat16, where its
-    engines take twice as long as ours.
+    The libraries come last where all bits of float32 count, and in the forward of a first layer in bfloat16, where
+    cuDNN's engines take twice as long as ours.
 
-    For float32 it has nothing on tensor cores, and its sums are chains of multiply-adds: of more than 280 terms they
-    are further off than 3e-7, or not, depending on how a plan shares them out. The tuner checks that, a guess can't.
+    For float32 they have nothing on tensor cores, and their sums are chains of multiply-adds: of more than 280 terms
+    they are further off than 3e-7, or not, depending on how a plan shares them out. The tuner checks that, a guess
+    can't.
     """
     if problem.statistics:
         return sorted((_APART, *_WITH_STATISTICS), key=lambda family: family.prefix != PatchFamily.prefix)
@@ -70,7 +75,7 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
     )
     if not (exact or first_layer):
         return FAMILIES
-    return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix)
+    return sorted(FAMILIES, key=lambda family: family.prefix in _LIBRARIES)
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:

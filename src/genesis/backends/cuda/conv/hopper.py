@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,11 +63,6 @@ def cubin(name: str, macros: tuple[tuple[str, str | int], ...]) -> bytes:
     path = _FOLDER / f"{name}.cu"
     options = tuple(f"-D{macro}={value}" for macro, value in macros)
     return Program(name, path.read_text(), path.name, _FOLDER, options).compiled("sm_90a", (name,)).cubin
-
-
-def is_flat(problem: ConvProblem) -> bool:
-    """Does each result take one pixel, the next one the next?"""
-    return math.prod(problem.weight_shape[2:]) == 1 and problem.stride == (1, 1) and problem.padding == (0, 0)
 
 
 def bounds(axis: Axis, size: int) -> tuple[int, int]:

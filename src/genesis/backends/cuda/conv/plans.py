@@ -19,11 +19,12 @@ from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.conv import families, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
+from genesis.backends.cuda.conv.cublaslt import CublasltFamily
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.backends.cuda.conv.tuner import Outcome
-from genesis.backends.cuda.driver import KernelError, cudnn
+from genesis.backends.cuda.driver import KernelError, cublaslt, cudnn
 from genesis.backends.cuda.memory import allocate
 from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
@@ -181,27 +182,30 @@ def _from_store(plan: Plan) -> bool:
 
 
 def warm_up(device: int = 0) -> None:
-    """Where the store will ask for cuDNN, load its libraries in the background, before the first convolution waits.
+    """Load the libraries that the store will ask for in the background, before the first convolution waits for them.
 
-    They take about 100 ms to load: time that a process spends on other things before it convolves.
+    cuDNN's take about 100 ms to load: time that a process spends on other things before it convolves.
     """
     if driver.get().name == "simulated":
         return
     known = platform.store(device)
     if known.path.is_file():
-        threading.Thread(target=_load_cudnn, args=(known, device), name="genesis warm-up").start()
+        threading.Thread(target=_load_libraries, args=(known, device), name="genesis warm-up").start()
 
 
-def _load_cudnn(known: Store, device: int) -> None:
-    for key, entry in known.all().items():
-        if f"{CudnnFamily.prefix}/" in entry.candidate:  # or apart/cudnn/…
-            cudnn.warm_up(device)
+def _load_libraries(known: Store, device: int) -> None:
+    entries = known.all().items()
+    for prefix, warm_up in ((CublasltFamily.prefix, cublaslt.warm_up), (CudnnFamily.prefix, cudnn.warm_up)):
+        asks = ((key, entry.candidate) for key, entry in entries if f"{prefix}/" in entry.candidate)  # or apart/cudnn/…
+        key, name = next(asks, (None, ""))
+        if key is None:
+            continue
+        with contextlib.suppress(KernelError):  # then the first convolution will say so
+            warm_up(device)
             problem = ConvProblem.from_key(key, device)
-            candidate = families.named(problem, entry.candidate)
-            with contextlib.suppress(KernelError):  # then the first convolution will say so
-                if candidate is not None:
-                    candidate.prepare(problem)
-            return
+            candidate = families.named(problem, name)
+            if candidate is not None:
+                candidate.prepare(problem)
 
 
 # --- by measurement ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import triton
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv.store import Store
-from genesis.backends.cuda.driver import cudnn
+from genesis.backends.cuda.driver import cublaslt, cudnn
 from genesis.settings import settings
 
 _stores: dict[tuple[Path, str], Store] = {}
@@ -25,8 +25,8 @@ def _described(driver_name: str, device: int) -> str:
 def describe(device: int) -> str:
     """The device and the versions, in words that also name the file."""
     properties = driver.get().properties(device)
-    found = cudnn.installed() if driver.get().name == "cuda" else ""
-    libraries = ", ".join(filter(None, [f"triton {triton.__version__}", found]))
+    found = [cudnn.installed(), cublaslt.installed()] if driver.get().name == "cuda" else []
+    libraries = ", ".join(filter(None, [f"triton {triton.__version__}", *found]))
     return f"{properties.name} sm_{properties.compute_capability}, {libraries}"
 
 

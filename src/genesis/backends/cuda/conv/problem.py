@@ -94,6 +94,11 @@ class ConvProblem:
         return (elements + (math.prod(self.result_shape) if self.residual else 0)) * self.dtype.itemsize
 
     @property
+    def is_flat(self) -> bool:
+        """Does each result take one pixel, the next one the next?"""
+        return math.prod(self.weight_shape[2:]) == 1 and self.stride == (1, 1) and self.padding == (0, 0)
+
+    @property
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.weight_shape[1] == 1
 

@@ -289,7 +289,7 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
     out_start = row.out_first * out_row + column.out_first * out_column
     sizes = (images, height, width)
     out_sizes = (row.out_size, column.out_size)
-    if hopper.is_flat(p):  # one row of all pixels
+    if p.is_flat:  # one row of all pixels
         sizes, out_sizes = (1, 1, num_pixels), (1, num_pixels)
         out_strides = (num_pixels * outputs, num_pixels * outputs, outputs)
     per_axis = []

@@ -221,7 +221,7 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any
     axes, num_pixels, in_window, shift = _axes(p), _num_pixels(p, shape), _TERMS, 0
     loaded = 128 // p.dtype.itemsize
     grad: Box | Pixels = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, loaded))
-    if hopper.is_flat(p):  # one row of all pixels
+    if p.is_flat:  # one row of all pixels
         images, height, width = 1, 1, num_pixels
         axes = [axis._replace(out_size=size) for axis, size in zip(axes, (height, width), strict=True)]
     windows = _windows(p) if shape.taps > 1 else None

@@ -9,24 +9,30 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from typing import Any
+from importlib import metadata
+from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.interface import KernelError
 from genesis.dtypes import DType
 
 _WORKSPACE_LIMIT = 32 << 20
-_NUM_ASKED = 3
 
 _DATA_TYPE = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}
 _COMPUTE_64F = 70
 _COMPUTE_32F = {"highest": 68, "high": 77, "medium": 75}  # float32; through TF32; through bfloat16
 _DESC_TRANSA, _DESC_TRANSB, _DESC_EPILOGUE, _DESC_BIAS_POINTER = 3, 4, 7, 8
-_EPILOGUE_BIAS = 4
+_EPILOGUE_NONE, _EPILOGUE_RELU, _EPILOGUE_BIAS = 1, 2, 4
 _LAYOUT_BATCH_COUNT, _LAYOUT_BATCH_STRIDE = 5, 6
 _PREF_WORKSPACE, _PREF_REDUCTION, _PREF_ALIGNMENT = 1, 3, (5, 6, 7, 8)  # of A, B, C, D
-_REDUCE_IN_COMPUTE_TYPE = 2  # partial sums are never rounded to 16 bits
+_REDUCE_IN_COMPUTE_TYPE = 2  # by a kernel of its own: in one order, and partial sums are never rounded to 16 bits
+# What tells an algorithm from others: cublasLtMatmulAlgoConfigAttributes_t, and what it is called in a product's name.
+_CONFIGURATION: dict[str, tuple[int, Any]] = {
+    "algorithm": (0, ctypes.c_int32), "tile": (1, ctypes.c_uint32), "stages": (6, ctypes.c_uint32),
+    "cluster": (8, ctypes.c_uint16), "inner": (7, ctypes.c_uint16), "swizzle": (4, ctypes.c_uint32),
+    "option": (5, ctypes.c_uint32), "splits": (2, ctypes.c_int32), "reduction": (3, ctypes.c_uint32),
+}  # fmt: skip
 
 
 class _Algorithm(ctypes.Structure):
@@ -61,6 +67,34 @@ def leading_dimension(rows: int, columns: int, strides: tuple[int, int]) -> tupl
     return None
 
 
+class Gemm(NamedTuple):
+    """out = relu(x @ y + bias + residual), of num_matrices at once: all that decides how it is computed.
+
+    x is (rows, terms), y is (terms, columns), bias is (columns,); out and residual are dense and row-major.
+    """
+
+    device: int
+    dtype: DType
+    rows: int
+    columns: int
+    terms: int
+    x_strides: tuple[int, int]
+    y_strides: tuple[int, int]
+    num_matrices: int = 1
+    x_batch_stride: int = 0
+    y_batch_stride: int = 0
+    has_bias: bool = False
+    has_residual: bool = False
+    relu: bool = False
+    alignment: int = 16  # of all addresses, in bytes
+    precision: str = "highest"  # of float32: "highest" | "high" | "medium"
+
+    @property
+    def epilogue(self) -> int:
+        chosen = _EPILOGUE_RELU * self.relu + _EPILOGUE_BIAS * self.has_bias
+        return chosen or _EPILOGUE_NONE
+
+
 class _Operation:
     """What the algorithms for one problem share. One launch at a time: the bias is an attribute of the descriptor."""
 
@@ -70,6 +104,12 @@ class _Operation:
         self.lock = threading.Lock()
         self.bias = 0  # the address that is set
 
+    def __del__(self) -> None:
+        library, _, descriptor, *layouts = self.handles
+        library.cublasLtMatmulDescDestroy(descriptor)
+        for layout in layouts:
+            library.cublasLtMatrixLayoutDestroy(layout)
+
     def set_bias(self, address: int) -> None:
         library, _, descriptor, *_ = self.handles
         _set(library.cublasLtMatmulDescSetAttribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(address))
@@ -77,77 +117,110 @@ class _Operation:
 
 
 class Product:
-    """One algorithm for one problem; workspace is the bytes that run() wants."""
+    """One algorithm for one problem; workspace is the bytes that run() wants. The same operands give the same bits."""
 
-    def __init__(self, device: int, dtype: DType, operation: _Operation, found: _Heuristic) -> None:
+    def __init__(self, gemm: Gemm, operation: _Operation, found: _Heuristic) -> None:
         self.workspace = int(found.workspace)
-        self._device, self._operation = device, operation
-        number = ctypes.c_double if dtype is dtypes.float64 else ctypes.c_float
-        one, zero = number(1), number(0)
-        self._addresses = out, x, y, workspace, stream = [ctypes.c_void_p() for _ in range(5)]  # of the next launch
+        self.gemm, self._operation, self._algorithm = gemm, operation, found.algorithm
+        number = ctypes.c_double if gemm.dtype is dtypes.float64 else ctypes.c_float
+        one, share = number(1), number(1 if gemm.has_residual else 0)  # D = epilogue(1 · A B + share · C)
+        self._addresses = [ctypes.c_void_p() for _ in range(6)]  # of the next launch
+        out, x, y, residual, workspace, stream = self._addresses
         _, context, descriptor, a, b, d = operation.handles
         self._arguments = (
-            context, descriptor, ctypes.byref(one), y, a, x, b, ctypes.byref(zero), out, d, out, d,
-            ctypes.byref(found.algorithm), workspace, ctypes.c_size_t(self.workspace), stream,
+            context, descriptor, ctypes.byref(one), y, a, x, b, ctypes.byref(share), residual, d, out, d,
+            ctypes.byref(self._algorithm), workspace, ctypes.c_size_t(self.workspace), stream,
         )  # fmt: skip
         here: Any = driver.get()
-        self._driver, self._note = here, here.recorder(device)
+        self._driver, self._note = here, here.recorder(gemm.device)
 
-    def run(self, out: int, x: int, y: int, bias: int, workspace: int) -> None:
-        """Addresses; on the current stream."""
-        self._driver.activate(self._device)
-        operation, stream = self._operation, streams.current_handle(self._device)
+    @property
+    def name(self) -> str:
+        """The algorithm's settings, those that are not 0: "algorithm 66 tile 418 stages 36 cluster 3 splits 1"."""
+        get = self._operation.handles[0].cublasLtMatmulAlgoConfigGetAttribute
+        words = []
+        for word, (attribute, kind) in _CONFIGURATION.items():
+            value = kind()
+            status = get(ctypes.byref(self._algorithm), attribute, ctypes.byref(value), ctypes.sizeof(value), None)
+            if status == 0 and value.value:  # an older library lacks the last attributes
+                words.append(f"{word} {value.value}")
+        return " ".join(words)
+
+    def run(self, stream: int, out: int, x: int, y: int, bias: int, residual: int, workspace: int) -> None:
+        """Addresses; 0 for operands that the problem has not."""
+        self._driver.activate(self.gemm.device)
+        operation = self._operation
         with operation.lock:
             if bias and bias != operation.bias:
                 operation.set_bias(bias)
             addresses = self._addresses
             addresses[0].value, addresses[1].value, addresses[2].value = out, x, y
-            addresses[3].value, addresses[4].value = workspace, stream
+            addresses[3].value, addresses[4].value, addresses[5].value = residual or out, workspace, stream
             status = operation.matmul(*self._arguments)
         _check(status, "cublasLtMatmul")
         self._note("cublasLtMatmul")
         if self._driver.watch_launches:
-            values = (out, x, y, bias, workspace)
-            self._driver.launched(self._device, "cublasLtMatmul", (1, 1, 1), stream, values)
+            values = (out, x, y, bias, residual, workspace)
+            self._driver.launched(self.gemm.device, "cublasLtMatmul", (1, 1, 1), stream, values)
 
 
-def products(
-    device: int, dtype: DType, rows: int, columns: int, terms: int, x_strides: tuple[int, ...],
-    y_strides: tuple[int, ...], num_matrices: int, x_batch_stride: int, y_batch_stride: int, has_bias: bool,
-    alignment: int, precision: str = "highest",
-) -> list[Product]:  # fmt: skip
-    """What cuBLASLt suggests for (num_matrices, rows, terms) @ (num_matrices, terms, columns), the best first."""
+def is_available() -> bool:
+    """Is it a real device, and the library there?"""
+    return driver.get().name == "cuda" and _library() is not None
+
+
+@functools.cache
+def installed() -> str:
+    """What is installed, if possible without loading it: "nvidia-cublas 13.1.0.3"; "" where cuBLASLt is not."""
+    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
+        try:
+            return f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            continue
     library = _library()
-    x = leading_dimension(rows, terms, (x_strides[0], x_strides[1]))
-    y = leading_dimension(terms, columns, (y_strides[0], y_strides[1]))
-    if library is None or dtype not in _DATA_TYPE or x is None or y is None:
+    return "" if library is None else f"cuBLAS {library.cublasLtGetVersion()}"
+
+
+def warm_up(device: int) -> None:
+    """Load the library and make its context, which takes a while, before anybody waits for it."""
+    if is_available():
+        _context(device)
+
+
+def products(gemm: Gemm, most: int) -> list[Product]:
+    """What cuBLASLt suggests, the best first, at most so many; none where it has nothing for such layouts."""
+    x = leading_dimension(gemm.rows, gemm.terms, gemm.x_strides)
+    y = leading_dimension(gemm.terms, gemm.columns, gemm.y_strides)
+    if gemm.dtype not in _DATA_TYPE or x is None or y is None or not is_available():
         return []
-    context = _context(device)
-    data_type = _DATA_TYPE[dtype]
-    compute = _COMPUTE_64F if dtype is dtypes.float64 else _COMPUTE_32F[precision]
-    scale_type = _DATA_TYPE[dtypes.float64 if dtype is dtypes.float64 else dtypes.float32]
+    library, context = _library(), _context(gemm.device)
+    data_type = _DATA_TYPE[gemm.dtype]
+    compute = _COMPUTE_64F if gemm.dtype is dtypes.float64 else _COMPUTE_32F[gemm.precision]
+    scale_type = _DATA_TYPE[dtypes.float64 if gemm.dtype is dtypes.float64 else dtypes.float32]
 
     descriptor = ctypes.c_void_p()
     _check(library.cublasLtMatmulDescCreate(ctypes.byref(descriptor), compute, scale_type), "cublasLtMatmulDescCreate")
     attribute = library.cublasLtMatmulDescSetAttribute
     _set(attribute, descriptor, _DESC_TRANSA, ctypes.c_int32(y[1]))
     _set(attribute, descriptor, _DESC_TRANSB, ctypes.c_int32(x[1]))
-    if has_bias:
-        _set(attribute, descriptor, _DESC_EPILOGUE, ctypes.c_int32(_EPILOGUE_BIAS))
+    _set(attribute, descriptor, _DESC_EPILOGUE, ctypes.c_int32(gemm.epilogue))
+    if gemm.has_bias:
         # The heuristic looks at the address's alignment only; each run sets its own.
-        _set(attribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(alignment))
+        _set(attribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(gemm.alignment))
 
     def layout(height: int, width: int, leading: int, batch_stride: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
         status = library.cublasLtMatrixLayoutCreate(ctypes.byref(made), data_type, height, width, leading)
         _check(status, "cublasLtMatrixLayoutCreate")
-        _set(library.cublasLtMatrixLayoutSetAttribute, made, _LAYOUT_BATCH_COUNT, ctypes.c_int32(num_matrices))
+        _set(library.cublasLtMatrixLayoutSetAttribute, made, _LAYOUT_BATCH_COUNT, ctypes.c_int32(gemm.num_matrices))
         _set(library.cublasLtMatrixLayoutSetAttribute, made, _LAYOUT_BATCH_STRIDE, ctypes.c_int64(batch_stride))
         return made
 
-    a = layout(*((terms, columns) if y[1] else (columns, terms)), y[0], y_batch_stride)
-    b = layout(*((rows, terms) if x[1] else (terms, rows)), x[0], x_batch_stride)
+    rows, columns, terms = gemm.rows, gemm.columns, gemm.terms
+    a = layout(*((terms, columns) if y[1] else (columns, terms)), y[0], gemm.y_batch_stride)
+    b = layout(*((rows, terms) if x[1] else (terms, rows)), x[0], gemm.x_batch_stride)
     d = layout(columns, rows, columns, rows * columns)
+    operation = _Operation(library, context, descriptor, a, b, d)
 
     preference = ctypes.c_void_p()
     _check(library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "cublasLtMatmulPreferenceCreate")
@@ -155,17 +228,16 @@ def products(
     _set(prefer, preference, _PREF_WORKSPACE, ctypes.c_uint64(_WORKSPACE_LIMIT))
     _set(prefer, preference, _PREF_REDUCTION, ctypes.c_uint32(_REDUCE_IN_COMPUTE_TYPE))
     for which in _PREF_ALIGNMENT:
-        _set(prefer, preference, which, ctypes.c_uint32(alignment))
-    found = (_Heuristic * _NUM_ASKED)()
+        _set(prefer, preference, which, ctypes.c_uint32(gemm.alignment))
+    found = (_Heuristic * most)()
     count = ctypes.c_int()
     status = library.cublasLtMatmulAlgoGetHeuristic(
-        context, descriptor, a, b, d, d, preference, _NUM_ASKED, found, ctypes.byref(count)
+        context, descriptor, a, b, d, d, preference, most, found, ctypes.byref(count)
     )
     library.cublasLtMatmulPreferenceDestroy(preference)
     if status != 0:  # no algorithm for this problem
         return []
-    operation = _Operation(library, context, descriptor, a, b, d)
-    return [Product(device, dtype, operation, found[i]) for i in range(count.value) if found[i].state == 0]
+    return [Product(gemm, operation, found[i]) for i in range(count.value) if found[i].state == 0]
 
 
 @functools.cache
@@ -181,6 +253,8 @@ def _library() -> Any:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
     library.cublasLtMatrixLayoutCreate.argtypes = [pointer, number, wide, wide, ctypes.c_int64]
     library.cublasLtMatmulAlgoGetHeuristic.argtypes = [pointer] * 7 + [number, pointer, pointer]
+    library.cublasLtMatmulAlgoConfigGetAttribute.argtypes = [pointer, number, pointer, ctypes.c_size_t, pointer]
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
     return library
 
 

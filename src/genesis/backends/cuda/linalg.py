@@ -190,12 +190,12 @@ def _cublaslt_runs(problem: Problem) -> list[Run]:
 
 
 def _cublaslt_run(problem: Problem, product: cublaslt.Product) -> Run:
-    device = problem.device
+    device, launch, num_bytes = problem.device, product.runner(), product.workspace
 
     def run(out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
         stream = streams.current_handle(device)
-        workspace = allocate(product.workspace, device, stream) if product.workspace else None
-        product.run(
+        workspace = allocate(num_bytes, device, stream) if num_bytes else None
+        launch(
             stream, out.data_pointer, x.data_pointer, y.data_pointer, 0 if bias is None else bias.data_pointer, 0,
             0 if workspace is None else workspace.pointer,
         )  # fmt: skip

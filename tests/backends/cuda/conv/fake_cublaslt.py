@@ -17,6 +17,7 @@ _KINDS = {0: np.float32, 2: np.float16}
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS = 3, 4, 7, 8
 _RELU, _HAS_BIAS = 2, 4
 REDUCTION, WORKSPACE = 3, 1  # attributes of a preference
+COMPUTE_FAST_TF32 = 77
 
 
 class FakeLibrary:

@@ -4,8 +4,8 @@
     python -m tests.backends.cuda.conv.fuzz --only 1234        one of them again
 
 A failure prints the line that repeats it. Of cuDNN's many plans for one problem two are run, and of cuBLASLt's, since
-the tuner checks each that it takes; in float32 they may be as far off as a chain of multiply-adds, however long it is,
-which is no guess of ours and which the tuner takes up to 3e-7.
+the tuner checks each that it takes; in float32 cuDNN's may be as far off as a chain of multiply-adds, however long it
+is, which is no guess of ours and which the tuner takes up to 3e-7.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     few = 2 if reference.size < 200 and problem.dtype is not dtypes.float64 else 1
     size = max(_norm(reference), math.sqrt(reference.size * (problem.num_terms if scale == 1 else 1)))
     bound = few * tuner.error_bound(problem)
-    bound_of_libraries = max(bound, tuner.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
+    bound_of_cudnn = max(bound, tuner.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
 
     def distance(result: DeviceArray) -> float:
         return _norm(get(result).double().numpy() - reference) / size
@@ -186,15 +186,15 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     checked: list[str] = []
     for candidate in families.candidates(problem):
         family = candidate.name.partition("/")[0]
-        from_library = family in _LIBRARIES
-        if from_library and checked.count(family) == _MOST_OF_LIBRARY:
+        from_cudnn = family == CudnnFamily.prefix
+        if family in _LIBRARIES and checked.count(family) == _MOST_OF_LIBRARY:
             continue
         try:
             error = distance(run(cuda, candidate, problem, given))
         except KernelError:  # cuDNN lists plans that it then can't build
-            assert family == CudnnFamily.prefix
+            assert from_cudnn
             continue
-        allowed = bound_of_libraries if from_library else bound
+        allowed = bound_of_cudnn if from_cudnn else bound
         assert error <= allowed, f"{problem}: {candidate.name}: {error:.2e}, at most {allowed:.2e}"
         checked.append(family)
     assert checked, f"no candidate for {problem}"

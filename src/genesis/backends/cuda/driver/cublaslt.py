@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import threading
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ _EPILOGUE_NONE, _EPILOGUE_RELU, _EPILOGUE_BIAS = 1, 2, 4
 _LAYOUT_BATCH_COUNT, _LAYOUT_BATCH_STRIDE = 5, 6
 _PREF_WORKSPACE, _PREF_REDUCTION, _PREF_ALIGNMENT = 1, 3, (5, 6, 7, 8)  # of A, B, C, D
 _REDUCE_IN_COMPUTE_TYPE = 2  # by a kernel of its own: in one order, and partial sums are never rounded to 16 bits
+_ADDRESSES = struct.Struct("6P")  # of C, D, B, A, the workspace and the stream
 # What tells an algorithm from others: cublasLtMatmulAlgoConfigAttributes_t, and what it is called in a product's name.
 _CONFIGURATION: dict[str, tuple[int, Any]] = {
     "algorithm": (0, ctypes.c_int32), "tile": (1, ctypes.c_uint32), "stages": (6, ctypes.c_uint32),
@@ -100,9 +103,12 @@ class _Operation:
 
     def __init__(self, *handles: Any) -> None:
         """handles: the library, its context, the descriptor, the layouts of A, B and D."""
-        self.handles, self.matmul = handles, handles[0].cublasLtMatmul
+        self.handles = handles
         self.lock = threading.Lock()
         self.bias = 0  # the address that is set
+        self._address = ctypes.c_uint64()
+        size = ctypes.c_size_t(ctypes.sizeof(self._address))
+        self._arguments = handles[2], _DESC_BIAS_POINTER, ctypes.byref(self._address), size
 
     def __del__(self) -> None:
         library, _, descriptor, *layouts = self.handles
@@ -111,28 +117,17 @@ class _Operation:
             library.cublasLtMatrixLayoutDestroy(layout)
 
     def set_bias(self, address: int) -> None:
-        library, _, descriptor, *_ = self.handles
-        _set(library.cublasLtMatmulDescSetAttribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(address))
+        self._address.value = address
+        _check(self.handles[0].cublasLtMatmulDescSetAttribute(*self._arguments), "cublasLtMatmulDescSetAttribute")
         self.bias = address
 
 
 class Product:
-    """One algorithm for one problem; workspace is the bytes that run() wants. The same operands give the same bits."""
+    """One algorithm for one problem; workspace is the bytes that it wants. The same operands give the same bits."""
 
     def __init__(self, gemm: Gemm, operation: _Operation, found: _Heuristic) -> None:
         self.workspace = int(found.workspace)
         self.gemm, self._operation, self._algorithm = gemm, operation, found.algorithm
-        number = ctypes.c_double if gemm.dtype is dtypes.float64 else ctypes.c_float
-        one, share = number(1), number(1 if gemm.has_residual else 0)  # D = epilogue(1 · A B + share · C)
-        self._addresses = [ctypes.c_void_p() for _ in range(6)]  # of the next launch
-        out, x, y, residual, workspace, stream = self._addresses
-        _, context, descriptor, a, b, d = operation.handles
-        self._arguments = (
-            context, descriptor, ctypes.byref(one), y, a, x, b, ctypes.byref(share), residual, d, out, d,
-            ctypes.byref(self._algorithm), workspace, ctypes.c_size_t(self.workspace), stream,
-        )  # fmt: skip
-        here: Any = driver.get()
-        self._driver, self._note = here, here.recorder(gemm.device)
 
     @property
     def name(self) -> str:
@@ -146,22 +141,36 @@ class Product:
                 words.append(f"{word} {value.value}")
         return " ".join(words)
 
-    def run(self, stream: int, out: int, x: int, y: int, bias: int, residual: int, workspace: int) -> None:
-        """Addresses; 0 for operands that the problem has not."""
-        self._driver.activate(self.gemm.device)
-        operation = self._operation
-        with operation.lock:
-            if bias and bias != operation.bias:
-                operation.set_bias(bias)
-            addresses = self._addresses
-            addresses[0].value, addresses[1].value, addresses[2].value = out, x, y
-            addresses[3].value, addresses[4].value, addresses[5].value = residual or out, workspace, stream
-            status = operation.matmul(*self._arguments)
-        _check(status, "cublasLtMatmul")
-        self._note("cublasLtMatmul")
-        if self._driver.watch_launches:
-            values = (out, x, y, bias, residual, workspace)
-            self._driver.launched(self.gemm.device, "cublasLtMatmul", (1, 1, 1), stream, values)
+    def runner(self) -> Callable[[int, int, int, int, int, int, int], None]:
+        """run(stream, out, x, y, bias, residual, workspace): addresses; 0 for operands that the problem has not."""
+        here: Any = driver.get()
+        gemm, operation = self.gemm, self._operation
+        device, lock, note, activate = gemm.device, operation.lock, here.recorder(gemm.device), here.activate
+        table = ctypes.create_string_buffer(_ADDRESSES.size)  # of the next launch
+        pack, of_each = _ADDRESSES.pack_into, range(0, _ADDRESSES.size, ctypes.sizeof(ctypes.c_void_p))
+        c, d, b, a, room, queue = [ctypes.c_void_p.from_buffer(table, offset) for offset in of_each]
+        number = ctypes.c_double if gemm.dtype is dtypes.float64 else ctypes.c_float
+        one, share = number(1), number(1 if gemm.has_residual else 0)  # D = epilogue(1 · A B + share · C)
+        library, context, descriptor, of_a, of_b, of_d = operation.handles
+        matmul, arguments = library.cublasLtMatmul, (
+            context, descriptor, ctypes.byref(one), a, of_a, b, of_b, ctypes.byref(share), c, of_d, d, of_d,
+            ctypes.byref(self._algorithm), room, ctypes.c_size_t(self.workspace), queue,
+        )  # fmt: skip
+
+        def run(stream: int, out: int, x: int, y: int, bias: int, residual: int, workspace: int) -> None:
+            activate(device)
+            with lock:
+                if bias and bias != operation.bias:
+                    operation.set_bias(bias)
+                pack(table, 0, residual or out, out, x, y, workspace, stream)
+                status = matmul(*arguments)
+            if status:
+                _check(status, "cublasLtMatmul")
+            note("cublasLtMatmul")
+            if here.watch_launches:
+                here.launched(device, "cublasLtMatmul", (1, 1, 1), stream, (out, x, y, bias, residual, workspace))
+
+        return run
 
 
 def is_available() -> bool:

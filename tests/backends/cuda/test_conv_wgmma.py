@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.conv import few_channels, hopper, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv import few_channels, hopper, tuner, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv.bench import Bench, build
 from genesis.backends.cuda.conv.candidate import ALLOWED, FULL, Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
@@ -233,6 +234,13 @@ def test_splits_keep_sums_short(simulated: Backend) -> None:
     assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [8, 9]
     problem = ConvProblem(WEIGHT_GRAD, (1, 64, 32, 32), (64, 64, 1, 1), dtype=dtypes.float32)
     assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._SPLIT_SHAPES[1]) == [1]
+    # In 16 bits a split is one chain of up to 1024 steps, even where the tiles of one fill the device.
+    problem = ConvProblem(WEIGHT_GRAD, (64, 512, 56, 56), (512, 512, 1, 1), dtype=dtypes.float16)
+    for dtype in (dtypes.float16, dtypes.bfloat16):
+        problem = dataclasses.replace(problem, dtype=dtype)
+        assert wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._PLAIN_SHAPES[0]) == [4, 5]
+    problem = dataclasses.replace(problem, dtype=dtypes.float32, precision="high")  # chains of 64 terms, added outside
+    assert 1 in wgmma_weight_grad._worthwhile_splits(problem, wgmma_weight_grad._ROUNDED_SHAPES[0])
     problem = ConvProblem(FORWARD, (1, 2048, 14, 14), (64, 2048, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32)
     assert wgmma._worthwhile_splits(problem, _SHAPE) == [1, 2, 3, 4, 6]
     problem = dataclasses.replace(problem, dtype=dtypes.bfloat16)
@@ -410,6 +418,18 @@ def test_float32_of_any_magnitude(
         relative = TOLERANCE[dtypes.float32, precision]
         error = (result - expected).norm()
         assert error <= relative * expected.norm() + steps, f"{candidate.name}: {error / expected.norm():.2e}"
+
+
+@_ON_GPU
+@pytest.mark.usefixtures("cuda")
+def test_long_sums_in_16_bits() -> None:
+    """One chain of all 200,704 pixels is 3.1e-4 off."""
+    problem = ConvProblem(WEIGHT_GRAD, (64, 64, 56, 56), (256, 64, 1, 1), dtype=dtypes.float16)
+    bench = Bench(problem)
+    for candidate in WgmmaFamily().variants(problem):
+        built = build(candidate, problem, 256 << 20)
+        assert built is not None
+        assert bench.error(built) <= tuner.error_bound(problem), candidate.name
 
 
 @_ON_GPU

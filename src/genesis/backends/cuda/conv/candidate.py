@@ -47,6 +47,12 @@ class Candidate(abc.ABC):
     arithmetic: str = FULL
     deterministic: bool = True  # the same operands give the same bits
     builds_slowly: bool = False  # prepare() takes seconds: until it is done, another computes
+    is_ready_made: bool = False  # prepare() compiles nothing, and takes milliseconds
+
+    @property
+    def family(self) -> str:
+        """Its name without the parameters."""
+        return self.name.rpartition("/")[0]
 
     @abc.abstractmethod
     def supports(self, problem: ConvProblem) -> bool:
@@ -72,6 +78,7 @@ class Family(abc.ABC):
     """Candidates of one kind."""
 
     prefix: str  # of their names, up to the "/"
+    per_turn: int = 1  # of them are measured before the next family's turn; the more, the sooner its turn is
 
     @abc.abstractmethod
     def variants(self, problem: ConvProblem) -> Iterable[Candidate]:

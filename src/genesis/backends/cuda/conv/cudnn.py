@@ -19,6 +19,7 @@ _INEXACT = re.compile(r"eng17(_|$)")
 
 class CudnnFamily(Family):
     prefix = "cudnn"
+    per_turn = 4  # they are measured in the time that a compiler takes for a part of one of ours
 
     def variants(self, problem: ConvProblem) -> list[Candidate]:
         if not _is_supported(problem):
@@ -44,6 +45,7 @@ class Cudnn(Candidate):
         self.arithmetic = FULL if _full_precision(problem) else TF32
         self.deterministic = problem.deterministic  # only then it is made sure of
         self.builds_slowly = problem.bias or problem.residual or problem.activation is not None  # compiled by cuDNN
+        self.is_ready_made = not self.builds_slowly
         self._built: tuple[Graph, int] | None = None
 
     def supports(self, problem: ConvProblem) -> bool:

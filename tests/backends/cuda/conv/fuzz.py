@@ -179,7 +179,7 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
 
     checked: list[str] = []
     for candidate in families.candidates(problem):
-        from_cudnn = candidate.name.startswith(f"{CudnnFamily.prefix}/")
+        from_cudnn = f"{CudnnFamily.prefix}/" in candidate.name  # or sub_pixel/cudnn/…
         if from_cudnn and checked.count(CudnnFamily.prefix) == _CUDNN_PLANS:
             continue
         try:

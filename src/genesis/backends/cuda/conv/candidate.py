@@ -84,6 +84,10 @@ class Family(abc.ABC):
     def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
         """Those worth trying for this problem, the most promising first; none where it has none that supports it."""
 
+    def trials(self, problem: ConvProblem) -> Iterable[Candidate]:
+        """Those worth measuring: also such as nobody should use unless their result has been checked."""
+        return self.variants(problem)
+
     def named(self, problem: ConvProblem, name: str) -> Candidate | None:
         """The variant of that name, which an earlier process found to be the best; None if there is none any more."""
         return next((candidate for candidate in self.variants(problem) if candidate.name == name), None)

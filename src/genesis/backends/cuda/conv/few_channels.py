@@ -39,7 +39,11 @@ class FewChannelsFamily(Family):
         if not _is_supported(problem):
             return []
         inner = WgmmaFamily().variants(_as_windows(problem))
-        return [FewChannels(candidate) for candidate in inner if isinstance(candidate, Wgmma | WgmmaWeightGrad)]
+        choice = [candidate for candidate in inner if isinstance(candidate, Wgmma | WgmmaWeightGrad)]
+        if problem.direction == FORWARD and problem.dtype.itemsize == 2:
+            # There are few steps, and much to wait for: the more warpgroups the better, and one alone was last.
+            choice.sort(key=lambda candidate: -candidate.shape.consumers)
+        return [FewChannels(candidate) for candidate in choice]
 
 
 class FewChannels(Candidate):

@@ -2,8 +2,8 @@
 
 With a stride s, position i · s + residue meets the gradient's pixels around i, with every s-th tap. The gradient of the
 few channels at all s² residues are the channels of one pixel i: a convolution with stride 1, to s² times as many
-channels, whose pixels are then taken apart (Shi et al. 2016, arXiv:1609.05158). Hopper's kernels or
-cuDNN compute it; by itself each residue would be a product with three columns.
+channels, whose pixels are then taken apart (Shi et al. 2016, arXiv:1609.05158). cuDNN or
+Hopper's kernels compute it; by itself each residue would be a product with three columns.
 
 The window has the taps of all residues, zeros where one of them has none. Zero times infinity is not zero: where full
 precision of float32 is asked for, only windows without zeros will do.
@@ -12,7 +12,7 @@ precision of float32 is asked for, only windows without zeros will do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from genesis import dtypes
@@ -28,19 +28,20 @@ from genesis.shapes import numel
 _MOST_CHANNELS = 8
 _MOST_WIDE = 64  # channels of all residues
 _BLOCK = 1024
-_INNER: tuple[tuple[Family, int], ...] = ((WgmmaFamily(), 3), (CudnnFamily(), 3))  # and how many of them
+_CUDNN = CudnnFamily()  # of a stem's windows on an H200, its first guess was faster than all of ours
+_INNER: tuple[tuple[Family, int], ...] = ((_CUDNN, 3), (WgmmaFamily(), 3))  # and how many of them
 
 
 class SubPixelFamily(Family):
     prefix = "sub_pixel"
 
     def variants(self, problem: ConvProblem) -> Iterator[Candidate]:
-        if not _is_supported(problem):
-            return
-        wide = _as_forward(problem)
-        for family, most in _INNER:
-            ours = (candidate for candidate in family.variants(wide) if admissible(candidate, wide))
-            yield from map(SubPixel, itertools.islice(ours, most))
+        # No guess takes cuDNN where all bits of float32 count: as in families.py.
+        exact = _is_exact(problem)
+        return _around(problem, lambda family, wide: () if exact and family is _CUDNN else family.variants(wide))
+
+    def trials(self, problem: ConvProblem) -> Iterator[Candidate]:
+        return _around(problem, lambda family, wide: family.trials(wide))
 
     def named(self, problem: ConvProblem, name: str) -> Candidate | None:
         inner = name.partition("/")[2]
@@ -50,6 +51,16 @@ class SubPixelFamily(Family):
         wide = _as_forward(problem)
         candidate = family.named(wide, inner)
         return SubPixel(candidate) if candidate is not None and admissible(candidate, wide) else None
+
+
+def _around(problem: ConvProblem, inner: Callable[[Family, ConvProblem], Iterable[Candidate]]) -> Iterator[Candidate]:
+    """inner(family, wide): its candidates for the wide forward."""
+    if not _is_supported(problem):
+        return
+    wide = _as_forward(problem)
+    for family, most in _INNER:
+        choice = (candidate for candidate in inner(family, wide) if admissible(candidate, wide))
+        yield from map(SubPixel, itertools.islice(choice, most))
 
 
 class SubPixel(Candidate):
@@ -149,7 +160,11 @@ def _is_supported(problem: ConvProblem) -> bool:
         return False
     sizes = zip(_windows(p), p.weight_shape[2:], p.stride, strict=True)
     is_full = all(window.size * stride == taps for window, taps, stride in sizes)
-    return is_full or p.dtype is not dtypes.float32 or p.precision != "highest"
+    return is_full or not _is_exact(p)
+
+
+def _is_exact(problem: ConvProblem) -> bool:
+    return problem.dtype is dtypes.float32 and problem.precision == "highest"
 
 
 def _padded(num_bytes: int) -> int:

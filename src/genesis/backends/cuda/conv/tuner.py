@@ -27,8 +27,7 @@ from genesis.errors import OutOfMemoryError
 from genesis.shapes import numel
 
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
-_FIRST_ROUND = 4  # candidates of each problem
-_BUILT_AT_ONCE = 16  # of one problem's next candidates, those that need a compiler
+_FIRST_ROUND = 8  # candidates of each problem: cuDNN's first few, and the best guesses of the other families
 _FAR_BEHIND = 3.0  # times the best: a family whose fastest so far takes longer waits for all others
 _MOST_BUILDERS = 16  # threads
 _UNIT_ROUNDOFF = {
@@ -139,8 +138,7 @@ class Contest:
             while self._waiting and self._done < end and (time.monotonic() < deadline or self._done == 0):
                 candidate = self._waiting[0]
                 if self._needs_compiler(candidate) and candidate is not self._known:
-                    first = _BUILT_AT_ONCE if self._has_reference else _FIRST_ROUND
-                    build_ahead([self], min(end - self._done, first), deadline)
+                    build_ahead([self], min(end - self._done, _FIRST_ROUND), deadline)
                 self._measure(bench, self._waiting.pop(0))
             self._check_first(bench)
             if self._front[:1] != leader:
@@ -227,13 +225,16 @@ class Contest:
 
 
 def build_ahead(contests: Sequence[Contest], most: int, deadline: float) -> None:
-    """Build the next candidates of each contest, at most so many, all at once; and what results are checked against.
+    """Build the next candidates of each contest, so many or as many as keep all processors busy, all at once; and what
+    results are checked against.
 
     Triton and NVRTC compile while other Python threads run. cuDNN's frontend keeps the interpreter to itself while it
     builds: its plans are left to the visit that measures them. Nothing is timed meanwhile.
     """
-    tasks = [task for contest in contests for task in contest.tasks(most, deadline)]
-    num_threads = min(len(tasks), os.cpu_count() or 1, _MOST_BUILDERS)
+    most_threads = min(os.cpu_count() or 1, _MOST_BUILDERS)
+    ahead = max(most, 2 * most_threads // len(contests))  # half of them, or more, need no compiler
+    tasks = [task for contest in contests for task in contest.tasks(ahead, deadline)]
+    num_threads = min(len(tasks), most_threads)
     if num_threads < 2:
         for task in tasks:
             task()

@@ -165,3 +165,25 @@ def test_the_reference_is_compiled_with_the_first_candidates(tune: Tune, monkeyp
     """And not while a result waits to be checked."""
     monkeypatch.setattr(Bench, "error", lambda self, built: 0.0 if Bench.has_reference else math.nan)
     assert tune([cudnn(1.0, 2.0), ours("wgmma", 0.5)], 100).candidate.name == "wgmma/0"
+
+
+@pytest.mark.parametrize(("processors", "expected"), [(1, 8), (8, 16), (64, 20)])
+def test_compilers_work_ahead_as_far_as_there_are_processors(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, processors: int, expected: int
+) -> None:
+    monkeypatch.setattr(tuner.os, "cpu_count", lambda: processors)
+    built: list[Candidate] = []
+    ahead: list[int] = []
+
+    def build(candidate: Fake, problem: ConvProblem, limit: int) -> Built:
+        built.append(candidate)
+        return Built(candidate, lambda *_: None, 0)
+
+    def measure(self: Bench, given: Built, best: float) -> float:
+        ahead.append(len(built))
+        return 1.0
+
+    monkeypatch.setattr(tuner, "build", build)
+    monkeypatch.setattr(Bench, "milliseconds", measure)
+    tune([ours("wgmma", *[1] * 20)], 100)
+    assert ahead[0] == expected

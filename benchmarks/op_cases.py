@@ -7,6 +7,7 @@ written once. Families come in the order of their weight, so that a run that is 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -77,6 +78,7 @@ def cases(megabytes: tuple[int, ...] = MEGABYTES) -> Iterator[Case]:
     yield from reductions(megabytes)
     yield from rowwise(megabytes)
     yield from batch_norms(megabytes)
+    yield from image_ops()
     yield from products()
     yield from attentions()
     yield from convolutions()
@@ -229,6 +231,71 @@ def batch_norms(megabytes: tuple[int, ...]) -> Iterator[Case]:
                 return call(ours, theirs, x, weight, bias)
 
             yield Case("batch norm", f"batch_norm NHWC {direction} {label}", dtype, factor * num_bytes, 0, make)
+
+
+class ImageOp(NamedTuple):
+    """What is computed of so many images of one shape, NHWC in memory, and how large its result is."""
+
+    family: str
+    call: Callable[..., Any]  # of F or PyTorch's functional, and the images
+    shape: tuple[int, int, int, int]
+    result: tuple[int, int, int, int]
+    count: int = 1
+    tiny: tuple[int, int, int, int] = (2, 6, 8, 8)
+
+
+def _cat(library: Any, *x: Any) -> Any:
+    return (genesis if library is F else torch).cat(x, 1)
+
+
+IMAGE_OPS: dict[str, ImageOp] = {
+    "bilinear ×8, 21 channels": ImageOp(
+        "interpolation",
+        lambda library, x: library.interpolate(x, scale_factor=8, mode="bilinear", align_corners=False),
+        (8, 21, 64, 64), (8, 21, 512, 512),
+    ),
+    "bilinear ×2, 256 channels": ImageOp(
+        "interpolation",
+        lambda library, x: library.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True),
+        (8, 256, 64, 64), (8, 256, 128, 128),
+    ),
+    "nearest ×2, 256 channels": ImageOp(
+        "interpolation", lambda library, x: library.interpolate(x, scale_factor=2, mode="nearest"),
+        (8, 256, 64, 64), (8, 256, 128, 128),
+    ),
+    "max 3×3, stride 2": ImageOp(
+        "pooling", lambda library, x: library.max_pool2d(x, 3, 2, 1), (64, 64, 112, 112), (64, 64, 56, 56)
+    ),
+    "max 2×2": ImageOp("pooling", lambda library, x: library.max_pool2d(x, 2), (64, 128, 112, 112), (64, 128, 56, 56)),
+    "avg 2×2": ImageOp("pooling", lambda library, x: library.avg_pool2d(x, 2), (64, 256, 56, 56), (64, 256, 28, 28)),
+    "adaptive avg to 1×1": ImageOp(
+        "pooling", lambda library, x: library.adaptive_avg_pool2d(x, 1), (128, 2048, 7, 7), (128, 2048, 1, 1)
+    ),
+    "adaptive avg to 6×6": ImageOp(
+        "pooling", lambda library, x: library.adaptive_avg_pool2d(x, 6), (8, 1024, 64, 64), (8, 1024, 6, 6)
+    ),
+    "cat of 5 × 256 channels": ImageOp("cat", _cat, (8, 256, 64, 64), (8, 1280, 64, 64), 5),
+    "cat of 2 × 64 channels": ImageOp("cat", _cat, (4, 64, 256, 256), (4, 128, 256, 256), 2),
+}  # fmt: skip
+
+
+def image_ops() -> Iterator[Case]:
+    """Backward in float32 alone: in 16 bits PyTorch adds up an interpolation's gradients in the dtype of the result."""
+    for name, op in IMAGE_OPS.items():
+        num_elements = op.count * math.prod(op.shape) + math.prod(op.result)
+        for direction, dtype in (*(("forward", dtype) for dtype in FLOATS), ("backward", torch.float32)):
+
+            def make(
+                setting: Setting, op: ImageOp = op, direction: str = direction, dtype: torch.dtype = dtype
+            ) -> Calls:
+                operands = [
+                    setting.images(*(op.tiny if setting.tiny else op.shape), dtype=dtype) for _ in range(op.count)
+                ]
+                call = forward if direction == "forward" else functools.partial(backward, setting)
+                return call(functools.partial(op.call, F), functools.partial(op.call, TF), *operands)
+
+            label = f"{name} {direction} {name_of(dtype)}"
+            yield Case(op.family, label, dtype, num_elements * dtype.itemsize, 0, make)
 
 
 # --- bound by arithmetic ----------------------------------------------------------------------------------------------

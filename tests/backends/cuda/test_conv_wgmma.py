@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.conv import few_channels, hopper, tuner, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv import hopper, tuner, wgmma, wgmma_weight_grad
 from genesis.backends.cuda.conv.bench import Bench, build
 from genesis.backends.cuda.conv.candidate import ALLOWED, FULL, Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
@@ -271,49 +271,6 @@ def test_short_sums_of_float32_are_left_to_others(simulated: Backend) -> None:
 def test_not_without_a_gpu(simulated: Backend) -> None:
     assert driver.get().name == "simulated"
     assert list(WgmmaFamily().variants(PROBLEMS[0])) == []
-
-
-@pytest.mark.parametrize(
-    ("case", "stride", "padding", "dilation"),
-    [(((2, 3, 9, 8), (8, 3, 7, 7)), (2, 2), (3, 3), (1, 1)), (((1, 5, 6, 7), (8, 5, 3, 2)), (1, 1), (0, 2), (2, 1))],
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_windows_of_few_channels(
-    cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any, stride: Any, padding: Any, dilation: Any, dtype: Any
-) -> None:
-    """The copies, and that the convolution of their windows is the convolution asked for; and the weight's gradient."""
-    (images, _, height, width), (outputs, _, taps_y, taps_x) = case
-    torch.manual_seed(0)
-    x, weight = torch.randn(case[0]).to(dtype), torch.randn(case[1]).to(dtype)
-    name = str(dtype).removeprefix("torch.")
-    problem = ConvProblem(FORWARD, *case, stride, padding, dilation, dtype=dtypes.BY_NAME[name])
-    count, out_width = few_channels._channels(problem), few_channels._width(problem)
-    windows = few_channels._as_windows(problem)
-    terms = windows.input_shape[1]
-    copies = []
-    for values, rows, size, left, wide in (
-        (x, images * height, width, padding[1], out_width), (weight, outputs * taps_y, taps_x, 0, terms // count),
-    ):  # fmt: skip
-        copy = put(torch.full((rows, wide, count), torch.nan, dtype=dtype))
-        given = put(values.contiguous(memory_format=torch.channels_last))
-        few_channels._widener(problem, rows, size, left, wide)(0, copy.data_pointer, given.data_pointer)
-        copies.append(get(copy).double())
-    positions = torch.arange(windows.input_shape[3])[:, None] * stride[1] + torch.arange(taps_x)
-    seen = copies[0].view(images, height, out_width, count)[:, :, positions].flatten(3)
-    seen = F.pad(seen, (0, terms - seen.shape[-1])).permute(0, 3, 1, 2)
-    taps = copies[1].view(outputs, taps_y, 1, terms).permute(0, 3, 1, 2)
-    result = F.conv2d(seen, taps, None, windows.stride, windows.padding, windows.dilation)
-    expected = F.conv2d(x.double(), weight.double(), None, stride, padding, dilation)
-    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
-    grad = torch.randn_like(expected)
-    wide_grad = torch.nn.grad.conv2d_weight(seen, taps.shape, grad, windows.stride, windows.padding, windows.dilation)
-    narrowed = put(torch.full((outputs, taps_y, taps_x, case[1][1]), torch.nan, dtype=dtype))
-    of_windows = put(wide_grad.permute(0, 2, 3, 1).contiguous().to(dtype))
-    few_channels._narrower(problem)(0, narrowed.data_pointer, of_windows.data_pointer)
-    expected = torch.nn.grad.conv2d_weight(x.double(), case[1], grad, stride, padding, dilation)
-    torch.testing.assert_close(get(narrowed).permute(0, 3, 1, 2), expected.to(dtype))
-    assert count * stride[1] * dtype.itemsize % 16 == 0
-    assert out_width * count * dtype.itemsize % 16 == 0
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------

@@ -154,10 +154,10 @@ def test_candidates_are_built_at_once(fakes: FakeFamily, monkeypatch: pytest.Mon
             return super().prepare(problem)
 
     fakes.candidates = [Waits("first"), Waits("second")]
-    contest = tuner.Contest(PROBLEM, 0)
-    tuner.build_ahead([contest], 3, time.monotonic() + 60)
-    assert contest.next_candidates(3) == []
-    contest.visit(time.monotonic() + 60)
+    contest, deadline = tuner.Contest(PROBLEM, 0), time.monotonic() + 60
+    tuner.build_ahead([contest], 3, deadline)
+    assert contest.tasks(3, deadline) == []
+    contest.visit(deadline)
     assert contest.is_over
     assert contest.outcome is not None
 

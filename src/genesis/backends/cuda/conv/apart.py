@@ -18,13 +18,17 @@ class ApartFamily(Family):
 
     def __init__(
         self, candidates: Callable[[ConvProblem], Iterator[Candidate]],
+        trials: Callable[[ConvProblem], Iterator[Candidate]],
         named: Callable[[ConvProblem, str], Candidate | None],
     ) -> None:  # fmt: skip
-        """candidates, named: of the problem without statistics."""
-        self._candidates, self._named = candidates, named
+        """All of the problem without statistics."""
+        self._candidates, self._trials, self._named = candidates, trials, named
 
     def variants(self, problem: ConvProblem) -> Iterator[Candidate]:
         return map(Apart, self._candidates(_alone(problem))) if problem.statistics else iter(())
+
+    def trials(self, problem: ConvProblem) -> Iterator[Candidate]:
+        return map(Apart, self._trials(_alone(problem))) if problem.statistics else iter(())
 
     def named(self, problem: ConvProblem, name: str) -> Candidate | None:
         first = self._named(_alone(problem), name.partition("/")[2])

@@ -47,6 +47,12 @@ class Candidate(abc.ABC):
     arithmetic: str = FULL
     deterministic: bool = True  # the same operands give the same bits
     builds_slowly: bool = False  # prepare() takes seconds: until it is done, another computes
+    is_ready_made: bool = False  # prepare() compiles nothing, and takes milliseconds
+
+    @property
+    def family(self) -> str:
+        """Its name without the parameters."""
+        return self.name.rpartition("/")[0]
 
     @abc.abstractmethod
     def supports(self, problem: ConvProblem) -> bool:
@@ -72,10 +78,15 @@ class Family(abc.ABC):
     """Candidates of one kind."""
 
     prefix: str  # of their names, up to the "/"
+    per_turn: int = 1  # of them are measured before the next family's turn; the more, the sooner its turn is
 
     @abc.abstractmethod
     def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
         """Those worth trying for this problem, the most promising first; none where it has none that supports it."""
+
+    def trials(self, problem: ConvProblem) -> Iterable[Candidate]:
+        """Those worth measuring: also such as nobody should use unless their result has been checked."""
+        return self.variants(problem)
 
     def named(self, problem: ConvProblem, name: str) -> Candidate | None:
         """The variant of that name, which an earlier process found to be the best; None if there is none any more."""

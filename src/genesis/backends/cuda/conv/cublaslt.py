@@ -24,6 +24,7 @@ _NUM_ASKED = 8  # asked for 16, it gives no more; of 28 problems' the fastest wa
 
 class CublasltFamily(Family):
     prefix = "cublaslt"
+    per_turn = 4  # they need no compiler
 
     def variants(self, problem: ConvProblem) -> list[Candidate]:
         if not _is_supported(problem):

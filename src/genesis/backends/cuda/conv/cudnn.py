@@ -15,35 +15,40 @@ from genesis.shapes import numel
 _SPLIT_K = re.compile(r"_k0=(?![01](_|$))")
 # Of cuDNN 9.19: in float32 up to three times as far off as a chain of multiply-adds, and no note says so.
 _INEXACT = re.compile(r"eng17(_|$)")
+_ENOUGH_RESULTS = 1024  # so that their error is that of many, within a few percent
 
 
 class CudnnFamily(Family):
     prefix = "cudnn"
+    per_turn = 4  # they are measured in the time that a compiler takes for a part of one of ours
 
     def variants(self, problem: ConvProblem) -> list[Candidate]:
-        if not _is_supported(problem):
-            return []
-        try:
-            _, names = _planned(problem)
-        except KernelError:  # no engine for this problem
-            return []
-        return [Cudnn(name, problem) for name in dict.fromkeys(names)]
+        return _suggested(problem, checked=False)
+
+    def trials(self, problem: ConvProblem) -> list[Candidate]:
+        return _suggested(problem, checked=True)
 
     def named(self, problem: ConvProblem, name: str) -> Candidate | None:
         """prepare() finds out whether cuDNN still has a plan of that name."""
-        return Cudnn(name.partition("/")[2], problem, restored=True) if _is_supported(problem) else None
+        plan = name.partition("/")[2]
+        return Cudnn(plan, problem, checked=True, restored=True) if _is_supported(problem) else None
 
 
 class Cudnn(Candidate):
     """One plan of one graph: an engine and its settings, as in "eng7_k24=39"."""
 
-    def __init__(self, plan: str, problem: ConvProblem, restored: bool = False) -> None:
-        """restored: it has been built for this problem before, so that it may be asked for without the heuristics."""
-        self._plan, self._restored = plan, restored
+    def __init__(self, plan: str, problem: ConvProblem, *, checked: bool = False, restored: bool = False) -> None:
+        """
+        Args:
+            checked: nobody uses it whose result on random operands is not within the tuner's bound.
+            restored: it has been built for this problem before, so that it may be asked for without the heuristics.
+        """
+        self._plan, self._checked, self._restored = plan, checked, restored
         self.name = f"{CudnnFamily.prefix}/{plan}"
         self.arithmetic = FULL if _full_precision(problem) else TF32
         self.deterministic = problem.deterministic  # only then it is made sure of
         self.builds_slowly = problem.bias or problem.residual or problem.activation is not None  # compiled by cuDNN
+        self.is_ready_made = not self.builds_slowly
         self._built: tuple[Graph, int] | None = None
 
     def supports(self, problem: ConvProblem) -> bool:
@@ -77,13 +82,23 @@ class Cudnn(Candidate):
         if self._built is None:
             graph, index = _graph(problem), 0
             if not (self._restored and graph.plan_named(self._plan)):
-                graph, names = _planned(problem)
+                graph, names = _planned(problem, self._checked)
                 if self._plan not in names:
                     raise KernelError(f"cuDNN has no plan {self._plan} for {problem}")
                 index = names.index(self._plan)
             graph.build(index)
             self._built = graph, index
         return self._built
+
+
+def _suggested(problem: ConvProblem, checked: bool) -> list[Candidate]:
+    if not _is_supported(problem):
+        return []
+    try:
+        _, names = _planned(problem, checked)
+    except KernelError:  # no engine for this problem
+        return []
+    return [Cudnn(name, problem, checked=checked) for name in dict.fromkeys(names)]
 
 
 def _is_supported(problem: ConvProblem) -> bool:
@@ -112,11 +127,29 @@ def _full_precision(problem: ConvProblem) -> bool:
     return problem.dtype is not dtypes.float32 or _is_plain(problem)
 
 
-def _planned(problem: ConvProblem) -> tuple[Graph, list[str]]:
-    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none."""
+def _shows_rounded_sums(problem: ConvProblem) -> bool:
+    """Does the tuner's check tell sums in 16 bits, of all terms or parts of them, from those in float32?
+
+    The result's own rounding comes to 0.86 of the bound. Of independent terms the squares of all parts add up to that
+    of the result: parts that are rounded to the same dtype add as much error again, at least, and √2 · 0.86 is 1.2.
+    A bias or residual, which is in no part, would hide some of that; the bound of float32 in TF32 leaves room for it.
+    """
+    p = problem
+    is_alone = not p.bias and not p.residual and p.activation is None
+    return p.dtype.itemsize == 2 and is_alone and numel(p.result_shape) >= _ENOUGH_RESULTS
+
+
+def _planned(problem: ConvProblem, checked: bool) -> tuple[Graph, list[str]]:
+    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none.
+
+    cuDNN notes of an engine, whatever its kernels and settings, that its sums may be in less than float32: the fastest
+    forward of a first layer in float16 comes from one whose sums are, there, as accurate as any.
+    """
     graph = _graph(problem)
     # Tensor cores round float32 operands, but lose nothing of 16-bit ones; Winograd's sums of operands are rounded too.
-    return graph, graph.plan_names(_is_plain(problem), problem.deterministic)
+    return graph, graph.plan_names(
+        _is_plain(problem), problem.deterministic, any_sums=checked and _shows_rounded_sums(problem)
+    )
 
 
 def _graph(problem: ConvProblem) -> Graph:

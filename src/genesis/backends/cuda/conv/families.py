@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 from genesis import dtypes
 from genesis.backends.cuda.conv.apart import ApartFamily
@@ -13,13 +14,14 @@ from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.patch import PatchFamily
 from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
+from genesis.backends.cuda.conv.sub_pixel import SubPixelFamily
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER, _PATCH, _WGMMA = DirectFamily(), FewChannelsFamily(), PatchFamily(), WgmmaFamily()
 FAMILIES: tuple[Family, ...] = (
-    FewOutputsFamily(), _PATCH, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
+    FewOutputsFamily(), _PATCH, SubPixelFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
 )  # fmt: skip
 _WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _PATCH, _WGMMA)  # in the same pass
 
@@ -27,30 +29,31 @@ _WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _PATCH, _WGMMA)  # in the 
 def candidates(problem: ConvProblem) -> Iterator[Candidate]:
     """All that compute the problem as it asks, the best guess first; there is always one."""
     for family in _in_order(problem):
-        yield from _admissible(family, problem)
+        yield from _admissible(family.variants(problem), problem)
 
 
 def in_turns(problem: ConvProblem) -> Iterator[Candidate]:
-    """Those worth measuring: of each family the best guess, then of each the second, and so on, so that the best is
-    among the first few; then the few slow ones, that take longer to build than all others together."""
-    choice = [list(_admissible(family, problem)) for family in _in_order(problem)]
-    yield from _alternating([iter([each for each in mine if not each.builds_slowly]) for mine in choice])
-    for mine in choice:
+    """Those worth measuring: the first that the libraries suggest, which need no compiler, then of each family the best
+    guess, and so on in turns; then the few slow ones, that take longer to build than all others together."""
+    ordered = sorted(_in_order(problem), key=lambda family: -family.per_turn)
+    choice = [(list(_admissible(family.trials(problem), problem)), family.per_turn) for family in ordered]
+    yield from _alternating([(iter([each for each in mine if not each.builds_slowly]), most) for mine, most in choice])
+    for mine, _ in choice:
         yield from [each for each in mine if each.builds_slowly][:_MOST_SLOW]
 
 
-def _alternating(waiting: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+def _alternating(waiting: list[tuple[Iterator[Candidate], int]]) -> Iterator[Candidate]:
+    """So many of each at a time."""
     while waiting:
         for variants in list(waiting):
-            candidate = next(variants, None)
-            if candidate is None:
+            turn = list(itertools.islice(*variants))
+            if not turn:
                 waiting.remove(variants)
-            else:
-                yield candidate
+            yield from turn
 
 
-def _admissible(family: Family, problem: ConvProblem) -> Iterator[Candidate]:
-    return (candidate for candidate in family.variants(problem) if admissible(candidate, problem))
+def _admissible(choice: Iterable[Candidate], problem: ConvProblem) -> Iterator[Candidate]:
+    return (candidate for candidate in choice if admissible(candidate, problem))
 
 
 def _in_order(problem: ConvProblem) -> Sequence[Family]:
@@ -89,12 +92,12 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
     return None
 
 
-_APART = ApartFamily(in_turns, named)
+_APART = ApartFamily(candidates, in_turns, named)
 
 
 def gives_statistics(problem: ConvProblem) -> bool:
     """Is there a candidate that finds the statistics while it computes the result?"""
-    return any(True for family in _WITH_STATISTICS for _ in _admissible(family, problem))
+    return any(True for family in _WITH_STATISTICS for _ in _admissible(family.variants(problem), problem))
 
 
 def reference(problem: ConvProblem) -> Candidate:

@@ -1,12 +1,14 @@
 """The tuner: builds and times the candidates for a problem, and believes the fastest one whose result is right.
 
 A Contest holds the candidates of one problem. It is visited again and again while there is time, so that many problems
-can each have their first few candidates measured before one has its tenth.
+can each have their first few candidates measured before one has its tenth. First come those that need no compiler, so
+that a short time is spent on measuring; compilers then work on several candidates at once, and on the reference.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import statistics
@@ -18,15 +20,15 @@ from typing import NamedTuple
 from genesis import dtypes
 from genesis.backends.cuda import memory
 from genesis.backends.cuda.conv import families
-from genesis.backends.cuda.conv.bench import Bench, Built, build
+from genesis.backends.cuda.conv.bench import Bench, Built, build, prepare_reference
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.errors import OutOfMemoryError
 from genesis.shapes import numel
 
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
-_FIRST_ROUND = 4  # candidates of each problem
-_BUILT_AT_ONCE = 8  # candidates of one problem
+_FIRST_ROUND = 8  # candidates of each problem: cuDNN's first few, and the best guesses of the other families
+_FAR_BEHIND = 3.0  # times the best: a family whose fastest so far takes longer waits for all others
 _MOST_BUILDERS = 16  # threads
 _UNIT_ROUNDOFF = {
     dtypes.float64: 2.0**-53,
@@ -121,8 +123,11 @@ class Contest:
         self._bound = error_bound(problem) * (math.sqrt(2) if problem.dtype is dtypes.float64 else 1)
         others = [each for each in families.in_turns(problem) if known is None or each.name != known.name]
         self._waiting = others if known is None else [known, *others]
+        self._known = known
         self._built: dict[Candidate, Built | None] = {}  # ahead of the visit that measures them
-        self._front: list[_Timed] = []  # the fastest few, the first of which is right
+        self._front: list[_Timed] = []  # the fastest few, the first of which is right once there is a reference
+        self._has_reference = False
+        self._fastest: dict[str, float] = {}  # milliseconds, by family
         self._done = 0
 
     def visit(self, deadline: float, most: int | None = None) -> None:
@@ -131,28 +136,36 @@ class Contest:
             bench, leader = Bench(self.problem), self._front[:1]
             end = self._done + (len(self._waiting) if most is None else most)
             while self._waiting and self._done < end and (time.monotonic() < deadline or self._done == 0):
-                if self._waiting[0] not in self._built:
-                    build_ahead([self], min(end - self._done, _BUILT_AT_ONCE), deadline)
+                candidate = self._waiting[0]
+                if self._needs_compiler(candidate) and candidate is not self._known:
+                    build_ahead([self], min(end - self._done, _FIRST_ROUND), deadline)
                 self._measure(bench, self._waiting.pop(0))
+            self._check_first(bench)
             if self._front[:1] != leader:
-                self._front = self._decided(bench)
+                self._decide(bench)
         except OutOfMemoryError:
             memory.pool(self.problem.device).empty_cache()
             self.is_over = True
         self.is_over = self.is_over or not self._waiting
-        if self._front:
+        if self._front and self._front[0].error is not None:
             self.outcome = self._told(self._front[0])
 
-    def next_candidates(self, most: int) -> list[Candidate]:
-        """Those that the next visit measures first, as far as they can be built while others are."""
-        return [
-            candidate
-            for candidate in self._waiting[:most]
-            if not candidate.builds_slowly and candidate not in self._built
+    def tasks(self, most: int, deadline: float) -> list[Callable[[], None]]:
+        """What can be compiled, from any thread, for the visit that measures the next so many candidates."""
+        ahead: list[Callable[[], None]] = [
+            functools.partial(self._build, each, deadline)
+            for each in self._waiting[:most]
+            if self._needs_compiler(each)
         ]
+        if self._has_reference:
+            return ahead
+        self._has_reference = True
+        return [functools.partial(prepare_reference, self.problem), *ahead]
 
-    def build(self, candidate: Candidate, deadline: float) -> None:
-        """Make a candidate ready for the visit that measures it, if there is time left. From any thread."""
+    def _needs_compiler(self, candidate: Candidate) -> bool:
+        return not (candidate.is_ready_made or candidate.builds_slowly or candidate in self._built)
+
+    def _build(self, candidate: Candidate, deadline: float) -> None:
         if time.monotonic() < deadline:
             self._built[candidate] = build(candidate, self.problem, self._limit)
 
@@ -162,31 +175,46 @@ class Contest:
         best = self._front[0].milliseconds if self._front else math.inf
         milliseconds = None if built is None else bench.milliseconds(built, best)
         if built is not None and milliseconds is not None:
-            error = bench.error(built) if milliseconds < best else None
-            if error is None or error <= self._bound:
-                front = sorted([*self._front, _Timed(built, milliseconds, error)], key=lambda each: each.milliseconds)
-                self._front = front[:_MOST_CLOSE]
+            family = candidate.family
+            self._fastest[family] = min(milliseconds, self._fastest.get(family, math.inf))
+            front = [*self._front, _Timed(built, milliseconds, None)]
+            self._front = sorted(front, key=lambda each: each.milliseconds)
+            if self._has_reference or len(front) > _MOST_CLOSE:
+                self._check_first(bench)
+                self._postpone_the_hopeless()
+                del self._front[_MOST_CLOSE:]
         self._done += 1
         if self._progress is not None:
             self._progress(self.problem, self._done, self._done + len(self._waiting))
 
-    def _decided(self, bench: Bench) -> list[_Timed]:
-        """The front, the fastest first; those too close to tell apart have been timed again, turn by turn."""
+    def _check_first(self, bench: Bench) -> None:
+        """Drop those ahead of the fastest that is right."""
+        while self._front and self._front[0].error is None:
+            error = bench.error(self._front[0].built)
+            if error <= self._bound:
+                self._front[0] = self._front[0]._replace(error=error)
+            else:
+                del self._front[0]
+
+    def _postpone_the_hopeless(self) -> None:
+        """Families that are far behind come last, with the slow ones."""
+        if self._front:
+            limit = _FAR_BEHIND * self._front[0].milliseconds
+            hopeless = {family for family, milliseconds in self._fastest.items() if milliseconds > limit}
+            self._waiting.sort(key=lambda each: each.builds_slowly or each.family in hopeless)
+
+    def _decide(self, bench: Bench) -> None:
+        """Time those again, turn by turn, that are too close to tell apart."""
         close = [each for each in self._front if each.milliseconds <= _CLOSE * self._front[0].milliseconds]
         if len(close) < 2:
-            return self._front
+            return
         rounds = [[bench.milliseconds(each.built, math.inf) for each in close] for _ in range(2)]
         again = [
             each._replace(milliseconds=statistics.median([each.milliseconds, *filter(None, more)]))
             for each, *more in zip(close, *rounds, strict=True)
         ]
-        front = sorted(again + self._front[len(close) :], key=lambda each: each.milliseconds)
-        while front[0].error is None:  # it was behind one that is right, and is now ahead of it
-            error = bench.error(front[0].built)
-            front[0] = front[0]._replace(error=error)
-            if error > self._bound:
-                del front[0]
-        return front
+        self._front = sorted(again + self._front[len(close) :], key=lambda each: each.milliseconds)
+        self._check_first(bench)  # one that was behind it may now be ahead of the one that is right
 
     def _told(self, winner: _Timed) -> Outcome:
         built, milliseconds, error = winner
@@ -197,19 +225,22 @@ class Contest:
 
 
 def build_ahead(contests: Sequence[Contest], most: int, deadline: float) -> None:
-    """Build the next candidates of each contest, at most so many, all at once.
+    """Build the next candidates of each contest, so many or as many as keep all processors busy, all at once; and what
+    results are checked against.
 
     Triton and NVRTC compile while other Python threads run. cuDNN's frontend keeps the interpreter to itself while it
-    builds: a candidate for which that takes long is left to the visit that measures it. Nothing is timed meanwhile.
+    builds: its plans are left to the visit that measures them. Nothing is timed meanwhile.
     """
-    tasks = [(contest, candidate) for contest in contests for candidate in contest.next_candidates(most)]
-    num_threads = min(len(tasks), os.cpu_count() or 1, _MOST_BUILDERS)
+    most_threads = min(os.cpu_count() or 1, _MOST_BUILDERS)
+    ahead = max(most, 2 * most_threads // len(contests))  # half of them, or more, need no compiler
+    tasks = [task for contest in contests for task in contest.tasks(ahead, deadline)]
+    num_threads = min(len(tasks), most_threads)
     if num_threads < 2:
-        for contest, candidate in tasks:
-            contest.build(candidate, deadline)
+        for task in tasks:
+            task()
         return
     with ThreadPoolExecutor(num_threads, thread_name_prefix="genesis build") as pool:
-        running = [pool.submit(contest.build, candidate, deadline) for contest, candidate in tasks]
+        running = [pool.submit(task) for task in tasks]
     for each in running:
         each.result()  # raises what is no KernelError
 

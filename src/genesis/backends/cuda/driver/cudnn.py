@@ -154,12 +154,13 @@ class Graph:
         tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape) if strides is None else strides))
         tensor.set_alignment(self.alignment)
 
-    def plan_names(self, plain: bool, deterministic: bool) -> list[str]:
+    def plan_names(self, plain: bool, deterministic: bool, any_sums: bool = False) -> list[str]:
         """The plans that the heuristics suggest, the best first, fallbacks last; build() refuses unwanted ones.
 
         Sums are in float32, as far as an engine is all that matters: cuDNN tells nothing of an engine's settings.
 
         Args:
+            any_sums: also of engines that have settings or kernels whose sums are not in float32.
             plain: only multiply-adds of the operands as they are: not rounded for tensor cores, not added up first for
                 Winograd's algorithm or Fourier's.
         Raises: KernelError: cuDNN has nothing for this graph.
@@ -170,12 +171,13 @@ class Graph:
             self.ops.validate()
             self.ops.build_operation_graph()
             self.ops.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
-            unwanted = [notes.REDUCED_PRECISION_REDUCTION]
+            unwanted = [] if any_sums else [notes.REDUCED_PRECISION_REDUCTION]
             if plain:
                 unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS, notes.WINOGRAD, notes.FFT]
             if deterministic:
                 unwanted.append(notes.NONDETERMINISTIC)
-            self.ops.deselect_numeric_notes(unwanted)
+            if unwanted:
+                self.ops.deselect_numeric_notes(unwanted)
             return [self.ops.get_plan_name_at_index(i) for i in range(self.ops.get_execution_plan_count())]
 
     def plan_named(self, name: str) -> bool:

@@ -30,6 +30,7 @@ from tests.backends.cuda.conv.fuzz import _norm, expected, operand, run, ways
 
 DIRECTIONS = [FORWARD, INPUT_GRAD, WEIGHT_GRAD]
 PROBLEM = ConvProblem(FORWARD, (2, 24, 3, 5), (40, 24, 1, 1), dtype=dtypes.float16)
+LARGE = dataclasses.replace(PROBLEM, input_shape=(2, 24, 99, 199))  # the device is busy until the next call
 ROUNDED = dataclasses.replace(PROBLEM, dtype=dtypes.float32, precision="high")
 ALGORITHMS = [
     {0: 66, 1: 418, 6: 36, 8: 3, 2: 1, 3: 0, 4: 0, 5: 0, 7: 0},
@@ -113,7 +114,7 @@ def test_operands_and_epilogue(
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
-    ("input_shape", "outputs"), [((1, 1, 3, 3), 2), ((2, 3, 1, 2), 1), ((1, 5, 1, 1), 4), ((1, 1, 1, 1), 1)], ids=str
+    ("input_shape", "outputs"), [((1, 4, 3, 3), 8), ((2, 8, 1, 2), 4), ((1, 16, 1, 1), 4), ((1, 4, 1, 1), 4)], ids=str
 )
 def test_matrices_of_one_row_or_column(
     library: FakeLibrary, simulated: Backend, direction: str, input_shape: tuple[int, ...], outputs: int
@@ -179,6 +180,9 @@ def test_algorithms_of_one_name_are_one_candidate(library: FakeLibrary) -> None:
         {"dtype": dtypes.float64},
         {"dtype": dtypes.float32},  # in full precision it is slower than others, and less accurate
         {"input_shape": (2, 24, 1 << 13, 1 << 13)},
+        {"input_shape": (2, 20, 3, 5), "weight_shape": (40, 20, 1, 1)},  # rows of 40 bytes
+        {"weight_shape": (41, 24, 1, 1)},
+        {"alignment": 8},
     ],
     ids=str,
 )
@@ -214,7 +218,7 @@ def test_partial_sums_are_added_in_one_order(library: FakeLibrary) -> None:
 def test_the_workspace_is_capped(library: FakeLibrary) -> None:
     library.workspace = 3 << 20
     with override(workspace=2):
-        candidate = plans.plan(PROBLEM).candidate
+        candidate = plans.plan(LARGE).candidate
     assert candidate is not None
     assert candidate.name == NAMES[1]
 
@@ -231,8 +235,16 @@ def test_nothing_is_left_of_what_was_asked(library: FakeLibrary) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_the_first_guess() -> None:
-    for problem in (PROBLEM, ROUNDED, dataclasses.replace(PROBLEM, bias=True, activation="relu")):
+    for like in (PROBLEM, ROUNDED, dataclasses.replace(PROBLEM, bias=True, activation="relu")):
+        problem = dataclasses.replace(like, input_shape=LARGE.input_shape)
         assert next(families.candidates(problem)).name == NAMES[0]
+
+
+@pytest.mark.usefixtures("library")
+def test_small_problems_are_launched_at_less_cost() -> None:
+    prefixes = [candidate.name.partition("/")[0] for candidate in families.candidates(PROBLEM)]
+    assert "cublaslt" in prefixes[1:]
+    assert not prefixes[0].startswith(("cublaslt", "cudnn"))
 
 
 @pytest.mark.usefixtures("library")
@@ -270,7 +282,7 @@ def test_the_library_is_loaded_ahead(library: FakeLibrary, monkeypatch: pytest.M
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
-SHAPES = [((2, 64, 17, 9), 96), ((3, 24, 5, 7), 10), ((1, 13, 9, 9), 7), ((2, 256, 8, 8), 1024), ((1, 300, 2, 1), 5)]
+SHAPES = [((2, 64, 17, 9), 96), ((3, 24, 5, 7), 40), ((1, 32, 9, 9), 16), ((2, 256, 8, 8), 1024), ((1, 320, 7, 9), 8)]
 KINDS = [
     (dtypes.float16, "highest"), (dtypes.bfloat16, "highest"), (dtypes.float32, "high"), (dtypes.float32, "medium"),
 ]  # fmt: skip

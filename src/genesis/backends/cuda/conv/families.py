@@ -18,6 +18,7 @@ from genesis.backends.cuda.conv.sub_pixel import SubPixelFamily
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
 
+_LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER, _PATCH, _WGMMA = DirectFamily(), FewChannelsFamily(), PatchFamily(), WgmmaFamily()
 FAMILIES: tuple[Family, ...] = (
@@ -64,11 +65,12 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
     kernels in 16 bits, 0.79 to 1.27 times in rounded float32; and at most 1.03 and 1.17 times as long as PyTorch with
     cuDNN.
 
-    cuDNN comes last where all bits of float32 count, and in the forward of a first layer in bfloat16, where its
-    engines take twice as long as ours.
-
-    For float32 it has nothing on tensor cores, and its sums are chains of multiply-adds: of more than 280 terms they
-    are further off than 3e-7, or not, depending on how a plan shares them out. The tuner checks that, a guess can't.
+    The libraries come last
+    - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
+      multiply-adds: of more than 280 terms they are further off than 3e-7, or not, depending on how a plan shares them
+      out. The tuner checks that, a guess can't;
+    - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
+    - where the device is done before the next call comes: theirs cost the host 11 to 14 µs, ours 6.
     """
     if problem.statistics:
         return sorted((_APART, *_WITH_STATISTICS), key=lambda family: family.prefix != PatchFamily.prefix)
@@ -78,9 +80,10 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
         and problem.direction == FORWARD
         and any(True for _ in _FIRST_LAYER.variants(problem))
     )
-    if not (exact or first_layer):
+    waits_for_the_host = problem.flops < 10**8 and problem.bytes < 2**20
+    if not (exact or first_layer or waits_for_the_host):
         return FAMILIES
-    return sorted(FAMILIES, key=lambda family: family.prefix == CudnnFamily.prefix)
+    return sorted(FAMILIES, key=lambda family: family.prefix in _LIBRARIES)
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:

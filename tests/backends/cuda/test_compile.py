@@ -1,9 +1,9 @@
 """Every kernel compiles to a cubin for sm_80 and sm_90, without a GPU.
 
-Triton writes the same PTX for both, but where a kernel multiplies on tensor cores, converts bfloat16 or adds atomically.
-Where it does none of these, the PTX for sm_90 is assembled for sm_80 too, which takes a fifth of the time. The assembler
-refuses what sm_80 cannot do; then the kernel is compiled for it. That the PTX is the same, the first specimen of each
-kernel shows.
+Triton writes the same PTX for both, but where a kernel multiplies on tensor cores, converts bfloat16 or adds
+atomically. Where it does none of these, the PTX for sm_90 is assembled for sm_80 too, which takes a fifth of the time.
+The assembler refuses what sm_80 cannot do; then the kernel is compiled for it. That the PTX is the same, the first
+specimen of each kernel shows.
 """
 
 from __future__ import annotations

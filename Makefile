@@ -59,7 +59,8 @@ $(VENV)/.created:
 	echo "Install one and name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; \
 	exit 1
 
+# --no-compile: Python compiles what it imports; compiling all that is installed takes as long as installing it.
 $(VENV)/.ready-%: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "Setting up $(VENV) for '$*': about a minute the first time ..."
-	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRAS_$*)]'
 	@touch $@

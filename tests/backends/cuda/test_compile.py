@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triton.backends.nvidia.compiler import get_ptxas
+from triton import knobs
 
 from genesis.backends.cuda import kernels
 from genesis.backends.cuda.driver.interface import kernel_name
@@ -45,7 +45,7 @@ def _compile(specimen: Specimen, compute_capability: int) -> Any:
 def _assembles(ptx: str, folder: Path) -> bool:
     """Whether sm_80 has all the instructions; how well they are scheduled does not matter here."""
     (folder / "kernel.ptx").write_text(ptx)
-    command = [get_ptxas(80).path, "--gpu-name=sm_80", "--opt-level=0", "kernel.ptx", "-o", "kernel.cubin"]
+    command = [knobs.nvidia.ptxas.path, "--gpu-name=sm_80", "--opt-level=0", "kernel.ptx", "-o", "kernel.cubin"]
     return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
 

@@ -309,7 +309,7 @@ class _Semantic(TritonSemantic):
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
         """What Triton's own does; equal shapes, the most frequent case, are seen without a walk over them."""
         left, right = lhs.type, rhs.type
-        if left.is_block() == right.is_block() and (not left.is_block() or left.shape.values == right.shape.values):
+        if left.is_block() == right.is_block() and (not left.is_block() or list(left.shape) == list(right.shape)):
             return lhs, rhs
         return super().broadcast_impl_value(lhs, rhs)
 

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,13 +21,8 @@ import torch
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_conv.py"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_both_sides_of_every_kind_of_case_agree() -> None:
-    done = run("--dry-run")
+    done = subprocess.run([sys.executable, str(SCRIPT), "--dry-run"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("error") == 12
     assert "0 differ" in done.stdout
@@ -36,6 +32,17 @@ def test_both_sides_of_every_kind_of_case_agree() -> None:
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     return importlib.import_module("bench_conv")
+
+
+@pytest.fixture
+def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The script with arguments, in this process: importing PyTorch for another one takes seconds."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bench_conv.py", *arguments])
+        return script.main()
+
+    return run
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
@@ -56,7 +63,11 @@ def test_parts_share_out_the_cases_evenly(script: ModuleType, monkeypatch: pytes
 
 
 def test_a_part_that_is_cut_keeps_what_it_has(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    script: ModuleType,
+    run: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     def measure(comparison: Any, case: Any, arguments: argparse.Namespace, rates: dict[str, float]) -> None:
         if len(comparison.rows) == 4:
@@ -70,11 +81,10 @@ def test_a_part_that_is_cut_keeps_what_it_has(
     monkeypatch.setattr(script.gc, "freeze", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace())  # its switches may be locked, by other tests
-    monkeypatch.setattr(sys, "argv", ["bench_conv.py", "--part", "2/2", "--out", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
-        script.main()
-    done = run("--merge", str(tmp_path), "--out", str(tmp_path))
-    assert "2 of 132 cases, from bench_conv.part-2.json, written" in done.stdout
+        run("--part", "2/2", "--out", str(tmp_path))
+    assert run("--merge", str(tmp_path), "--out", str(tmp_path)) == 0
+    assert "2 of 132 cases, from bench_conv.part-2.json, written" in capsys.readouterr().out
     merged = json.loads((tmp_path / "bench_conv.json").read_text())
     assert [each["case"] for each in merged["rows"][::2]] == ["seed input_grad highest", "seed input_grad high"]
 
@@ -83,16 +93,15 @@ def row(case: str, side: str, milliseconds: float, **more: object) -> dict[str, 
     return {"case": case, "side": side, "median_ms": milliseconds, "error": 1e-7, "of_ceiling": 0.5, **more}
 
 
-def test_parts_become_one_table(tmp_path: Path) -> None:
+def test_parts_become_one_table(run: Callable[..., int], tmp_path: Path) -> None:
     for part, case, speed in ((1, "vgg forward bf16", 2.0), (2, "seed forward bf16", 0.5)):
         ours = row(case, "genesis", 1.0, candidate="cudnn/eng1", channels=64)
         rows = [row(case, "torch NHWC", speed), ours]
         (tmp_path / f"bench_conv.part-{part}.json").write_text(json.dumps({"machine": {"gpu": "a"}, "rows": rows}))
-    done = run("--merge", str(tmp_path), "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    assert run("--merge", str(tmp_path), "--out", str(tmp_path)) == 0
     merged = json.loads((tmp_path / "bench_conv.json").read_text())
     assert [each["case"] for each in merged["rows"][::2]] == ["seed forward bf16", "vgg forward bf16"]
     table = (tmp_path / "bench_conv.md").read_text()
     assert "| vgg forward bf16 | 2000.0 (NHWC) | 1000.0 µs | 2.00× | 50% | 1.0e-07 | 1.0e-07 | cudnn/eng1 |" in table
     assert "| bf16 forward | 1.00× | 0.50× |" in table
-    assert run("--merge", str(tmp_path / "empty"), "--out", str(tmp_path)).returncode == 1
+    assert run("--merge", str(tmp_path / "empty"), "--out", str(tmp_path)) == 1

@@ -49,6 +49,15 @@ def test_the_same_numbers_as_pytorch(name: str, kwargs: dict[str, Any], dtype: s
         torch.testing.assert_close(ours.to_torch(), expected, rtol=4e-16, atol=4e-16)
 
 
+@pytest.mark.parametrize("name", ["uniform_", "normal_"])
+def test_weights_of_several_pieces(name: str) -> None:
+    """They are scaled a piece at a time: the last one is smaller here."""
+    torch.manual_seed(3)
+    expected = getattr(torch.nn.init, name)(torch.empty(600, 500), 0.2, 1.7)
+    genesis.manual_seed(3)
+    assert torch.equal(getattr(nn.init, name)(genesis.empty(600, 500), 0.2, 1.7).to_torch(), expected)
+
+
 def test_channels_last_weights_get_the_same_numbers() -> None:
     genesis.manual_seed(0)
     plain = nn.init.normal_(genesis.empty(4, 3, 5, 5))

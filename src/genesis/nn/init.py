@@ -15,6 +15,8 @@ from genesis.creation import rand, randn
 from genesis.errors import ShapeError, describe
 from genesis.tensor import Tensor
 
+_PIECE = 1 << 18  # numbers: 2 MiB in float64
+
 
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
@@ -25,9 +27,8 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
         [2.0, 2.0, 2.0]
     """
     draws = rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    # PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32.
     low, high = _rounded(a, tensor), _rounded(b, tensor)
-    return tensor.copy_(draws.to(dtypes.float64) * _rounded(high - low, tensor) + low)
+    return tensor.copy_(_scaled(draws, _rounded(high - low, tensor), low))
 
 
 @no_grad()
@@ -36,7 +37,18 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     if tensor.numel() < 16:  # so few, PyTorch draws and scales one by one in float64
         return tensor.copy_(randn(tensor.shape, dtype=dtypes.float64, device=tensor.device) * std + mean)
     draws = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return tensor.copy_(draws.to(dtypes.float64) * _rounded(std, tensor) + _rounded(mean, tensor))
+    return tensor.copy_(_scaled(draws, _rounded(std, tensor), _rounded(mean, tensor)))
+
+
+def _scaled(draws: Tensor, scale: float, shift: float) -> Tensor:
+    """draws · scale + shift, in place.
+
+    PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32. A piece after the other, or
+    the float64 copies of a large weight would take several times its memory.
+    """
+    for piece in draws.reshape(-1).split(_PIECE):
+        piece.copy_(piece.to(dtypes.float64) * scale + shift)
+    return draws
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:

@@ -1,12 +1,22 @@
-"""Every kernel compiles to a cubin for sm_80 and sm_90, without a GPU."""
+"""Every kernel compiles to a cubin for sm_80 and sm_90, without a GPU.
+
+Triton writes the same PTX for both, but where a kernel multiplies on tensor cores, converts bfloat16 or adds
+atomically. Where it does none of these, the PTX for sm_90 is assembled for sm_80 too, which takes a fifth of the time.
+The assembler refuses what sm_80 cannot do; then the kernel is compiled for it. That the PTX is the same, the first
+specimen of each kernel shows.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import re
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
+from triton import knobs
 
 from genesis.backends.cuda import kernels
 from genesis.backends.cuda.driver.interface import kernel_name
@@ -16,6 +26,7 @@ from genesis.backends.cuda.launch import Specimen
 _NAMES = [found.name for found in pkgutil.iter_modules(kernels.__path__)]
 _MODULES = [importlib.import_module(f"{kernels.__name__}.{name}") for name in _NAMES]
 _SPECIMENS = [specimen for module in _MODULES for specimen in getattr(module, "SPECIMENS", [])]
+_DIFFERS = re.compile(r"tt\.dot|bf16|tt\.atomic")  # in Triton's IR
 
 
 def _describe(specimen: Specimen) -> str:
@@ -24,12 +35,28 @@ def _describe(specimen: Specimen) -> str:
     return f"{kernel_name(specimen.kernel, signature)}-{first.removeprefix('*')}"
 
 
-@pytest.mark.parametrize("compute_capability", [80, 90])
-@pytest.mark.parametrize("specimen", _SPECIMENS, ids=_describe)
-def test_kernel_compiles(specimen: Specimen, compute_capability: int) -> None:
+def _compile(specimen: Specimen, compute_capability: int) -> Any:
     compiled = compile_kernel(specimen.kernel, specimen.signature(), compute_capability)
     assert compiled.asm["cubin"][:4] == b"\x7fELF"
     assert compiled.metadata.target.arch == compute_capability
+    return compiled
+
+
+def _assembles(ptx: str, folder: Path) -> bool:
+    """Whether sm_80 has all the instructions; how well they are scheduled does not matter here."""
+    (folder / "kernel.ptx").write_text(ptx)
+    command = [knobs.nvidia.ptxas.path, "--gpu-name=sm_80", "--opt-level=0", "kernel.ptx", "-o", "kernel.cubin"]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("specimen", _SPECIMENS, ids=_describe)
+def test_kernel_compiles(specimen: Specimen, tmp_path: Path) -> None:
+    compiled = _compile(specimen, 90)
+    ptx = compiled.asm["ptx"].replace(".target sm_90a", ".target sm_80")
+    if _DIFFERS.search(compiled.asm["ttir"]) or not _assembles(ptx, tmp_path):
+        _compile(specimen, 80)
+    elif specimen is next(first for first in _SPECIMENS if first.kernel is specimen.kernel):
+        assert _compile(specimen, 80).asm["ptx"] == ptx
 
 
 _CHANNELS_LAST = [specimen for specimen in _SPECIMENS if specimen.constants.get("CHANNELS_LAST")]

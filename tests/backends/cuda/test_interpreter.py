@@ -128,6 +128,14 @@ def test_bfloat16_conversion_is_torchs() -> None:
     assert np.isnan(bfloat16_to_float(float_to_bfloat16(np.array([np.nan], np.float32))))
 
 
+def test_what_the_interpreter_replaces_is_put_back(simulated: Backend) -> None:
+    """Kernels are compiled in the same process."""
+    before = tl.tensor.__init__, tl.block_type.__init__, tl.load
+    launch(_loop_kernel, (1,), array.empty((1,), dtypes.float32), upload(simulated, np.ones(8, np.float32)), 8, BLOCK=8)
+    assert (tl.tensor.__init__, tl.block_type.__init__, tl.load) == before
+    assert before[0].__module__ == before[1].__module__ == "triton.language.core"
+
+
 def test_regions() -> None:
     regions = Regions({1000: 16, 2000: 8})
     assert regions.contain(np.array([1000, 1012, 2004], np.uint64), 4)

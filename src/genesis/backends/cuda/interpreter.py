@@ -106,6 +106,34 @@ def _call_interpreted(function: JITFunction, *args: Any, **kwargs: Any) -> Any:
     return _rewrite(function.fn)(*args, **kwargs)
 
 
+_block_types: dict[tuple[Any, ...], dict[str, Any]] = {}  # by element and shape: the attributes
+_sizes: dict[str, tuple[Any, Any]] = {}  # by type: the number of elements, the shape
+_init_new_block_type, _init_new_tensor = tl.block_type.__init__, tl.tensor.__init__
+
+
+def _init_block_type(block: tl.block_type, element: tl.dtype, shape: Any) -> None:
+    """What Triton's own does, once per element and shape: an operation on tensors makes several types."""
+    key = (element.name, *shape)
+    found = _block_types.get(key)
+    if found is None:
+        _init_new_block_type(block, element, shape)
+        _block_types[key] = vars(block).copy()
+    else:
+        vars(block).update(found)
+        block.element_ty = element  # names don't say a pointer's address space
+
+
+def _init_tensor(tensor: tl.tensor, handle: TensorHandle, dtype: tl.dtype) -> None:
+    """What Triton's own does; tensors of one type share the constants that say their sizes."""
+    sizes = _sizes.get(dtype.name)
+    if sizes is None:
+        _init_new_tensor(tensor, handle, dtype)
+        _sizes[dtype.name] = tensor.numel, tensor.shape
+    else:
+        tensor.handle, tensor.type, tensor.dtype = handle, dtype, dtype.scalar
+        tensor.numel, tensor.shape = sizes
+
+
 class _Language:
     """The attributes of triton.language with which it computes by NumPy, to put in place and to take away again."""
 
@@ -115,6 +143,8 @@ class _Language:
         for module in (libdevice, generic_libdevice):
             interpreter._patch_builtin(module, interpreter.interpreter_builder, scope)
         scope.set_attr(JITFunction, "__call__", _call_interpreted)
+        scope.set_attr(tl.tensor, "__init__", _init_tensor)
+        scope.set_attr(tl.block_type, "__init__", _init_block_type)
         scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))  # NumPy 2.4, Triton 3.6
         originals: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         for owner, name, original in scope._changes:
@@ -163,6 +193,19 @@ _LIBDEVICE: dict[str, Callable[..., Any]] = {
 }
 
 
+_numpy_dtypes: dict[str, np.dtype] = {}
+_find_numpy_dtype = interpreter._get_np_dtype
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype:
+    """Triton's own answer, asked for once per type: it fills its table anew each time."""
+    scalar = dtype.scalar
+    found = _numpy_dtypes.get(scalar.name)
+    if found is None:
+        found = _numpy_dtypes[scalar.name] = _find_numpy_dtype(scalar)
+    return found
+
+
 def _libdevice_function(symbol: str) -> Callable[..., Any]:
     """The NumPy function of __nv_<name> (float64) or __nv_<name>f (float32)."""
     name = symbol.removeprefix("__nv_")
@@ -183,7 +226,10 @@ class _Builder(InterpreterBuilder):
     def __init__(self) -> None:
         super().__init__()
         precisions = (*self.options.allowed_dot_input_precisions, "bf16x6")  # all are float32 here
-        self.options = dataclasses.replace(self.options, allowed_dot_input_precisions=precisions)
+        # sanitize_overflow computes each sum of integers a second time, for an assertion that only debug=True makes.
+        self.options = dataclasses.replace(
+            self.options, allowed_dot_input_precisions=precisions, sanitize_overflow=self.options.debug
+        )
 
     def _check(self, what: str, pointers: TensorHandle, mask: np.ndarray) -> None:
         num_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -259,7 +305,17 @@ class _Builder(InterpreterBuilder):
         return TensorHandle(np.asarray(result).astype(dtype), result_type.scalar)
 
 
+class _Semantic(TritonSemantic):
+    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
+        """What Triton's own does; equal shapes, the most frequent case, are seen without a walk over them."""
+        left, right = lhs.type, rhs.type
+        if left.is_block() == right.is_block() and (not left.is_block() or list(left.shape) == list(right.shape)):
+            return lhs, rhs
+        return super().broadcast_impl_value(lhs, rhs)
+
+
 assert "_semantic" in inspect.signature(libdevice.tanh).parameters
+interpreter._get_np_dtype = _numpy_dtype
 interpreter.interpreter_builder = _Builder()
-interpreter.interpreter_semantic = TritonSemantic(interpreter.interpreter_builder)
+interpreter.interpreter_semantic = _Semantic(interpreter.interpreter_builder)
 _language = _Language()

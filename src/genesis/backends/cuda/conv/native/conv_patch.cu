@@ -275,6 +275,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
   const u64 a = IS_TRANSPOSED ? transposed_descriptor(weight, TAP_BYTES) : descriptor(weight);
   const int row = 16 * warp + lane / 4;
   const float shift[2] = {load_bias(bias, 64 * block + row), load_bias(bias, 64 * block + row + 8)};
+  if (!(TF32 && TRANSPOSED_WEIGHT)) barrier_wait(ready, 0);
 #if STATISTICS
   Statistics statistics;
 #endif
@@ -282,16 +283,17 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
     float sum[BN / 2];
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = 0.f;
-    Slot slot(walk.index, 0);
-    barrier_wait(full + 8 * slot.stage, slot.parity);
+    // The turn, then the patch: a parity cannot tell a round from the last but one. With two stages for two slabs the
+    // previous tile had the same places, and only with the turn it is certain that its patches had come.
     asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
     keep(sum);
+    Slot slot(walk.index, 0);
 #pragma unroll
     for (int slab = 0; slab < SLABS; ++slab) {
       const Slot previous = slot;
       slot = Slot(walk.index, slab);
-      if (slab > 0) barrier_wait(full + 8 * slot.stage, slot.parity);
-      if (!(TF32 && TRANSPOSED_WEIGHT)) barrier_wait(ready + 8 * slab, 0);
+      if (slab > 0 && !(TF32 && TRANSPOSED_WEIGHT)) barrier_wait(ready + 8 * slab, 0);
+      barrier_wait(full + 8 * slot.stage, slot.parity);
       const u64 b = descriptor(patches + slot.stage * PATCH_BYTES, PITCH * 128);
       wgmma_fence();
 #pragma unroll

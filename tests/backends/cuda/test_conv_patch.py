@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import struct
 from collections.abc import Callable
@@ -16,12 +17,14 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.conv import families, hopper, patch
-from genesis.backends.cuda.conv.candidate import Parts
+from genesis.backends.cuda.conv import families, hopper, patch, tuner
+from genesis.backends.cuda.conv.candidate import FULL, TF32, Parts
 from genesis.backends.cuda.conv.patch import Patch, PatchFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 
 PROBLEM = ConvProblem(FORWARD, (2, 64, 56, 56), (64, 64, 3, 3), (1, 1), (1, 1), dtype=dtypes.bfloat16)
+HIGH = ConvProblem(FORWARD, (2, 64, 56, 56), (64, 64, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32, precision="high")
+KINDS = [(dtypes.float16, 64), (dtypes.bfloat16, 128), (dtypes.float32, 32), (dtypes.float32, 64)]  # (dtype, channels)
 CASES = [  # (input, output channels, padding): whole tiles; cut off; smaller than one; more columns of taps than pixels
     ((2, 64, 56, 56), 64, (1, 1)),
     ((3, 64, 33, 21), 128, (1, 1)),
@@ -32,13 +35,23 @@ CASES = [  # (input, output channels, padding): whole tiles; cut off; smaller th
 ]
 
 
-def _problem(direction: str, case: Any, dtype: Any = dtypes.float16, **options: Any) -> ConvProblem:
+def _problem(direction: str, case: Any, dtype: Any = dtypes.float16, channels: int = 64, **options: Any) -> ConvProblem:
     """The forward of a case, or the input's gradient of the convolution that has its channels the other way round."""
-    shape, outputs, padding = case
-    inputs = 64
+    (images, _, *sizes), outputs, padding = case
+    inputs = channels
     if direction == INPUT_GRAD:
-        shape, inputs, outputs = (shape[0], outputs, *shape[2:]), outputs, 64
-    return ConvProblem(direction, shape, (outputs, inputs, 3, 3), (1, 1), padding, dtype=dtype, **options)
+        inputs, outputs = outputs, channels
+    precision = "high" if dtype is dtypes.float32 else "highest"
+    return ConvProblem(
+        direction, (images, inputs, *sizes), (outputs, inputs, 3, 3), (1, 1), padding, dtype=dtype,
+        precision=precision, **options,
+    )  # fmt: skip
+
+
+def _variants(problem: ConvProblem) -> list[Patch]:
+    """All that support it; hopper.is_available() decides whether there is a GPU for it."""
+    choice = [Patch(shape, hopper.arithmetic(problem)) for shape in patch._SHAPES]
+    return [candidate for candidate in choice if candidate.supports(problem)]
 
 
 def _expected(problem: ConvProblem, first: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -60,26 +73,29 @@ def _box(values: np.ndarray, box: tuple[int, ...], start: tuple[int, ...]) -> np
 
 def _computed(problem: ConvProblem, candidate: Patch, first: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """What the kernel makes of its maps and its structure, line by line; first: NHWC, weight: KRSC."""
-    maps, structure = candidate._geometry(problem)
-    row_tiles, column_tiles, num_tiles, low_y, low_x, num_outputs, relu = struct.unpack("<7i", structure)
+    (pixels_map, weight_map, *_), structure = candidate._geometry(problem)
+    row_tiles, column_tiles, num_tiles, low_y, low_x, num_outputs, relu, height, width = struct.unpack("<9i", structure)
     assert relu == 0
-    rows = candidate.shape.rows
-    first, weight = first.reshape(maps[0].shape), weight.reshape(maps[1].shape)
-    out = np.full(maps[2].shape, np.nan)
-    pitch = maps[0].box[2]
+    rows, slabs = candidate.shape.rows, candidate.shape.slabs
+    first, weight = first.reshape(pixels_map.shape), weight.reshape(weight_map.shape)
+    out = np.full((problem.result_shape[0], height, width, num_outputs), np.nan)
+    (*_, pitch, channels), is_transposed = pixels_map.box, problem.direction == INPUT_GRAD
     for block in range(num_outputs // 64):
         for k in range(num_tiles):
             column, row = k % column_tiles * 8, k // column_tiles % row_tiles * rows
             image = k // (column_tiles * row_tiles)
-            lines = _box(first, maps[0].box, (image, row + low_y, column + low_x, 0)).reshape(-1, 64)
             total = np.zeros((64, rows * 8))
-            for tap in range(9):
+            for slab, tap in itertools.product(range(slabs), range(9)):
+                start = (image, row + low_y, column + low_x, channels * slab)
+                lines = _box(first, pixels_map.box, start).reshape(-1, channels)
                 begin = tap // 3 * pitch + tap % 3
                 pixels = np.concatenate([lines[begin + i * pitch : begin + i * pitch + 8] for i in range(rows)])
-                if problem.direction == FORWARD:
-                    taken = _box(weight, maps[1].box, (64 * block, tap, 0)).reshape(64, 64)
+                if is_transposed and problem.dtype is dtypes.float32:  # without the copy engine
+                    taken = weight[channels * slab : channels * (slab + 1), 8 - tap, 64 * block : 64 * block + 64].T
+                elif is_transposed:
+                    taken = _box(weight, weight_map.box, (channels * slab, 8 - tap, 64 * block)).reshape(64, 64).T
                 else:
-                    taken = _box(weight, maps[1].box, (0, 8 - tap, 64 * block)).reshape(64, 64).T
+                    taken = _box(weight, weight_map.box, (64 * block, tap, channels * slab)).reshape(64, channels)
                 total += taken @ pixels.T
             inside = out[image, row : row + rows, column : column + 8, 64 * block : 64 * block + 64]
             inside[...] = total.T.reshape(rows, 8, 64)[: inside.shape[0], : inside.shape[1]]
@@ -87,13 +103,14 @@ def _computed(problem: ConvProblem, candidate: Patch, first: np.ndarray, weight:
 
 
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
-@pytest.mark.parametrize("case", CASES[1:5], ids=str)
-def test_tiles_cover_the_result(direction: str, case: Any) -> None:
-    problem = _problem(direction, case)
+@pytest.mark.parametrize(("dtype", "channels"), KINDS, ids=str)
+@pytest.mark.parametrize("case", CASES[2:5], ids=str)
+def test_tiles_cover_the_result(hopper_there: None, direction: str, dtype: Any, channels: int, case: Any) -> None:
+    problem = _problem(direction, case, dtype, channels)
     torch.manual_seed(0)
     first, weight = torch.randn(problem.first_shape).double(), torch.randn(problem.weight_shape).double()
     operands = (each.permute(0, 2, 3, 1).contiguous().numpy() for each in (first, weight))
-    result = _computed(problem, Patch(patch._SHAPES[-1]), *operands)
+    result = _computed(problem, _variants(problem)[-1], *operands)
     np.testing.assert_allclose(result, _expected(problem, first, weight).numpy(), rtol=1e-11, atol=1e-11)
 
 
@@ -105,6 +122,8 @@ def test_tiles_cover_the_result(direction: str, case: Any) -> None:
         (dtypes.float16, True, False),
         (dtypes.bfloat16, False, True),
         (dtypes.float16, False, True),
+        (dtypes.float32, False, False),
+        (dtypes.float32, True, False),
     ],
     ids=str,
 )
@@ -131,12 +150,15 @@ def hopper_there(monkeypatch: pytest.MonkeyPatch, simulated: Backend) -> None:
     "change",
     [
         {"direction": WEIGHT_GRAD},
-        {"dtype": dtypes.float32},
+        {"dtype": dtypes.float32, "precision": "highest"},
+        {"dtype": dtypes.float32, "precision": "high", "statistics": True},
+        {"dtype": dtypes.float64},
         {"weight_shape": (64, 64, 3, 1)},
         {"weight_shape": (72, 64, 3, 3)},
         {"weight_shape": (64, 32, 3, 3), "groups": 2},
         {"weight_shape": (5 * 64, 64, 3, 3)},  # more than there are multiprocessors
-        {"input_shape": (2, 128, 56, 56), "weight_shape": (64, 128, 3, 3)},
+        {"input_shape": (2, 192, 56, 56), "weight_shape": (64, 192, 3, 3)},
+        {"input_shape": (2, 32, 56, 56), "weight_shape": (64, 32, 3, 3)},
         {"input_shape": (0, 64, 56, 56)},
         {"stride": (1, 2)},
         {"dilation": (2, 1)},
@@ -148,8 +170,17 @@ def hopper_there(monkeypatch: pytest.MonkeyPatch, simulated: Backend) -> None:
     ids=str,
 )
 def test_what_is_left_to_others(hopper_there: None, change: dict[str, Any]) -> None:
-    assert len(list(PatchFamily().variants(PROBLEM))) == len(patch._SHAPES)
+    assert len(list(PatchFamily().variants(PROBLEM))) == 3
     assert list(PatchFamily().variants(dataclasses.replace(PROBLEM, **change))) == []
+
+
+@pytest.mark.parametrize(("dtype", "channels"), KINDS, ids=str)
+def test_what_is_taken(hopper_there: None, dtype: Any, channels: int) -> None:
+    """A pixel has one slab of 128 bytes, or two. Float32 is rounded, where that is allowed."""
+    problem = _problem(FORWARD, CASES[0], dtype, channels)
+    found = list(PatchFamily().variants(problem))
+    assert {candidate.shape.slabs for candidate in found} == {channels * dtype.itemsize // 128}
+    assert {candidate.arithmetic for candidate in found} == {TF32 if dtype is dtypes.float32 else FULL}
 
 
 def test_the_best_guess_has_the_fewest_rounds(hopper_there: None) -> None:
@@ -207,47 +238,50 @@ def _on_gpu(problem: ConvProblem, candidate: Patch, put: Callable[[Any], Any], g
 @_ON_GPU
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize(("dtype", "channels"), [*KINDS, (dtypes.bfloat16, 64)], ids=str)
 def test_small_integers_are_exact(
-    on_hopper: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, case: Any, direction: str
+    on_hopper: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, channels: int, case: Any, direction: str
 ) -> None:
     """Sums of products that hold every bit: one wrong term would show."""
     torch.manual_seed(0)
-    problem = _problem(direction, case, dtype, bias=True, activation="relu" if direction == FORWARD else None)
+    problem = _problem(direction, case, dtype, channels, bias=True, activation="relu" if direction == FORWARD else None)
     kind = getattr(torch, dtype.name)
     first = torch.randint(-1, 2, problem.first_shape).to(kind).contiguous(memory_format=torch.channels_last)
-    # One of eight weights: sums stay below 256.
-    weight = (torch.randint(-1, 2, problem.weight_shape) * (torch.rand(problem.weight_shape) < 0.125)).to(kind)
+    # One of eight weights, or fewer: sums stay below 256.
+    weight = (torch.randint(-1, 2, problem.weight_shape) * (torch.rand(problem.weight_shape) < 8 / channels)).to(kind)
     weight = weight.contiguous(memory_format=torch.channels_last)
     bias = torch.randint(-9, 10, problem.result_shape[1:2]).to(kind)
     expected = _expected(problem, first.double(), weight.double()) + bias.double()[:, None, None]
     assert expected.abs().max() <= 256
     if problem.activation:
         expected = expected.relu()
-    for candidate in (Patch(shape) for shape in patch._SHAPES):
-        assert candidate.supports(problem)
+    for candidate in _variants(problem):
         result = _on_gpu(problem, candidate, put, get, put(first), put(weight), put(bias))
         assert torch.equal(result, expected), candidate.name
 
 
 @_ON_GPU
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
-@pytest.mark.parametrize(("dtype", "bound"), [(dtypes.float16, 5e-4), (dtypes.bfloat16, 4e-3)], ids=str)
+@pytest.mark.parametrize(("dtype", "channels"), KINDS, ids=str)
 def test_random_numbers(
-    on_hopper: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, bound: float, direction: str
+    on_hopper: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, channels: int, direction: str
 ) -> None:
     """More tiles than multiprocessors take at a time; infinities and NaN reach the pixels around them, no other."""
     torch.manual_seed(0)
-    problem = _problem(direction, ((40, 64, 56, 60), 64, (1, 1)), dtype)
+    problem = _problem(direction, ((40, 64, 56, 60), 64, (1, 1)), dtype, channels)
     kind = getattr(torch, dtype.name)
     first = torch.randn(problem.first_shape).to(kind).contiguous(memory_format=torch.channels_last)
-    weight = (torch.randn(problem.weight_shape) / math.sqrt(576)).to(kind).contiguous(memory_format=torch.channels_last)
+    weight = (
+        (torch.randn(problem.weight_shape) / math.sqrt(9 * channels))
+        .to(kind)
+        .contiguous(memory_format=torch.channels_last)
+    )
     expected = _expected(problem, first.double(), weight.double())
     first[0, 3, 27, 7], first[1, 5, 55, 59] = torch.inf, torch.nan
     hit = torch.zeros(problem.result_shape, dtype=torch.bool)
     hit[0, :, 26:29, 6:9] = hit[1, :, 54:, 58:] = True
-    for candidate in (Patch(shape) for shape in patch._SHAPES):
+    for candidate in _variants(problem):
         result = _on_gpu(problem, candidate, put, get, put(first), put(weight), None)
         assert torch.equal(result.isfinite(), ~hit), candidate.name
         error = (result - expected)[~hit].norm() / expected[~hit].norm()
-        assert error <= bound, f"{candidate.name}: {error:.2e}"
+        assert error <= tuner.error_bound(problem), f"{candidate.name}: {error:.2e}"

@@ -107,14 +107,15 @@ def _drawn(seed: int, largest: int) -> ConvProblem:
 
 
 def _of_a_residual_block(problem: ConvProblem, chance: random.Random) -> ConvProblem:
-    """The same with 3×3 taps of 64 channels, in 16 bits: kernels that take nothing else get their share."""
+    """The same with 3×3 taps of few channels: kernels that take nothing else get their share."""
     images, _, height, width = problem.input_shape
     sizes = [max(size, 3 - 2 * padding) for size, padding in zip((height, width), problem.padding, strict=True)]
-    outputs = chance.choice([64, 64, 128])
-    channels = (outputs, 64) if problem.direction == INPUT_GRAD else (64, outputs)
+    outputs, inputs = chance.choice([64, 64, 128]), chance.choice([64, 64, 128])
+    channels = (outputs, inputs) if problem.direction == INPUT_GRAD else (inputs, outputs)
     return dataclasses.replace(
         problem, input_shape=(images, channels[0], *sizes), weight_shape=(channels[1], channels[0], 3, 3),
-        stride=(1, 1), dilation=(1, 1), groups=1, dtype=chance.choice([dtypes.float16, dtypes.bfloat16]),
+        stride=(1, 1), dilation=(1, 1), groups=1,
+        dtype=chance.choice([dtypes.float32, dtypes.float16, dtypes.bfloat16]), precision="high",
     )  # fmt: skip
 
 
@@ -323,11 +324,11 @@ def _cubins() -> list[Callable[[], bytes]]:
         found += [lambda shape=shape, dtype=dtype: shape.cubin(dtype) for shape in forward[dtype]]
         if dtype is not dtypes.float32:
             found += [lambda shape=shape, dtype=dtype: shape.cubin(dtype, True) for shape in forward[dtype]]
-            found += [
-                lambda shape=shape, dtype=dtype, transposed=transposed: shape.cubin(dtype, transposed)
-                for shape in patch._SHAPES
-                for transposed in (False, True)
-            ]
+        found += [
+            lambda shape=shape, dtype=dtype, transposed=transposed: shape.cubin(dtype, transposed)
+            for shape in patch._SHAPES
+            for transposed in (False, True)
+        ]
         found += [lambda shape=shape, dtype=dtype: shape.cubin(dtype) for shape in weight_grad[dtype]]
     return found
 

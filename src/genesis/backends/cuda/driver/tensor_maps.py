@@ -69,12 +69,14 @@ class Box(NamedTuple):
     dtype: DType
     shape: tuple[int, ...]
     box: tuple[int, ...]
+    tf32: bool = False  # float32 is rounded to 11 bits, to nearest, on its way into shared memory
 
     def encode(self, address: int) -> bytes:
         sizes, rank = self.shape[::-1], len(self.shape)
         bytes_apart = itertools.accumulate(sizes[:-1], operator.mul, initial=self.dtype.itemsize)
+        kind = _type.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 if self.tf32 else _TYPES[self.dtype]
         result = cu.cuTensorMapEncodeTiled(
-            _TYPES[self.dtype], rank, address, _wide(sizes), _wide(list(bytes_apart)[1:]), _narrow(self.box[::-1]),
+            kind, rank, address, _wide(sizes), _wide(list(bytes_apart)[1:]), _narrow(self.box[::-1]),
             _narrow([1] * rank), *_LAYOUT,
         )  # fmt: skip
         return _map_bytes(result, self)

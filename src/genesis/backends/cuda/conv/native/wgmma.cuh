@@ -3,7 +3,8 @@
 // a: registers or a descriptor of shared memory, b: a descriptor; both with their terms innermost (TRANSPOSED: with
 // rows or columns innermost). Fragments: thread t of 128 holds rows 16 (t / 32) + t % 32 / 4 and 8 below; of d columns 8 i
 // + 2 (t % 4) and the next, in d[4 i], d[4 i + 1] for the first row, d[4 i + 2], d[4 i + 3] for the second.
-// Source: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions". KIND: "f16" or "bf16".
+// Source: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions". KIND: "f16" or "bf16"; or TF32 is set, which
+// makes it a (64 x 8) * b (8 x N) of float32, whose lower 13 bits are not looked at, from shared memory, never transposed.
 #pragma once
 
 typedef unsigned int u32;
@@ -23,6 +24,14 @@ __device__ __forceinline__ float widen(u32 v) {
   return r;
 }
 
+#if TF32
+#define TERMS "k8.f32.tf32.tf32"
+#define TRANSPOSITIONS(a, b) ""
+#else
+#define TERMS "k16.f32." KIND "." KIND
+#define TRANSPOSITIONS(a, b) ", %" #a ", %" #b
+#endif
+
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define D32(i) D16(i), D16(i + 16)
@@ -33,7 +42,7 @@ template <bool ADD, bool TRANSPOSED = false>
 __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) {
   asm volatile(
     "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-    "wgmma.mma_async.sync.aligned.m64n64k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n64" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
     "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
@@ -44,10 +53,10 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) 
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
   asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n64k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n64" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-    "}, %32, %33, 1, 1, 1, %34, %35;\n"
+    "}, %32, %33, 1, 1, 1" TRANSPOSITIONS(34, 35) ";\n"
     : D32(0)
     : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
@@ -56,7 +65,7 @@ template <bool ADD, bool TRANSPOSED = false>
 __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) {
   asm volatile(
     "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-    "wgmma.mma_async.sync.aligned.m64n128k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n128" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -69,12 +78,12 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) 
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
   asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n128k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n128" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, %64, %65, 1, 1, 1, %66, %67;\n"
+    "}, %64, %65, 1, 1, 1" TRANSPOSITIONS(66, 67) ";\n"
     : D64(0)
     : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
@@ -82,14 +91,14 @@ __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[96], u64 a, u64 b) {
   asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n192k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n192" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-    "}, %96, %97, 1, 1, 1, %98, %99;\n"
+    "}, %96, %97, 1, 1, 1" TRANSPOSITIONS(98, 99) ";\n"
     : D64(0), D32(64)
     : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
@@ -97,7 +106,7 @@ __device__ __forceinline__ void wgmma(float (&d)[96], u64 a, u64 b) {
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[112], u64 a, u64 b) {
   asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n224k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n224" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -105,7 +114,7 @@ __device__ __forceinline__ void wgmma(float (&d)[112], u64 a, u64 b) {
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-    "}, %112, %113, 1, 1, 1, %114, %115;\n"
+    "}, %112, %113, 1, 1, 1" TRANSPOSITIONS(114, 115) ";\n"
     : D64(0), D32(64), D16(96)
     : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
@@ -113,7 +122,7 @@ __device__ __forceinline__ void wgmma(float (&d)[112], u64 a, u64 b) {
 template <bool TRANSPOSED_A, bool TRANSPOSED_B>
 __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
   asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n256k16.f32." KIND "." KIND " {"
+    "wgmma.mma_async.sync.aligned.m64n256" TERMS " {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -122,7 +131,7 @@ __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-    "}, %128, %129, 1, 1, 1, %130, %131;\n"
+    "}, %128, %129, 1, 1, 1" TRANSPOSITIONS(130, 131) ";\n"
     : D128(0)
     : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }

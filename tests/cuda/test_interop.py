@@ -108,7 +108,7 @@ def test_memory_used_on_another_stream_is_held_back(cuda: str) -> None:
     x = genesis.ones(5, device="cuda")
     side = genesis.cuda.Stream()
     x.record_stream(side)
-    assert x.array.handle.storage._others == (side.cuda_stream,)
+    assert x.array.handle.storage.block.others == (side.cuda_stream,)
     genesis.ones(5).record_stream(side)  # on the CPU nothing waits
 
 

@@ -6,8 +6,10 @@ always older than what is made of it: so the backward walk is "all nodes that th
 """
 
 from genesis.autograd.function import ArrayFunction as ArrayFunction
+from genesis.autograd.function import BinaryFunction as BinaryFunction
 from genesis.autograd.function import Context as Context
 from genesis.autograd.function import Function as Function
+from genesis.autograd.function import Unrecorded as Unrecorded
 from genesis.autograd.gradcheck import gradcheck as gradcheck
 from genesis.autograd.modes import enable_grad as enable_grad
 from genesis.autograd.modes import is_grad_enabled as is_grad_enabled

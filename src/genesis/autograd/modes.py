@@ -10,12 +10,16 @@ from typing import Any, ClassVar
 
 
 class _State(threading.local):
-    recording: bool = True
-    folding: bool = True  # layers may compute with weights that were folded together beforehand, see without_folding
-    autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None  # set by genesis.amp
-    observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None] | None = (
-        None  # sees each call, see observe
-    )
+    """In a thread, state.__dict__ holds them all: who asks for several finds it once, which is what takes the time."""
+
+    def __init__(self) -> None:
+        self.recording = True
+        # Layers may compute with weights that were folded together beforehand, see without_folding.
+        self.folding = True
+        # Set by genesis.amp.
+        self.autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
+        # Sees each call, see observe.
+        self.observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None] | None = None
 
 
 state = _State()
@@ -101,6 +105,12 @@ def observe(
 ) -> contextlib.AbstractContextManager[None]:
     """Have observer(function, args, kwargs, outputs) called after each Function.apply of this thread."""
     return _with("observer", observer)
+
+
+def only_computing() -> bool:
+    """Is what functions compute neither recorded nor watched, and are their inputs taken as they come?"""
+    modes = state.__dict__
+    return not modes["recording"] and modes["autocast"] is None and modes["observer"] is None
 
 
 def is_grad_enabled() -> bool:

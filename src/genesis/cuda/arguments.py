@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from genesis import dtypes
 from genesis.autograd import Variable
 from genesis.backends.cuda import driver, interop, streams
-from genesis.backends.cuda.array import DeviceArray, Storage
+from genesis.backends.cuda.array import DeviceArray, OwnedStorage
 from genesis.errors import DTypeError
 from genesis.shapes import is_contiguous
 
@@ -126,7 +126,7 @@ def array_of(tensor: Any) -> DeviceArray:
         raise DTypeError(f"kernel: expected one of {', '.join(dtypes.BY_NAME)}, got a tensor of {operand.dtype}")
     dtype, shape, strides = dtypes.BY_NAME[operand.dtype], tuple(tensor.shape), operand.strides
     stream = framework.current_stream(operand.device)
-    storage = Storage(operand.pointer, operand.numel * dtype.itemsize, operand.device, stream, tensor)
+    storage = OwnedStorage(operand.pointer, operand.numel * dtype.itemsize, operand.device, stream, tensor)
     return DeviceArray(storage, shape, strides, 0, dtype)
 
 

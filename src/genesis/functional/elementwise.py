@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, BinaryFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
@@ -28,7 +28,7 @@ def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
     return Add.apply(input, other if alpha == 1 else _scaled("add", other, alpha, input))
 
 
-class Add(ArrayFunction):
+class Add(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         return binary("add", x, y)
@@ -46,7 +46,7 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
     return Sub.apply(input, other if alpha == 1 else _scaled("sub", other, alpha, input))
 
 
-class Sub(ArrayFunction):
+class Sub(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         return binary("sub", x, y)
@@ -70,7 +70,7 @@ def mul(input: Tensor | Number, other: Tensor | Number) -> Any:
     return Mul.apply(input, other)
 
 
-class Mul(ArrayFunction):
+class Mul(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         needs_x, needs_y = ctx.needs_input_grad
@@ -94,7 +94,7 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
     return TruncDivide.apply(input, other)
 
 
-class Div(ArrayFunction):
+class Div(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         needs_y = ctx.needs_input_grad[1]
@@ -145,7 +145,7 @@ def remainder(input: Tensor | Number, other: Tensor | Number) -> Any:
     return Remainder.apply(input, other)
 
 
-class Remainder(ArrayFunction):
+class Remainder(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         ctx.save(*((x, y) if ctx.needs_input_grad[1] else (None, None)))
@@ -162,7 +162,7 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Any:
     return Pow.apply(input, exponent)
 
 
-class Pow(ArrayFunction):
+class Pow(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         result = binary("pow", x, y)
@@ -197,7 +197,7 @@ def maximum(input: Tensor, other: Tensor) -> Any:
     return Maximum.apply(input, other)
 
 
-class Maximum(ArrayFunction):
+class Maximum(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         ctx.save(x, y)
@@ -215,7 +215,7 @@ def minimum(input: Tensor, other: Tensor) -> Any:
     return Minimum.apply(input, other)
 
 
-class Minimum(ArrayFunction):
+class Minimum(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         ctx.save(x, y)

@@ -99,7 +99,7 @@ def _assign(op: str, input: Tensor, index: Index, value: Any, accumulate: bool) 
         input._change(SetItem.apply, value, index=index, accumulate=accumulate)
         return
     array = value.array if isinstance(value, Tensor) else value
-    if isinstance(array, NDArray) and array.changes is input.array.changes:
+    if isinstance(array, NDArray) and array.is_view_of(input.array):
         array = array.clone()  # it may overlap with what is written
     _write(input.array, index, array, accumulate)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Self
 
 from genesis import backends
@@ -15,15 +16,28 @@ from genesis.shapes import Shape
 class Array:
     """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
 
-    __slots__ = ("_dtype", "_strides", "changes", "device", "handle", "shape")
+    __slots__ = ("_changes", "_dtype", "_strides", "device", "handle", "shape")
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
         shape = handle.shape
         self.handle, self.device = handle, device
         self.shape: Shape = shape if type(shape) is tuple else tuple(shape)
-        self.changes = Changes() if changes is None else changes
+        self._changes = changes  # None: nobody has asked for them yet, so that there is no view either
         self._dtype: DType | None = None  # asked of the backend once
         self._strides: Shape | None = None
+
+    @property
+    def changes(self) -> Changes:
+        changes = self._changes
+        if changes is None:
+            with _making_changes:
+                changes = self._changes = self._changes or Changes()
+        return changes
+
+    def is_view_of(self, other: Array) -> bool:
+        """Do both show one storage?"""
+        changes = self._changes
+        return self is other or (changes is not None and changes is other._changes)
 
     @property
     def dtype(self) -> DType:
@@ -60,6 +74,9 @@ class Changes:
 
     count = 0
     last_recorded = 0  # the count after the last change that a graph recorded
+
+
+_making_changes = threading.Lock()  # all that share a storage share them
 
 
 def backend_of(device: Device) -> Backend:

@@ -31,19 +31,19 @@ def result_type(*values: Any) -> DType:
 def binary(op: str, x: Any, y: Any, floating: bool = False) -> Any:
     """backend.op(x, y) in the promoted dtype; floating: integers compute as the default float."""
     if type(x) is type(y):
-        alike = x.handle.dtype is y.handle.dtype
-        if alike and not floating and x.device is y.device:  # what call() would do: this is on the way of most ops
-            device = x.device
-            backend = backends.active.get(device.type) or backend_of(device)
-            return type(x)(getattr(backend, op)(x.handle, y.handle), device)
+        second: Any = y.handle
+        plain = x.handle.dtype is second.dtype and x.device is y.device
     else:
-        alike = _is_plain(x, y)
-    if not alike or (floating and not x.dtype.is_floating_point):
-        dtype = result_type(x, y)
-        if floating and not dtype.is_floating_point:
-            dtype = dtypes.get_default_dtype()
-        x = x.to(dtype) if isinstance(x, Array) else x
-        y = y.to(dtype) if isinstance(y, Array) else y
+        second, plain = y, _is_plain(x, y)
+    if plain and (not floating or x.dtype.is_floating_point):  # call() written out: this is on the way of most ops
+        device = x.device
+        backend = backends.active.get(device.type) or backend_of(device)
+        return type(x)(getattr(backend, op)(x.handle, second), device)
+    dtype = result_type(x, y)
+    if floating and not dtype.is_floating_point:
+        dtype = dtypes.get_default_dtype()
+    x = x.to(dtype) if isinstance(x, Array) else x
+    y = y.to(dtype) if isinstance(y, Array) else y
     return call(op, x, y) if isinstance(x, Array) else call_reversed(op, x, y)
 
 

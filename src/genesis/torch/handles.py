@@ -10,7 +10,7 @@ import torch
 
 from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.memory import LentBy, Storage
+from genesis.backends.cuda.memory import LentBy, OwnedStorage, Storage
 from genesis.torch.bridge import TYPES, backend_of
 from genesis.torch.tensors import TORCH
 
@@ -56,7 +56,7 @@ class TensorArray(DeviceArray):
     def make_storage(self) -> Storage:
         tensor, device = self.tensor, self.device_index
         num_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-        made = self._made = Storage(self.data_pointer, num_bytes, device, streams.current_handle(device), tensor)
+        made = self._made = OwnedStorage(self.data_pointer, num_bytes, device, streams.current_handle(device), tensor)
         return made
 
     @property

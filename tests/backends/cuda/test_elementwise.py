@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from genesis import dtypes
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import elementwise, pointwise
+from genesis.backends.cuda.kernels import elementwise as kernels
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -201,3 +204,22 @@ def test_float_op_on_integers_says_so(cuda: Backend, put: Put, op: str) -> None:
 def test_bits_of_floats_say_so(cuda: Backend, put: Put) -> None:
     with pytest.raises(NotImplementedError, match="bitwise_and has no cuda implementation for float32"):
         cuda.bitwise_and(put(torch.ones(2)), 1)
+
+
+# --- two operands, which have a shorter way to their plan -------------------------------------------------------------
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "maximum", "lt", "eq"])
+def test_the_short_way_agrees_with_apply(cuda: Backend, put: Put, get: Get, op: str) -> None:
+    kernel = getattr(kernels, f"_{op}_kernel")
+    options = {"dtype": dtypes.bool_} if op in ("lt", "eq") else {}
+    x, y = torch.randn(6, 4, generator=torch.manual_seed(0)), torch.arange(1, 5)
+    pairs = [(x, x), (x[:, ::2], x[:, 1::2]), (x, x[0]), (x, y), (y, 2.5), (x, 2.5), (x, 2), (2.5, x), (x[:0], x[0])]
+    for a, b in pairs:
+        for _ in range(2):  # with a plan that is made, and with one that is found
+            result = getattr(cuda, op)(put(a), put(b))
+            expected = pointwise.apply(kernel, put(a), put(b), **options)
+            assert (result.dtype, result.shape, result.strides) == (expected.dtype, expected.shape, expected.strides)
+            assert torch.equal(get(result), get(expected))
+
+
+def test_an_op_made_by_binary_is_its_modules() -> None:
+    assert (elementwise.add.__name__, elementwise.add.__module__) == ("add", elementwise.__name__)

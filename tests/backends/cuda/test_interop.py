@@ -95,10 +95,10 @@ def test_consumer_on_another_stream_waits(cuda: Backend) -> None:
     consumer = streams.Stream()
     x = cuda.full((10,), 1.0, dtypes.float32)
     capsule = x.__dlpack__(stream=consumer.handle)
-    assert x.storage._others == (consumer.handle,)
+    assert x.storage.block.others == (consumer.handle,)
     x.__dlpack__(stream=-1)
     x.__dlpack__(stream=1)
-    assert x.storage._others == (consumer.handle,)
+    assert x.storage.block.others == (consumer.handle,)
     del capsule
 
 

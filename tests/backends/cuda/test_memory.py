@@ -14,6 +14,7 @@ from genesis.backends.cuda import array, memory, streams
 from genesis.backends.cuda.memory import Block, Pool, size_class
 from genesis.backends.cuda.simulated import SimulatedDriver
 from genesis.errors import DeviceError, OutOfMemoryError
+from genesis.settings import override
 
 MIB = 1 << 20
 
@@ -24,10 +25,8 @@ def pool() -> Pool:
 
 
 def free(pool: Pool, block: Block, others: tuple[int, ...] = ()) -> None:
-    if others:
-        pool.returned_shared.append((block, others))
-    else:
-        pool.returned.append(block)
+    block.others = others
+    (pool.returned_shared if others else pool.returned).append(block)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 513, 4097, 100_000, MIB + 1, 3 * 10**9])
@@ -150,9 +149,9 @@ def test_record_stream_holds_memory_back(simulated: Backend) -> None:
     x = array.empty((1000,), dtypes.float32)
     x.storage.record_stream(other.handle)
     x.storage.record_stream(other.handle)
-    assert x.storage._others == (other.handle,)
+    assert x.storage.block.others == (other.handle,)
     x.storage.record_stream(x.storage.stream)
-    assert x.storage._others == (other.handle,)
+    assert x.storage.block.others == (other.handle,)
 
 
 def test_threads_share_the_pool(pool: Pool) -> None:
@@ -176,3 +175,23 @@ def test_fresh_simulated_memory_reads_as_nan(simulated: Backend) -> None:
         assert np.isnan(simulated.to_cpu(x)).all()
         simulated.copy_into(x, 1.0)
         del x
+
+
+def test_a_layouts_arrays_lie_on_the_stream_asked_for(simulated: Backend) -> None:
+    other = streams.Stream()
+    layout = array.layout_of((1000,), dtypes.float32)
+    pointers: dict[int, set[int]] = {0: set(), other.handle: set()}
+    for handle in (0, other.handle, 0, other.handle, other.handle, 0):
+        made = layout.new(handle)
+        assert made.storage.stream == handle
+        pointers[handle].add(made.data_pointer)
+        del made
+    assert not pointers[0] & pointers[other.handle]
+
+
+def test_a_layout_forgets_its_shelf_with_the_driver(simulated: Backend) -> None:
+    layout = array.layout_of((11,), dtypes.float32)
+    layout.new(0)
+    assert layout._shelf is not None
+    with override(cuda="off"):
+        assert layout._shelf is None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.backends.cuda import streams
+from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda.memory import OwnedStorage as OwnedStorage
+from genesis.backends.cuda.memory import PoolStorage, Shelf, lending, pool
 from genesis.backends.cuda.memory import Storage as Storage
-from genesis.backends.cuda.memory import allocate_own, lending
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides, numel
 
@@ -17,23 +18,32 @@ class Layout:
     Equal layouts are one object.
     """
 
-    __slots__ = ("aligned", "device_index", "dtype", "num_bytes", "shape", "strides")
+    __slots__ = ("_shelf", "aligned", "device_index", "dtype", "num_bytes", "shape", "strides")
 
     def __init__(self, shape: Shape, strides: Shape, dtype: DType, aligned: bool, device_index: int) -> None:
         self.shape, self.strides, self.dtype, self.device_index = shape, strides, dtype, device_index
         self.aligned = aligned  # the first element's address is divisible by 16
         self.num_bytes = numel(shape) * dtype.itemsize
+        self._shelf: Shelf | None = None  # where the last new array's memory came from
 
     @property
     def size(self) -> int:
         return numel(self.shape)
+
+    def forget_shelf(self) -> None:
+        """It belongs to a driver's pool."""
+        self._shelf = None
 
     def new(self, stream: int) -> DeviceArray:
         """A new array of this layout, whose strides are dense and which is aligned; in the order of a stream."""
         lender = lending.lender
         if lender is not None:
             return lender.array(self)
-        storage = allocate_own(self.num_bytes, self.device_index, stream)
+        # memory.allocate_own() without what the layout knows already: this is on the way of every op.
+        num_bytes, device, shelf = self.num_bytes, self.device_index, self._shelf
+        if shelf is None or shelf.stream != stream:
+            shelf = self._shelf = pool(device).shelf(num_bytes, stream)
+        storage = PoolStorage(shelf.pool.take(shelf, num_bytes), device)
         return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 
     def on(self, storage: Storage) -> DeviceArray:
@@ -42,6 +52,14 @@ class Layout:
 
 
 _layouts: dict[tuple[Any, ...], Layout] = {}  # strides None: row-major
+
+
+def _forget_shelves() -> None:
+    for layout in tuple(_layouts.values()):
+        layout.forget_shelf()
+
+
+driver.forget_on_switch(_forget_shelves)
 
 
 def layout_of(

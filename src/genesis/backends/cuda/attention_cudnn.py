@@ -223,7 +223,7 @@ def _error(way: Way, trial: tuple[DeviceArray, ...], expected: tuple[DeviceArray
     """How far way.run(*trial), on results and operands, is from these results; infinite if it is not just rounding."""
     here, device = driver.get(), trial[0].device_index
     for out in trial[:2]:  # what is not written is NaN
-        here.fill_bytes(device, out.data_pointer, 0xFF, out.storage.nbytes, streams.current_handle(device))
+        here.fill_bytes(device, out.data_pointer, 0xFF, out.layout.num_bytes, streams.current_handle(device))
     try:
         way.run(*trial)
     except KernelError as error:

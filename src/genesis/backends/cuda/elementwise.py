@@ -7,7 +7,7 @@ from __future__ import annotations
 from genesis import dtypes
 from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.kernels import elementwise as kernels
-from genesis.backends.cuda.pointwise import Number, apply
+from genesis.backends.cuda.pointwise import Number, apply, binary
 
 Operand = DeviceArray | Number
 
@@ -50,14 +50,14 @@ def bitwise_not(x: DeviceArray) -> DeviceArray:
 
 
 # --- two operands: arithmetic ---------------------------------------------------------------------------------------
-def add(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._add_kernel, x, y)
-def sub(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._sub_kernel, x, y)
-def mul(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._mul_kernel, x, y)
-def div(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._div_kernel, x, y, floats_only=True)
-def floor_divide(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._floor_divide_kernel, x, y)
-def remainder(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._remainder_kernel, x, y)
-def maximum(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._maximum_kernel, x, y)
-def minimum(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._minimum_kernel, x, y)
+add = binary(__name__, kernels._add_kernel)
+sub = binary(__name__, kernels._sub_kernel)
+mul = binary(__name__, kernels._mul_kernel)
+div = binary(__name__, kernels._div_kernel, floats_only=True)
+floor_divide = binary(__name__, kernels._floor_divide_kernel)
+remainder = binary(__name__, kernels._remainder_kernel)
+maximum = binary(__name__, kernels._maximum_kernel)
+minimum = binary(__name__, kernels._minimum_kernel)
 
 
 def pow(x: Operand, y: Operand) -> DeviceArray:
@@ -73,14 +73,16 @@ _ROOTS = {0.5: sqrt, -0.5: rsqrt, -1.0: reciprocal}
 
 
 # --- two operands: comparison, logic, bits --------------------------------------------------------------------------
-def eq(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._eq_kernel, x, y, dtype=dtypes.bool_)
-def ne(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._ne_kernel, x, y, dtype=dtypes.bool_)
-def lt(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._lt_kernel, x, y, dtype=dtypes.bool_)
-def le(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._le_kernel, x, y, dtype=dtypes.bool_)
-def gt(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._gt_kernel, x, y, dtype=dtypes.bool_)
-def ge(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._ge_kernel, x, y, dtype=dtypes.bool_)
-def logical_and(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._logical_and_kernel, x, y, dtype=dtypes.bool_)
-def logical_or(x: Operand, y: Operand) -> DeviceArray: return apply(kernels._logical_or_kernel, x, y, dtype=dtypes.bool_)
+eq = binary(__name__, kernels._eq_kernel, dtype=dtypes.bool_)
+ne = binary(__name__, kernels._ne_kernel, dtype=dtypes.bool_)
+lt = binary(__name__, kernels._lt_kernel, dtype=dtypes.bool_)
+le = binary(__name__, kernels._le_kernel, dtype=dtypes.bool_)
+gt = binary(__name__, kernels._gt_kernel, dtype=dtypes.bool_)
+ge = binary(__name__, kernels._ge_kernel, dtype=dtypes.bool_)
+logical_and = binary(__name__, kernels._logical_and_kernel, dtype=dtypes.bool_)
+logical_or = binary(__name__, kernels._logical_or_kernel, dtype=dtypes.bool_)
+
+
 def bitwise_and(x: Operand, y: Operand) -> DeviceArray: return apply(_integers("bitwise_and", kernels._bitwise_and_kernel, x, y), x, y)
 def bitwise_or(x: Operand, y: Operand) -> DeviceArray: return apply(_integers("bitwise_or", kernels._bitwise_or_kernel, x, y), x, y)
 def bitwise_xor(x: Operand, y: Operand) -> DeviceArray: return apply(_integers("bitwise_xor", kernels._bitwise_xor_kernel, x, y), x, y)

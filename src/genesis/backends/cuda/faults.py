@@ -14,7 +14,7 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, memory
-from genesis.backends.cuda.array import DeviceArray, Storage
+from genesis.backends.cuda.array import DeviceArray, OwnedStorage
 
 _OPS = ("", "index_select", "index_add", "gather", "scatter", "scatter_add", "index", "index_put")
 CODES = {name: code for code, name in enumerate(_OPS)}
@@ -32,7 +32,7 @@ def report(device: int) -> DeviceArray:
             if device not in _reports:
                 words = memory.pinned_empty((3,), np.int64)
                 words[:] = 0
-                storage = Storage(words.ctypes.data, words.nbytes, device, 0, words)
+                storage = OwnedStorage(words.ctypes.data, words.nbytes, device, 0, words)
                 _reports[device] = words, DeviceArray(storage, (3,), (1,), 0, dtypes.int64)
             found = _reports[device]
     return found[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray, Storage
+from genesis.backends.cuda.array import DeviceArray, OwnedStorage
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError, describe
 from genesis.shapes import contiguous_strides
@@ -185,7 +185,7 @@ class _Borrowed:
         strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
         reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1 if 0 not in shape else 0
         pointer = (tensor.data or 0) + tensor.byte_offset
-        storage = Storage(pointer, reach * dtype.itemsize, device_index, stream, self)
+        storage = OwnedStorage(pointer, reach * dtype.itemsize, device_index, stream, self)
         return DeviceArray(storage, shape, strides, 0, dtype)
 
 
@@ -205,5 +205,5 @@ def from_array_interface(source: Any) -> DeviceArray:
     steps = found.get("strides")
     strides = contiguous_strides(shape) if steps is None else tuple([step // dtype.itemsize for step in steps])
     reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1 if 0 not in shape else 0
-    storage = Storage(pointer, reach * dtype.itemsize, index, stream, source)
+    storage = OwnedStorage(pointer, reach * dtype.itemsize, index, stream, source)
     return DeviceArray(storage, shape, strides, 0, dtype)

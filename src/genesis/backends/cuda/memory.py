@@ -8,6 +8,7 @@ written. A block that other streams used (record_stream) waits for them first. O
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections import deque
 from typing import Any, Protocol
@@ -58,12 +59,13 @@ class Shelf:
 
 
 class Block:
-    """Memory taken from the device, and the shelf that it returns to."""
+    """Memory taken from the device, the shelf that it returns to, and the other streams that use it until then."""
 
-    __slots__ = ("pointer", "shelf")
+    __slots__ = ("others", "pointer", "shelf")
 
     def __init__(self, pointer: int, shelf: Shelf) -> None:
         self.pointer, self.shelf = pointer, shelf
+        self.others: tuple[int, ...] = ()
 
 
 class Pool:
@@ -73,7 +75,7 @@ class Pool:
         self.limit: int | None = None
         # What arrays have freed. A __del__ may only append here: it runs at any moment, so it can take no lock.
         self.returned: deque[Block] = deque()
-        self.returned_shared: deque[tuple[Block, tuple[int, ...]]] = deque()  # with the other streams that used it
+        self.returned_shared: deque[Block] = deque()  # those that other streams used
         self._driver, self._device = driver, device
         self._note = driver.note_use if driver.watches_memory else None
         self._lock = threading.Lock()
@@ -81,29 +83,38 @@ class Pool:
         self._asked: dict[tuple[int, int], Shelf] = {}  # the same by (stream, bytes asked for), to skip size_class
         self._waiting: deque[tuple[list[Any], Block]] = deque()  # events of other streams, block
         self._statistics = Statistics()
+        self._allocations = itertools.count()  # next() counts one more, in whatever thread, and without a lock
+        self._times_counted = 0  # how often next() was called for the figure itself
 
     def allocate(self, num_bytes: int, stream: int) -> Block:
         """Memory to use in the order of the stream. Raises: OutOfMemoryError."""
-        shelf = self._asked.get((stream, num_bytes)) or self._shelf(num_bytes, stream)
-        statistics, lock, note, returned = self._statistics, self._lock, self._note, self.returned
-        lock.acquire()  # half of what the with statement costs
-        try:
-            # Mostly an array of the same kind was freed just before. Then one comes for one that went, and no sum of
-            # bytes changes: what else has been freed is counted as allocated until it is collected, before and after.
-            if returned:
+        return self.take(self.shelf(num_bytes, stream), num_bytes)
+
+    def take(self, shelf: Shelf, num_bytes: int) -> Block:
+        """allocate(), where the shelf for so many bytes is known."""
+        next(self._allocations)
+        # Mostly an array of the same kind was freed just before. Then one comes for one that went, and no sum of bytes
+        # changes: what else has been freed is counted as allocated until it is collected, before and after.
+        note, returned = self._note, self.returned
+        if returned:
+            try:
                 block = returned.pop()
+            except IndexError:  # another thread was faster
+                pass
+            else:
                 if block.shelf is shelf:
-                    statistics.num_allocations += 1
                     if note is not None:
                         note(block.pointer, 0)
                         note(block.pointer, num_bytes)
                     return block
                 returned.append(block)
-                self._collect_returned()
+        statistics, lock = self._statistics, self._lock
+        lock.acquire()  # half of what the with statement costs
+        try:
+            self._collect_returned()
             if self.returned_shared or self._waiting:
                 self._collect_shared()
             block = shelf.blocks.pop() if shelf.blocks else self._obtain(num_bytes, shelf)
-            statistics.num_allocations += 1
             statistics.allocated = allocated = statistics.allocated + shelf.size
             if allocated > statistics.peak_allocated:
                 statistics.peak_allocated = allocated
@@ -113,19 +124,25 @@ class Pool:
             note(block.pointer, num_bytes)
         return block
 
-    def _shelf(self, num_bytes: int, stream: int) -> Shelf:
-        size = size_class(num_bytes)
-        with self._lock:
-            if len(self._asked) > 65536:
-                self._asked.clear()
-            shelf = self._asked[stream, num_bytes] = self._shelves.setdefault((stream, size), Shelf(self, size, stream))
+    def shelf(self, num_bytes: int, stream: int) -> Shelf:
+        """Where so many bytes are taken from and go back to; it never changes."""
+        asked = (stream, num_bytes)
+        shelf = self._asked.get(asked)
+        if shelf is None:
+            size = size_class(num_bytes)
+            with self._lock:
+                if len(self._asked) > 65536:
+                    self._asked.clear()
+                shelf = self._asked[asked] = self._shelves.setdefault((stream, size), Shelf(self, size, stream))
         return shelf
 
     def statistics(self) -> Statistics:
         """A copy of the figures as they are now."""
         with self._lock:
             self._collect()
-            return dataclasses.replace(self._statistics)
+            num_allocations = next(self._allocations) - self._times_counted
+            self._times_counted += 1
+            return dataclasses.replace(self._statistics, num_allocations=num_allocations)
 
     def reset_peaks(self) -> None:
         with self._lock:
@@ -147,7 +164,10 @@ class Pool:
     def _collect_returned(self) -> None:
         returned, statistics, note = self.returned, self._statistics, self._note
         while returned:
-            block = returned.popleft()
+            try:
+                block = returned.popleft()
+            except IndexError:  # another thread took it to allocate
+                return
             shelf = block.shelf
             statistics.allocated -= shelf.size
             if note is not None:
@@ -157,7 +177,8 @@ class Pool:
     def _collect_shared(self) -> None:
         """Blocks that other streams used go to their shelves when those streams are past that use."""
         while self.returned_shared:
-            block, others = self.returned_shared.popleft()
+            block = self.returned_shared.popleft()
+            others, block.others = block.others, ()
             self._statistics.allocated -= block.shelf.size
             if self._note is not None:
                 self._note(block.pointer, 0)
@@ -273,7 +294,21 @@ class LentBy:
 
 
 class Storage:
-    """A stretch of device memory that its owner keeps alive; it lives as long as any array that shows a part of it."""
+    """A stretch of device memory, which lives as long as any array that shows a part of it."""
+
+    __slots__ = ()
+    pointer: int
+    device_index: int
+    stream: int
+    owner: object  # what keeps the memory alive; None: the storage itself
+
+    def record_stream(self, stream: int) -> None:
+        """This stream uses the memory too."""
+        raise NotImplementedError
+
+
+class OwnedStorage(Storage):
+    """Memory of somebody else, who is kept alive; when it is reused is the owner's affair."""
 
     __slots__ = ("device_index", "nbytes", "owner", "pointer", "stream")
 
@@ -286,31 +321,32 @@ class Storage:
             here.note_use(pointer, nbytes, fresh=False)
 
     def record_stream(self, stream: int) -> None:
-        """This stream uses the memory too. When it is reused is the owner's affair."""
+        pass
 
 
-class _PoolStorage(Storage):
-    """A block of the device's pool, without another owner."""
+class PoolStorage(Storage):
+    """A block of the device's pool, and the one who gives it back: an object that costs little to make."""
 
-    __slots__ = ("_block", "_others")
+    __slots__ = ("block", "device_index", "pointer")
     owner = None
 
-    def __init__(self, block: Block, nbytes: int, device_index: int, stream: int) -> None:
-        self.pointer, self.nbytes, self.device_index, self.stream = block.pointer, nbytes, device_index, stream
-        self._block = block
-        self._others: tuple[int, ...] = ()
+    def __init__(self, block: Block, device_index: int) -> None:
+        self.block, self.pointer, self.device_index = block, block.pointer, device_index
 
     def __del__(self) -> None:
-        block = self._block
-        if self._others:
-            block.shelf.pool.returned_shared.append((block, self._others))
-        else:
-            block.shelf.pool.returned.append(block)
+        block = self.block
+        pool = block.shelf.pool
+        (pool.returned_shared if block.others else pool.returned).append(block)
+
+    @property
+    def stream(self) -> int:  # type: ignore[override]
+        return self.block.shelf.stream
 
     def record_stream(self, stream: int) -> None:
-        """This stream uses the memory too: it is reused only after what the stream has been given by then."""
-        if stream != self.stream and stream not in self._others:
-            self._others = (*self._others, stream)
+        """It is reused only after what the stream has been given by the time it is freed."""
+        block = self.block
+        if stream != self.stream and stream not in block.others:
+            block.others = (*block.others, stream)
 
 
 def allocate(nbytes: int, device_index: int, stream: int) -> Storage:
@@ -319,13 +355,12 @@ def allocate(nbytes: int, device_index: int, stream: int) -> Storage:
     if lender is None:
         return allocate_own(nbytes, device_index, stream)
     pointer, owner = lender.memory(nbytes)
-    return Storage(pointer, nbytes, device_index, stream, owner)
+    return OwnedStorage(pointer, nbytes, device_index, stream, owner)
 
 
-def allocate_own(nbytes: int, device_index: int, stream: int) -> Storage:
+def allocate_own(nbytes: int, device_index: int, stream: int) -> PoolStorage:
     """allocate() where no other library lends: from the device's pool."""
-    home = _active.get(device_index) or pool(device_index)
-    return _PoolStorage(home.allocate(nbytes, stream), nbytes, device_index, stream)
+    return PoolStorage((_active.get(device_index) or pool(device_index)).allocate(nbytes, stream), device_index)
 
 
 # --- page-locked host memory ------------------------------------------------------------------------------------------

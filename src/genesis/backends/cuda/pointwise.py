@@ -69,6 +69,40 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
     return out
 
 
+def binary(
+    module: str, op: Any, dtype: DType | None = None, floats_only: bool = False
+) -> Callable[[Operand, Operand], DeviceArray]:
+    """A module's function of two operands: apply(op, x, y, ...).
+
+    It finds the plan for two arrays, or for an array and a float, with less on the way than apply(), which does the
+    rest.
+    """
+    plans: dict[tuple[Any, Any], Plan] = {}
+    driver.forget_on_switch(plans.clear)
+
+    def apply_to_two(x: Any, y: Any) -> DeviceArray:
+        kind = type(y)
+        if type(x) is not DeviceArray or (kind is not DeviceArray and kind is not float):
+            return apply(op, x, y, dtype=dtype, floats_only=floats_only)
+        if kind is DeviceArray:
+            key, value = (x._layout or x.layout, y._layout or y.layout), y.data_pointer
+        else:  # what is computed with a float is computed in floats: it needs no conversion
+            key, value = (x._layout or x.layout, kind), y
+        plan = plans.get(key)
+        if plan is None:
+            plan = plans[key] = _plan(op, (x, y), None, dtype, floats_only)
+        result = plan.result
+        stream = streams.current_handle(result.device_index)
+        out = result.new(stream)
+        if plan.run is not None:
+            plan.run(stream, out.data_pointer, x.data_pointer, value)
+        return out
+
+    apply_to_two.__module__ = module
+    apply_to_two.__name__ = apply_to_two.__qualname__ = _name(op)
+    return apply_to_two
+
+
 def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | None = None) -> None:
     """target = op's results, cast; the operands broadcast to target's shape. dtype: to compute in."""
     kinds = [operand.layout if isinstance(operand, DeviceArray) else type(operand) for operand in operands]
@@ -89,6 +123,10 @@ def _converted(operands: Sequence[Operand], values: Sequence[Any], number: type)
     return [v if isinstance(operand, DeviceArray) else number(v) for operand, v in pairs if operand is not None]
 
 
+def _name(op: Any) -> str:
+    return op.__name__.removeprefix("_").removesuffix("_kernel")
+
+
 def _plan(
     op: Any,
     operands: Sequence[Operand],
@@ -96,7 +134,7 @@ def _plan(
     dtype: DType | None,
     floats_only: bool,
 ) -> Plan:
-    name = op.__name__.removeprefix("_").removesuffix("_kernel")
+    name = _name(op)
     arrays = [operand for operand in operands if isinstance(operand, DeviceArray)]
     device = (arrays[0] if target is None else target).device_index
     operand_dtype = dtypes.result_type(

@@ -22,12 +22,13 @@ class _Current(threading.local):
 
 
 _current = _Current()
+_chosen = False  # has any thread ever chosen a stream? Until then nobody need look at its own
 _idle: dict[tuple[int, int], list[int]] = {}  # handles of streams that nobody holds; (device, priority) → handles
 
 
 def current_handle(device: int) -> int:
     """The raw stream that this thread launches on."""
-    return _current.handles.get(device, 0)
+    return _current.handles.get(device, 0) if _chosen else 0
 
 
 def current(device: int = 0) -> Stream:
@@ -53,6 +54,8 @@ def use(stream: Stream) -> Iterator[Stream]:
 
 
 def _set(device: int, stream: Stream | None) -> None:
+    global _chosen
+    _chosen = True
     if stream is None:
         _current.by_device.pop(device, None)
         _current.handles.pop(device, None)

@@ -37,7 +37,7 @@ def conv_forward(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
     groups: int,
 ) -> DeviceArray:  # fmt: skip
-    return _run(FORWARD, input, weight, bias, None, None, input.shape, weight.shape, stride, padding, dilation, groups)
+    return _run(FORWARD, input, weight, bias, None, None, None, stride, padding, dilation, groups)
 
 
 def conv_forward_with_moments(
@@ -45,8 +45,7 @@ def conv_forward_with_moments(
     groups: int,
 ) -> tuple[DeviceArray, Moments | None]:  # fmt: skip
     """conv_forward, and its result's statistics per channel; None where no kernel finds them by the way."""
-    shapes = (input.shape, weight.shape)
-    found: Any = _run(FORWARD, input, weight, bias, None, None, *shapes, stride, padding, dilation, groups, True)
+    found = _run(FORWARD, input, weight, bias, None, None, None, stride, padding, dilation, groups, True)
     return found if type(found) is tuple else (found, None)
 
 
@@ -54,15 +53,13 @@ def conv_input_grad(
     grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
     groups: int, bias: DeviceArray | None = None,
 ) -> DeviceArray:  # fmt: skip
-    shapes = (input_shape, weight.shape)
-    return _run(INPUT_GRAD, grad, weight, bias, None, None, *shapes, stride, padding, dilation, groups)
+    return _run(INPUT_GRAD, grad, weight, bias, None, None, input_shape, stride, padding, dilation, groups)
 
 
 def conv_weight_grad(
     grad: DeviceArray, input: DeviceArray, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> DeviceArray:
-    shapes = (input.shape, weight_shape)
-    return _run(WEIGHT_GRAD, grad, input, None, None, None, *shapes, stride, padding, dilation, groups)
+    return _run(WEIGHT_GRAD, grad, input, None, None, None, weight_shape, stride, padding, dilation, groups)
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,7 @@ def conv_prepacked(
 ) -> DeviceArray:
     p = packed
     return _run(
-        FORWARD, input, p.weight, p.bias, residual, activation, input.shape, p.weight.shape,
-        p.stride, p.padding, p.dilation, p.groups,
+        FORWARD, input, p.weight, p.bias, residual, activation, None, p.stride, p.padding, p.dilation, p.groups
     )  # fmt: skip
 
 
@@ -105,14 +101,15 @@ _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "co
 
 def _run(
     direction: str, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
-    activation: str | None, input_shape: Shape, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int, statistics: bool = False,
+    activation: str | None, result_shape: Shape | None, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    statistics: bool = False,
 ) -> Any:  # fmt: skip
+    """result_shape: of gradients, where it does not follow from the operands' shapes."""
     precision = get_float32_precision() if first.dtype is float32 else "highest"
     key = (
         direction, first._layout or first.layout, second._layout or second.layout,
         None if bias is None else bias.layout, None if residual is None else residual.layout, activation,
-        input_shape, weight_shape, stride, padding, dilation, groups, precision, statistics,
+        result_shape, stride, padding, dilation, groups, precision, statistics,
     )  # fmt: skip
     call = _calls.get(key)
     if call is not None:
@@ -124,6 +121,13 @@ def _run(
     bits = 16
     for operand in there:
         bits |= operand.data_pointer
+    input_shape, weight_shape = {
+        FORWARD: (first.shape, second.shape),
+        INPUT_GRAD: (result_shape, second.shape),
+        WEIGHT_GRAD: (second.shape, result_shape),
+    }[direction]
+    assert input_shape is not None
+    assert weight_shape is not None
     problem = ConvProblem(
         direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
         bias=bias is not None, residual=residual is not None, activation=activation, statistics=statistics,
@@ -135,10 +139,9 @@ def _run(
     if statistics and not families.gives_statistics(problem):
         problem = dataclasses.replace(problem, statistics=False)
     plan = plans.plan(problem)
-    compute = plan.with_moments if problem.statistics else plan
     as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
-    _calls[key] = compute if as_given else lambda *operands: compute(*_ordered(*operands))
-    return compute(*operands)
+    _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
+    return plan(*operands)
 
 
 def _ordered(first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None) -> Any:

@@ -167,7 +167,7 @@ class Bench:
     def _run_anew(self, built: Built) -> Storage | None:
         """Run it; what the result held before does not count, so every element is to be written."""
         device, out = self._problem.device, self._out
-        driver.get().fill_bytes(device, out.data_pointer, 0xFF, out.storage.nbytes, streams.current_handle(device))
+        driver.get().fill_bytes(device, out.data_pointer, 0xFF, out.layout.num_bytes, streams.current_handle(device))
         return self._run(built)
 
     def _run(self, built: Built) -> Storage | None:

@@ -88,38 +88,32 @@ class Plan:
 
     def __call__(
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-    ) -> DeviceArray:
-        """The result for these operands, in the problem's layout; on the current stream."""
-        return self._compute(first, second, bias, residual)[0]
+    ) -> Any:
+        """The result for these operands, in the problem's layout; on the current stream.
 
-    def with_moments(
-        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-    ) -> tuple[DeviceArray, Moments]:
-        """The result, and its statistics, which the problem asks for."""
-        out, workspace, (partial, rows) = self._compute(first, second, bias, residual)
-        return out, Moments(partial.on(workspace), rows)
-
-    def _compute(
-        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-    ) -> tuple[DeviceArray, Any, Any]:
-        device = self._layout.device_index
-        stream = streams.current_handle(device)
-        out = self._layout.new(stream)
+        With its statistics, where the problem asks for them: (result, Moments).
+        """
+        layout = self._layout
+        stream = streams.current_handle(layout.device_index)
+        out = layout.new(stream)
         _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
-        workspace = None
+        workspace: Any = None
         if num_bytes:
             try:
-                workspace = allocate(num_bytes, device, stream)
+                workspace = allocate(num_bytes, layout.device_index, stream)
             except OutOfMemoryError:
                 _use_smaller(self, num_bytes)
-                return self._compute(first, second, bias, residual)
+                return self(first, second, bias, residual)
         # After the launch the workspace goes back to its stream's shelf: what takes it next comes later on the stream.
         launch(
             stream, out.data_pointer, first.data_pointer, second.data_pointer,
             0 if bias is None else bias.data_pointer, 0 if residual is None else residual.data_pointer,
             0 if workspace is None else workspace.pointer,
         )  # fmt: skip
-        return out, workspace, moments
+        if moments is None:
+            return out
+        partial, rows = moments
+        return out, Moments(partial.on(workspace), rows)
 
 
 def _build(problem: ConvProblem, candidate: Candidate) -> _Ready:

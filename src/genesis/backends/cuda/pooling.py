@@ -34,7 +34,7 @@ class _Rows(NamedTuple):
         return block, -(-x.shape[-3] // block)
 
 
-_MEAN, _SPREAD = _Rows(16, 512, 4), _Rows(64, 512, 1)
+_MEAN, _SPREAD = _Rows(16, 512, 4), _Rows(64, 512, 1)  # of global average pooling, of adaptive pooling's gradient
 
 
 def max_pool2d(
@@ -180,7 +180,7 @@ def _avg_pool_backward(
 ) -> DeviceArray:  # fmt: skip
     out = _like(x, x.shape[-2:], grad.dtype)
     windows_follow_from_sizes = adaptive or _is_whole_plane(x, grad.shape[-2:], kernel, padding, divisor)
-    if windows_follow_from_sizes and _is_channels_last(out) and grad.size:
+    if windows_follow_from_sizes and _is_channels_last(out) and grad.size and not _reaches_far(grad):
         _spread(out, grad)
         return out
     grid, sizes, constants = _plan(out, x, grad)

@@ -341,7 +341,7 @@ def _adaptive_avg_pool_backward_pixels_kernel(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The same for adaptive windows where channels lie side by side. A program has a part of a row.
+    """Of adaptive windows, where channels lie side by side. A program has a part of a row.
 
     From one edge of a window to the next, all pixels of a row lie in the same windows: what they get is computed once
     and stored as often as there are pixels.
@@ -369,10 +369,10 @@ def _adaptive_avg_pool_backward_pixels_kernel(
         total = tl.zeros((BLOCK,), COMPUTE)
         for y in range(first_y, last_y + 1):
             top, bottom = _window(y, out_size[0], size[0], 1, 1, 0, 1, True)
-            grad_row = grad_ptr + tl.cast(y, tl.int64) * grad_strides[2] + channels * grad_strides[1]
+            grad_row = grad_ptr + y * grad_strides[2] + channels * grad_strides[1]
             for x in range(first_x, last_x + 1):
                 left, right = _window(x, out_size[1], size[1], 1, 1, 0, 1, True)
-                grad = tl.load(grad_row + tl.cast(x, tl.int64) * grad_strides[3], mask=present, other=0).to(COMPUTE)
+                grad = tl.load(grad_row + x * grad_strides[3], mask=present, other=0).to(COMPUTE)
                 total += libdevice.div_rn(grad, tl.zeros_like(grad) + (bottom - top) * (right - left))
         result = total.to(out_ptr.dtype.element_ty)
         for place in range(column - start, until - start):

@@ -425,11 +425,13 @@ def _pixels_specimen(dtype, wide):
 
 def _whole_rows_specimens(dtype):
     """Of the kernels that take rows of channels as they lie."""
-    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 512 // dtype.itemsize}
-    spread = {"COMPUTE": COMPUTE[dtype], "COLUMNS": 64, "BLOCK": 512 // dtype.itemsize, "num_warps": 1}
+    few = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 32, "BLOCK_N": 256 // dtype.itemsize, "num_warps": 2}
+    many = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 64, "BLOCK_N": 512 // dtype.itemsize, "num_warps": 8}
+    spread = {"COMPUTE": COMPUTE[dtype], "COLUMNS": 16, "BLOCK": 512 // dtype.itemsize, "num_warps": 1}
     strides = (36864, 1, 6144, 1024)
     return [
-        Specimen(_plane_mean_kernel, (dtype, dtype, 4, 49, 1024, 50176, 1024), block),
+        Specimen(_plane_mean_kernel, (dtype, dtype, 4, 49, 1024, 50176, 1024), few),
+        Specimen(_plane_mean_kernel, (dtype, dtype, 4, 784, 1024, 802816, 1024), many),
         Specimen(
             _adaptive_avg_pool_backward_pixels_kernel, (dtype, dtype, 4, 2, 1024, (6, 6), (64, 65), strides), spread
         ),

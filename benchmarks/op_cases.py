@@ -280,10 +280,16 @@ IMAGE_OPS: dict[str, ImageOp] = {
 
 
 def image_ops() -> Iterator[Case]:
-    """Backward in float32 alone: in 16 bits PyTorch adds up an interpolation's gradients in the dtype of the result."""
+    """Backward in float32 alone: in 16 bits PyTorch adds up an interpolation's gradients in the dtype of the result.
+
+    Not of cat: its gradients are views, so there is nothing on the device to time.
+    """
     for name, op in IMAGE_OPS.items():
         num_elements = op.count * math.prod(op.shape) + math.prod(op.result)
-        for direction, dtype in (*(("forward", dtype) for dtype in FLOATS), ("backward", torch.float32)):
+        directions = [("forward", dtype) for dtype in FLOATS]
+        if op.call is not _cat:
+            directions.append(("backward", torch.float32))
+        for direction, dtype in directions:
 
             def make(
                 setting: Setting, op: ImageOp = op, direction: str = direction, dtype: torch.dtype = dtype

@@ -83,3 +83,12 @@ def test_results_side_by_side_are_stored_together(specimen: Specimen) -> None:
     """16 bytes at a time, whatever the number of channels."""
     ptx = compile_kernel(specimen.kernel, specimen.signature(), 90).asm["ptx"]
     assert set(re.findall(r"st\.global\S*", ptx)) <= {"st.global.v4.b32", "st.global.v2.b64"}
+
+
+_LOADED_TOGETHER = [specimen for specimen in _SPECIMENS if specimen.kernel.__name__ == "_plane_mean_kernel"]
+
+
+@pytest.mark.parametrize("specimen", _LOADED_TOGETHER, ids=_describe)
+def test_what_lies_side_by_side_is_loaded_together(specimen: Specimen) -> None:
+    ptx = compile_kernel(specimen.kernel, specimen.signature(), 90).asm["ptx"]
+    assert set(re.findall(r"ld\.global\S*", ptx)) <= {"ld.global.v4.b32", "ld.global.v2.b64"}

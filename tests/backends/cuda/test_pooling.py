@@ -11,12 +11,14 @@ from torch import Tensor
 
 from genesis import backends
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import driver
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
 
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 LAYOUTS = ["contiguous", "channels last", "steps"]
+CHANNELS = [(torch.float64, 21), (torch.float32, 2), (torch.float32, 150), (torch.float16, 64), (torch.bfloat16, 21)]
 # kernel_size, stride, padding, dilation, ceil_mode
 WINDOWS = [
     ((2, 2), (2, 2), (0, 0), (1, 1), False),
@@ -163,6 +165,54 @@ def test_adaptive_pools(
     )
 
 
+@pytest.mark.parametrize(("dtype", "channels"), CHANNELS, ids=str)
+@pytest.mark.parametrize("plane", [(1, 5), (5, 7)], ids=str)
+def test_the_mean_of_planes_that_fill_the_device(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, plane: tuple[int, int], channels: int, dtype: torch.dtype
+) -> None:
+    """Then a program sums up a few channels of a plane; those of another image can lie anywhere."""
+    images = max(2, -(-driver.get().properties(0).multiprocessor_count // -(-channels * dtype.itemsize // 512)))
+    x = sample(images, channels + 3, *plane, dtype=dtype, layout="channels last")
+    x[0, 3, 0, 0] = torch.nan
+    x[1, 2, 0, 0] = -torch.inf
+    x = x[:, 2:-1]
+    y = cuda.adaptive_avg_pool2d(put(x), (1, 1))
+    assert cuda.strides(y) == (channels, 1, channels, channels)
+    exact = cpu.adaptive_avg_pool2d(x.double(), (1, 1))
+    assert torch.isnan(exact).sum() == torch.isinf(exact).sum() == 1
+    torch.testing.assert_close(get(y).double(), exact, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True)
+
+
+@pytest.mark.parametrize(("dtype", "channels"), CHANNELS, ids=str)
+@pytest.mark.parametrize("out_size", [(1, 1), (2, 6), (3, 3)], ids=str)
+def test_adaptive_gradients_of_channels_side_by_side(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, out_size: tuple[int, int], channels: int, dtype: torch.dtype
+) -> None:
+    """A row is longer than what one program takes; NaN and infinities stay in their windows."""
+    x = sample(2, channels, 2, 67, dtype=dtype, layout="channels last")
+    grad = sample(2, channels + 2, *out_size, dtype=dtype, layout="channels last")[:, 1:-1]
+    grad[0, 1, 0, 0] = torch.nan
+    grad[1, 0, 0, 0] = torch.inf
+    exact = cpu.adaptive_avg_pool2d_backward(grad.double(), x.double())
+    for given in (grad, grad.permute(0, 1, 3, 2).contiguous().permute(0, 1, 3, 2)):
+        result = cuda.adaptive_avg_pool2d_backward(put(given), put(x))
+        assert cuda.strides(result) == (134 * channels, 1, 67 * channels, channels)
+        assert get(result).dtype == dtype
+        torch.testing.assert_close(
+            get(result).double(), exact, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("out_size", [(0, 2), (2, 0)], ids=str)
+def test_the_gradient_of_no_window_is_zero(
+    cuda: Backend, put: Put, get: Get, out_size: tuple[int, int], layout: str
+) -> None:
+    x = sample(2, 3, 9, 8, layout=layout)
+    grad = torch.zeros(2, 3, *out_size)
+    assert torch.equal(get(cuda.adaptive_avg_pool2d_backward(put(grad), put(x))), torch.zeros_like(x))
+
+
 @pytest.mark.parametrize("shape", [(3, 6, 7), (0, 3, 6, 7)], ids=str)
 def test_pools_without_and_of_no_batch(cuda: Backend, cpu: Backend, put: Put, get: Get, shape: tuple[int, ...]) -> None:
     x = sample(*shape)
@@ -185,6 +235,8 @@ def test_a_window_of_the_whole_plane(
     x = sample(2, 3, 9, 8, layout=layout)
     window = ((9, 8), (1, 1), (0, 0), False, True, *options)
     close(get(cuda.avg_pool2d(put(x), *window)), cpu.avg_pool2d(x, *window))
+    grad = sample(2, 3, 1, 1)
+    close(get(cuda.avg_pool2d_backward(put(grad), put(x), *window)), cpu.avg_pool2d_backward(grad, x, *window))
 
 
 def test_pools_keep_channels_last(cuda: Backend, put: Put) -> None:

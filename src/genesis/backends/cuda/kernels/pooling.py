@@ -6,6 +6,7 @@ ADAPTIVE windows follow from the sizes alone: output i covers input ⌊i·I/O⌋
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
@@ -293,6 +294,92 @@ def _avg_pool_backward_kernel(
     tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit(do_not_specialize=["num_blocks", "num_pixels"])
+def _plane_mean_kernel(
+    out_ptr,
+    x_ptr,
+    num_blocks,
+    num_pixels,
+    num_channels,
+    image_stride,
+    pixel_stride,
+    COMPUTE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """One window, the whole plane, where channels lie side by side: (image, pixel, channel) → (image, channel).
+
+    Programs: images · num_blocks (of BLOCK_N channels), each of which takes BLOCK_M pixels at a time.
+    """
+    image = (tl.program_id(0) // num_blocks).to(tl.int64)
+    channels = tl.program_id(0) % num_blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    pixels = tl.arange(0, BLOCK_M)
+    present = channels < num_channels
+    places = (pixels * pixel_stride)[:, None] + channels[None, :]
+    x_ptr += image * image_stride
+    total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+    for first in range(0, num_pixels, BLOCK_M):
+        mask = (pixels < num_pixels - first)[:, None] & present[None, :]
+        total += tl.load(x_ptr + places, mask=mask, other=0).to(COMPUTE)
+        x_ptr += BLOCK_M * pixel_stride
+    result = tl.sum(total, 0)
+    result = libdevice.div_rn(result, tl.zeros_like(result) + num_pixels)
+    tl.store(out_ptr + image * num_channels + channels, result.to(out_ptr.dtype.element_ty), mask=present)
+
+
+@triton.jit(do_not_specialize=["num_blocks", "num_parts", "out_size", "size"])
+def _adaptive_avg_pool_backward_pixels_kernel(
+    out_ptr,
+    grad_ptr,
+    num_blocks,
+    num_parts,
+    num_channels,
+    out_size,
+    size,
+    grad_strides,
+    COMPUTE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Of adaptive windows, where channels lie side by side. A program has a part of a row.
+
+    From one edge of a window to the next, all pixels of a row lie in the same windows: what they get is computed once
+    and stored as often as there are pixels.
+
+    Programs: images · height · num_parts (of COLUMNS columns) · num_blocks (of BLOCK channels).
+    """
+    channels = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
+    present = channels < num_channels
+    part = tl.program_id(0) // num_blocks
+    start = part % num_parts * COLUMNS
+    image_row = part // num_parts
+    row = image_row % size[0]
+    grad_ptr += (image_row // size[0]).to(tl.int64) * grad_strides[0]
+    out_ptr += (image_row.to(tl.int64) * size[1] + start) * num_channels
+    first_y = row * out_size[0] // size[0]
+    last_y = _last_window(row, out_size[0], size[0], 1, 0, True)
+    column = start
+    stop = tl.minimum(start + COLUMNS, size[1])
+    while column < stop:
+        first_x = column * out_size[1] // size[1]
+        last_x = _last_window(column, out_size[1], size[1], 1, 0, True)
+        next_left, _ = _window(last_x + 1, out_size[1], size[1], 1, 1, 0, 1, True)
+        _, first_right = _window(first_x, out_size[1], size[1], 1, 1, 0, 1, True)
+        until = tl.minimum(tl.minimum(next_left, first_right), stop)
+        total = tl.zeros((BLOCK,), COMPUTE)
+        for y in range(first_y, last_y + 1):
+            top, bottom = _window(y, out_size[0], size[0], 1, 1, 0, 1, True)
+            grad_row = grad_ptr + y * grad_strides[2] + channels * grad_strides[1]
+            for x in range(first_x, last_x + 1):
+                left, right = _window(x, out_size[1], size[1], 1, 1, 0, 1, True)
+                grad = tl.load(grad_row + x * grad_strides[3], mask=present, other=0).to(COMPUTE)
+                total += libdevice.div_rn(grad, tl.zeros_like(grad) + (bottom - top) * (right - left))
+        result = total.to(out_ptr.dtype.element_ty)
+        for place in range(column - start, until - start):
+            tl.store(out_ptr + place * num_channels + channels, result, mask=present)
+        column = until
+
+
 def _specimens(dtype, adaptive, channels_last):
     sizes = (100000, 64, (28, 28), (56, 56))
     strides = (200704, 1, 3584, 64) if channels_last else (200704, 3136, 56, 1)
@@ -336,7 +423,25 @@ def _pixels_specimen(dtype, wide):
     return Specimen(_max_pool_pixels_kernel, args, constants)
 
 
+def _whole_rows_specimens(dtype):
+    """Of the kernels that take rows of channels as they lie."""
+    few = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 32, "BLOCK_N": 256 // dtype.itemsize, "num_warps": 2}
+    many = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 64, "BLOCK_N": 512 // dtype.itemsize, "num_warps": 8}
+    spread = {"COMPUTE": COMPUTE[dtype], "COLUMNS": 16, "BLOCK": 512 // dtype.itemsize, "num_warps": 1}
+    strides = (36864, 1, 6144, 1024)
+    return [
+        Specimen(_plane_mean_kernel, (dtype, dtype, 4, 49, 1024, 50176, 1024), few),
+        Specimen(_plane_mean_kernel, (dtype, dtype, 4, 784, 1024, 802816, 1024), many),
+        Specimen(
+            _adaptive_avg_pool_backward_pixels_kernel, (dtype, dtype, 4, 2, 1024, (6, 6), (64, 65), strides), spread
+        ),
+    ]
+
+
 SPECIMENS = [
+    *_whole_rows_specimens(dtypes.float32),
+    *_whole_rows_specimens(dtypes.bfloat16),
+    *_whole_rows_specimens(dtypes.float64),
     _pixels_specimen(dtypes.float16, False),
     _pixels_specimen(dtypes.bfloat16, True),
     _pixels_specimen(dtypes.float64, False),

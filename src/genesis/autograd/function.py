@@ -266,7 +266,8 @@ class Node:
         if grad.dtype is not dtype:
             grad = grad.to(dtype)
         # A Function of users may keep what it returns.
-        shared = id(grad.changes) in elsewhere or not self.function.on_arrays or grad.is_expanded
+        repeats = 0 in grad.strides and grad.is_expanded
+        shared = repeats or id(grad.changes) in elsewhere or not self.function.on_arrays
         if shared and type(target) is not Node:
             grad, shared = grad.clone(), False
         elsewhere.add(id(grad.changes))

@@ -171,7 +171,7 @@ class Optimizer:
         strides = array.strides
         if not _is_dense(array.shape, strides):
             raise ShapeError(describe(f"{self._name}.step", "params", "dense memory", f"a view with strides {strides}"))
-        return in_order_of(grad, array)
+        return grad if grad.strides == strides else in_order_of(grad, array)
 
     def _checked_state(self, param: Tensor) -> State:
         """What is kept for the parameter, in its shape: kernels count on it."""

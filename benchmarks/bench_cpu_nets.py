@@ -119,7 +119,27 @@ def training(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[st
         loss.backward()
         optimizer.step()
 
-    return {"torch channels_last": step_torch, "genesis": step_genesis}
+    return {
+        "torch channels_last": step_torch,
+        "genesis": step_genesis,
+        "genesis.compile": training_compiled(copy.deepcopy(ours), mine),
+    }
+
+
+def training_compiled(model: Any, input: Any) -> Side:
+    optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step(input: Any) -> Any:
+        loss = model(input).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = genesis.compile(step)
+    while not compiled.num_recordings:
+        compiled(input)
+    return lambda: compiled(input)
 
 
 if __name__ == "__main__":

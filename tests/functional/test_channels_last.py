@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -74,3 +75,11 @@ def test_the_count_sees_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     with counted_copies(monkeypatch) as copies:
         F.conv2d(F.conv2d(x, weight).contiguous(), weight)
     assert len(copies) == 2
+
+
+@pytest.mark.parametrize("shape", [(16, 1, 3, 3), (4, 3, 1, 1), (1, 3, 4, 4), (2, 1, 1, 5)])
+def test_a_copy_keeps_the_strides_of_dimensions_of_size_1(shape: tuple[int, ...]) -> None:
+    """torch tells by them in which order a convolution of one channel writes."""
+    strides = shapes.channels_last_strides(shape)
+    weight = genesis.from_torch(torch.empty_strided(shape, strides).fill_(1))
+    assert weight.clone().stride() == copy.deepcopy(weight).stride() == strides

@@ -293,6 +293,6 @@ def test_other_threads_are_not_recorded() -> None:
     assert module.runs == 2
 
 
-def test_arguments_are_modules() -> None:
-    with pytest.raises(DTypeError, match="compile: argument 'module': expected a Module, got function"):
-        genesis.compile(lambda x: x)
+def test_targets_can_be_called() -> None:
+    with pytest.raises(DTypeError, match="compile: argument 'target': expected a Module or a function, got int"):
+        genesis.compile(3)

@@ -22,7 +22,7 @@ def test_source() -> None:
         Call(print, (), {}, None),
         Call(abs, (a,), {}, e),
     ]
-    recording = Recording(calls, 1, [d])
+    recording = Recording(calls, [a], [d])
     assert recording.source.splitlines() == [
         "def replay(v0):",
         "    v1 = f0(v0, c1)",
@@ -48,6 +48,6 @@ def test_values_are_let_go_after_their_last_use() -> None:
         return value
 
     calls = [Call(step, (), {}, a), Call(step, (a,), {}, b), Call(step, (b, a), {}, c), Call(step, (c,), {}, d)]
-    (result,) = Recording(calls, 0, [d]).run([])
+    (result,) = Recording(calls, [], [d]).run([])
     assert alive == [[], [True], [True, True], [False, False, True]]
     assert [made_before() for made_before in made] == [None, None, None, result]

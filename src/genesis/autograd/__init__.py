@@ -19,3 +19,4 @@ from genesis.autograd.variable import HookHandle as HookHandle
 from genesis.autograd.variable import Variable as Variable
 from genesis.autograd.walk import backward as backward
 from genesis.autograd.walk import grad as grad
+from genesis.autograd.walk import is_freed as is_freed

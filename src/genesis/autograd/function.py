@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, final
 
 from genesis import callsite
-from genesis.autograd.modes import no_grad, only_computing, state
+from genesis.autograd.modes import no_grad, state
 from genesis.autograd.variable import Variable
 from genesis.errors import DTypeError, GraphError
 from genesis.ndarray import NDArray
@@ -57,6 +57,18 @@ class Context:
         self.non_differentiable = outputs
 
 
+class Unrecorded:
+    """The ctx of calls of which nothing is recorded. It takes nothing, so that one serves them all."""
+
+    __slots__ = ("needs_input_grad",)
+
+    def __init__(self, num_args: int) -> None:
+        self.needs_input_grad = (False,) * num_args
+
+    def save(self, *values: Any) -> None:
+        pass
+
+
 class Function:
     """An op with its gradient. Subclass it with two static methods:
 
@@ -86,6 +98,9 @@ class Function:
     autocast: ClassVar[str | None] = (
         None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
     )
+    # The ctx where nothing is recorded; of an ArrayFunction whose result is one new array, and which leaves nothing in
+    # ctx but by save().
+    unrecorded: ClassVar[Unrecorded | None] = None
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -100,6 +115,13 @@ class Function:
         """Run forward and, if an input requires grad, record a node."""
         # On the way of every op: the common case, no graph and one output, does as little as it can.
         modes = state.__dict__
+        alone = cls.unrecorded
+        if alone is not None and not modes["recording"] and modes["autocast"] is modes["observer"] is None:
+            first_arg = args[0]
+            if isinstance(first_arg, Variable):  # nothing is to be done but to compute: that takes half the time
+                arrays = [arg.array if isinstance(arg, Variable) else arg for arg in args]
+                result = cls.forward(alone, *arrays, **kwargs) if kwargs else cls.forward(alone, *arrays)
+                return first_arg._result_class(result)
         if modes["autocast"] is not None:
             args = modes["autocast"](cls, args)
         recording, on_arrays = modes["recording"], cls.on_arrays
@@ -166,30 +188,10 @@ class ArrayFunction(Function):
     on_arrays = True
 
 
-class Unrecorded:
-    """The ctx of calls of which nothing is recorded. It takes nothing, so that one serves them all."""
-
-    __slots__ = ("needs_input_grad",)
-
-    def __init__(self, num_args: int) -> None:
-        self.needs_input_grad = (False,) * num_args
-
-    def save(self, *values: Any) -> None:
-        pass
-
-
 class BinaryFunction(ArrayFunction):
     """An ArrayFunction of two operands, whose result is new memory, and which leaves nothing in ctx but by save()."""
 
-    _unrecorded = Unrecorded(2)
-
-    @classmethod
-    def apply(cls, x: Any, y: Any) -> Any:
-        """As that of every Function, at half the expense where nothing is to be done but to compute."""
-        if isinstance(x, Variable) and only_computing():
-            result = cls.forward(cls._unrecorded, x.array, y.array if isinstance(y, Variable) else y)
-            return x._result_class(result)
-        return super().apply(x, y)
+    unrecorded = Unrecorded(2)
 
 
 @final
@@ -293,7 +295,8 @@ class Node:
         if grad.dtype is not dtype:
             grad = grad.to(dtype)
         # A Function of users may keep what it returns.
-        shared = id(grad.changes) in elsewhere or not self.function.on_arrays or grad.is_expanded
+        repeats = 0 in grad.strides and grad.is_expanded
+        shared = repeats or id(grad.changes) in elsewhere or not self.function.on_arrays
         if shared and type(target) is not Node:
             grad, shared = grad.clone(), False
         elsewhere.add(id(grad.changes))

@@ -6,7 +6,17 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
+
+
+class Watcher(Protocol):
+    """Who records a run of this thread as calls of a backend, and must hear of what happens besides."""
+
+    def refuse(self, reason: str) -> None:
+        """The run does what cannot be replayed."""
+
+    def update(self, optimizer: Any, batch: Any) -> None:
+        """Make this update of an optimizer's step."""
 
 
 class _State(threading.local):
@@ -20,6 +30,7 @@ class _State(threading.local):
         self.autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
         # Sees each call, see observe.
         self.observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None] | None = None
+        self.watcher: Watcher | None = None  # see watched
 
 
 state = _State()
@@ -107,10 +118,15 @@ def observe(
     return _with("observer", observer)
 
 
-def only_computing() -> bool:
-    """Is what functions compute neither recorded nor watched, and are their inputs taken as they come?"""
-    modes = state.__dict__
-    return not modes["recording"] and modes["autocast"] is None and modes["observer"] is None
+def watched(watcher: Watcher) -> contextlib.AbstractContextManager[None]:
+    """Inside, watcher is told of what this thread does beside the calls of its backend."""
+    return _with("watcher", watcher)
+
+
+def unrecordable(reason: str) -> None:
+    """Tell who records this run, if someone does, that it cannot be replayed: it `reason`."""
+    if state.watcher is not None:
+        state.watcher.refuse(reason)
 
 
 def is_grad_enabled() -> bool:

@@ -9,13 +9,14 @@ from typing import Any
 
 from genesis import callsite
 from genesis.autograd.function import Edge, Node, as_array, edge_to
-from genesis.autograd.modes import no_grad
+from genesis.autograd.modes import no_grad, unrecordable
 from genesis.autograd.variable import Variable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
 
 _NUMBER = operator.attrgetter("number")
 _NO_LINE = nullcontext()
+_RUNS_HOOKS = "runs hooks of tensors"
 
 
 def backward(
@@ -86,6 +87,11 @@ def grad(
             )
         gradients.append(None if array is None else variable._like(array))
     return tuple(gradients)
+
+
+def is_freed(variable: Variable) -> bool:
+    """Whether a backward pass has gone through the graph of variable and let go of what it had saved."""
+    return any(node.ctx is None for node in _reachable([variable._node]))
 
 
 def _walk(
@@ -201,6 +207,7 @@ def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, No
 
 def _run_hooks(hooks: Iterable[Callable[[Any], Any]], result_class: type[Variable], grad: NDArray) -> NDArray:
     for hook in tuple(hooks):
+        unrecordable(_RUNS_HOOKS)
         with no_grad():
             replaced = hook(result_class(grad))
         grad = grad if replaced is None else as_array(replaced)
@@ -213,6 +220,7 @@ def _accumulate(variable: Variable, grad: NDArray) -> None:
     else:
         variable.grad.array.add_into(grad)
     for hook in tuple(variable._post_accumulate_hooks):
+        unrecordable(_RUNS_HOOKS)
         with no_grad():
             hook(variable)
 

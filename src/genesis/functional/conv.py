@@ -6,7 +6,6 @@ from typing import Any
 
 from genesis.autograd import ArrayFunction, Unrecorded
 from genesis.autograd import Variable as Tensor
-from genesis.autograd.modes import only_computing
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, shapes_of
 from genesis.ndarray import NDArray
@@ -75,19 +74,7 @@ class Conv2d(ArrayFunction):
     """
 
     autocast = "lower"
-    _unrecorded = Unrecorded(3)
-
-    @classmethod
-    def apply(
-        cls, input: Any, weight: Any, bias: Any, *, geometry: Geometry, extra: Pair, strides: Shape | None
-    ) -> Any:
-        """As that of every Function, at half the expense where nothing is to be done but to compute."""
-        if not only_computing():
-            return super().apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
-        arrays = input.array, weight.array, None if bias is None else bias.array
-        return input._result_class(
-            cls.forward(cls._unrecorded, *arrays, geometry=geometry, extra=extra, strides=strides)
-        )
+    unrecorded = Unrecorded(3)
 
     @staticmethod
     def forward(

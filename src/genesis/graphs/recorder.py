@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from genesis.backends import Backend, contract
 from genesis.backends.backend import Op
 from genesis.graphs.source import Call, Recording, Slot, slots_in
+
+
+class Rules(NamedTuple):
+    """What may be recorded."""
+
+    refused: dict[str, str]  # by op, why it cannot be replayed
+    may_change: bool  # whether parameters and buffers may change: in place, and by the statistics of a batch
+
 
 # Ops that only say what an array is: the shapes of a replay are those of the recording, and so are the answers.
 _QUERIES = frozenset({"dtype", "strides", "offset"})
@@ -19,11 +29,14 @@ _REFUSED = {
     "data_pointer": "asks where an array lies in memory",
     "nonzero": "has a result whose shape depends on values (nonzero, or a boolean index)",
     "from_dlpack": "takes memory from another library",
+    # Those of an Optimizer are updates, whose options may change. These numbers would stay as they are now.
     "sgd_step": "takes an optimizer's step",
     "adam_step": "takes an optimizer's step",
-    "scale_into": "changes gradients in place",
-    "unscale_into": "changes gradients in place",
 }
+_CHANGES_GRADIENTS = dict.fromkeys(("scale_into", "unscale_into"), "changes gradients in place")
+INFERENCE = Rules(_REFUSED | _CHANGES_GRADIENTS, may_change=False)
+STEP = Rules(_REFUSED, may_change=True)
+
 _IN_PLACE = frozenset({"copy_into", "add_into", "put"})
 _TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in ("batch_norm", "conv_bn_relu")}
 
@@ -34,24 +47,33 @@ class Recorder:
     `refusal` says why the run cannot be replayed, if so; it goes on as it would have without the recorder.
 
     Args:
-        inputs: the handles that a replay is given anew.
-        constants: the handles, by id, that stay what they are: parameters and buffers.
+        arguments: the handles that a replay is given anew and must not change.
+        constants: the handles that stay what they are: parameters and buffers.
+        rules: INFERENCE or STEP.
+        changing: handles that a replay is given anew and may change.
     """
 
-    def __init__(self, inputs: Sequence[Any], constants: Sequence[Any]) -> None:
+    def __init__(
+        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE, changing: Sequence[Any] = ()
+    ) -> None:
         self.refusal = ""
+        self.uses_packed_weights = False  # which were made before, of values that must stay what they were then
+        self._rules = rules
         self._prepare: Op = lambda op, args: None  # the watched backend's
         self._thread = threading.get_ident()
-        self._handle_type = type(inputs[0])
-        self._slots = {id(handle): index for index, handle in enumerate(inputs)}
-        self._kept = [*inputs, *constants]  # alive, so that no other object gets an id of theirs
-        self._constants = {id(handle) for handle in constants}
-        self._num_slots = self._num_inputs = len(inputs)
+        self._is_paused = False
+        self._handle_type = type(arguments[0])
+        self._places: dict[int, tuple[Slot, Callable[[], Any]]] = {}  # by id of a handle, which may have died since
+        self._constants = {id(handle): handle for handle in constants}
+        self._num_slots = 0
+        self._inputs = [self._new_slot(handle) for handle in (*arguments, *changing)]
+        self._num_arguments = len(arguments)
         self._roots: dict[int, int] = {}  # of views: the slot whose memory they are part of
         self._calls: list[Call] = []
 
     def watch(self, backend: Backend) -> Backend:
-        self._prepare = backend.prepare
+        if not self._rules.may_change:
+            self._prepare = backend.prepare
         return backend.wrapped(self._around)
 
     def _around(self, op: str, function: Op) -> Op:
@@ -60,20 +82,40 @@ class Recorder:
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
-            if threading.get_ident() == self._thread and not self.refusal:
+            if threading.get_ident() == self._thread and not self.refusal and not self._is_paused:
                 self._note(op, function, args, kwargs, result)
             return result
 
         return noted
 
+    def refuse(self, reason: str) -> None:
+        """The run cannot be replayed: it `reason`. The first reason counts."""
+        self.refusal = self.refusal or reason
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, calls are not noted."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def note(self, function: Op, *args: Any) -> None:
+        """A call of something else than an op, which gives nothing."""
+        if not self.refusal:
+            self._calls.append(Call(function, tuple(map(self._place, args)), {}, None))
+
     def _note(self, op: str, function: Op, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if op in self._rules.refused:
+            self.refuse(self._rules.refused[op])
         places = tuple(map(self._place, args))
-        if op in _REFUSED:
-            self.refusal = _REFUSED[op]
-        elif op in _TRAINS and args[_TRAINS[op].index("training")]:
-            self.refusal = "normalizes by the statistics of a batch"
-        elif op in _IN_PLACE and self.root(places[0]) < self._num_inputs:
-            self.refusal = "changes an argument, a parameter or a buffer in place"
+        if op in _TRAINS and args[_TRAINS[op].index("training")] and not self._rules.may_change:
+            self.refuse("normalizes by the statistics of a batch")
+        elif op in _IN_PLACE:
+            self._check_change(self.root(places[0]))
+        elif op == "conv_prepacked" and not isinstance(places[1], Slot):
+            self.uses_packed_weights = True
         slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
         if op == "view":
             self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
@@ -83,25 +125,36 @@ class Recorder:
                 function, places = prepared, places[:1]
         self._calls.append(Call(function, places, kwargs, slots))
 
+    def _check_change(self, root: int) -> None:
+        if not self._rules.may_change and root < self._num_arguments:
+            self.refuse("changes an argument, a parameter or a buffer in place")
+        elif 0 <= root < self._num_arguments:
+            self.refuse("changes an argument in place")
+
     def _place(self, arg: Any) -> Any:
-        if id(arg) in self._slots:
-            return Slot(self._slots[id(arg)])
+        slot = self.slot_of(arg)
+        if slot is not None:
+            return slot
         if isinstance(arg, list | tuple):
             return list(map(self._place, arg)) if any(isinstance(x, self._handle_type) for x in arg) else arg
         if isinstance(arg, self._handle_type) and id(arg) not in self._constants:
-            self.refusal = (
+            self.refuse(
                 f"uses a tensor of shape {tuple(arg.shape)} that is neither an argument nor a parameter or buffer; "
                 "register_buffer() makes it one"
             )
         return arg
 
-    def _new_slot(self, result: Any) -> Slot | None:
+    def _new_slot(self, result: Any) -> Any:
+        """The slot of a result from now on; None for None. It is not kept alive: memory is used as without recorder."""
         if result is None:
             return None
         slot = Slot(self._num_slots)
         self._num_slots += 1
-        self._slots[id(result)] = slot.number
-        self._kept.append(result)
+        try:
+            alive: Callable[[], Any] = weakref.ref(result)
+        except TypeError:  # what is the backend's own, and no array
+            alive = lambda: result  # noqa: E731
+        self._places[id(result)] = slot, alive
         return slot
 
     def root(self, place: Any) -> int:
@@ -109,9 +162,11 @@ class Recorder:
         return self._roots.get(place.number, place.number) if isinstance(place, Slot) else -1
 
     def slot_of(self, handle: Any) -> Slot | None:
-        index = self._slots.get(id(handle))
-        return None if index is None else Slot(index)
+        slot, alive = self._places.get(id(handle), (None, None))
+        return slot if alive is not None and alive() is handle else None
 
     def finish(self, outputs: Sequence[Slot]) -> Recording:
-        """What was noted, ready to be run again."""
-        return Recording(self._calls, self._num_inputs, outputs)
+        """What was noted, ready to be run again with the arguments and those of the changing handles that it uses."""
+        used = {slot for call in self._calls for slot in slots_in((call.args, tuple(call.kwargs.values())))}
+        changing = [slot for slot in self._inputs[self._num_arguments :] if slot in used or slot in outputs]
+        return Recording(self._calls, [*self._inputs[: self._num_arguments], *changing], outputs)

@@ -32,14 +32,15 @@ class Call(NamedTuple):
 
 
 class Recording:
-    """The calls of one run in order, as one function of the inputs, the first slots.
+    """The calls of one run in order, as one function of the inputs.
 
     `source` is its code; the names in it that are no arrays are the functions and constants of the recording.
     """
 
-    def __init__(self, calls: Sequence[Call], num_inputs: int, outputs: Sequence[Slot]) -> None:
+    def __init__(self, calls: Sequence[Call], inputs: Sequence[Slot], outputs: Sequence[Slot]) -> None:
+        self.inputs = inputs
         self._constants: dict[str, Any] = {}
-        lines = [f"def replay({', '.join(f'v{number}' for number in range(num_inputs))}):"]
+        lines = [f"def replay({', '.join(f'v{slot.number}' for slot in inputs)}):"]
         for call, ended in zip(calls, _ends(calls, outputs), strict=True):
             lines.append(f"    {_targets(call.results)}{self._call(call)}")
             if ended:

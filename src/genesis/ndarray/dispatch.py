@@ -16,15 +16,16 @@ from genesis.shapes import Shape
 class Array:
     """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
 
-    __slots__ = ("_changes", "_dtype", "_strides", "device", "handle", "shape")
+    __slots__ = ("_changes", "device", "dtype", "handle", "shape", "strides")
+
+    dtype: DType
+    strides: Shape  # in elements
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
         shape = handle.shape
         self.handle, self.device = handle, device
         self.shape: Shape = shape if type(shape) is tuple else tuple(shape)
         self._changes = changes  # None: nobody has asked for them yet, so that there is no view either
-        self._dtype: DType | None = None  # asked of the backend once
-        self._strides: Shape | None = None
 
     @property
     def changes(self) -> Changes:
@@ -39,22 +40,14 @@ class Array:
         changes = self._changes
         return self is other or (changes is not None and changes is other._changes)
 
-    @property
-    def dtype(self) -> DType:
-        dtype = self._dtype
-        if dtype is None:
-            device = self.device
-            dtype = self._dtype = (backends.active.get(device.type) or backend_of(device)).dtype(self.handle)
-        return dtype
-
-    @property
-    def strides(self) -> Shape:
-        """In elements."""
-        strides = self._strides
-        if strides is None:
-            device = self.device
-            strides = self._strides = (backends.active.get(device.type) or backend_of(device)).strides(self.handle)
-        return strides
+    def __getattr__(self, name: str) -> Any:
+        """dtype or strides: asked of the backend when they are first looked at, and then at hand without a call."""
+        if name not in ("dtype", "strides"):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        backend = backends.active.get(self.device.type) or backend_of(self.device)
+        value = getattr(backend, name)(self.handle)
+        setattr(self, name, value)
+        return value
 
     @classmethod
     def full(cls, shape: Shape, value: bool | int | float, dtype: DType, device: Device) -> Self:
@@ -111,7 +104,7 @@ def call_raw(op: str, first: Any, *args: Any) -> Any:
 def handles(op: str, arrays: Any) -> list[Any]:
     """The handles of a list of arrays, which must live on one device."""
     device = arrays[0].device
-    return [_handle(op, device, array) for array in arrays]
+    return [array.handle if array.device is device else _handle(op, device, array) for array in arrays]
 
 
 def _handle(op: str, device: Device, array: Array) -> Any:

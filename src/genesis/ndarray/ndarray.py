@@ -274,7 +274,9 @@ def _ordered_strides(shape: Shape, channels_last: bool) -> Shape:
 
 @functools.lru_cache(maxsize=4096)
 def _dense_strides(shape: Shape, strides: Shape) -> Shape:
-    return shapes.strides_in_order(shape, _memory_order(strides))
+    dense = shapes.strides_in_order(shape, _memory_order(strides))
+    # Those of dimensions of size 1 say nothing of the memory, but libraries tell channels-last order by them.
+    return strides if shapes.equivalent(shape, strides, dense) else dense
 
 
 def _memory_order(strides: Shape) -> list[int]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from genesis.autograd.modes import unrecordable
 from genesis.errors import DTypeError, describe
 from genesis.optim.optimizer import Optimizer
 
@@ -72,6 +73,7 @@ class LRScheduler:
         return self.base_lrs
 
     def _set(self, rates: Rates) -> None:
+        unrecordable("sets learning rates (a scheduler's step belongs after it)")
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._last_lr = self._present()

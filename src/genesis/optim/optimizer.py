@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import numbers
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from genesis import interop, shapes
 from genesis.autograd import enable_grad
+from genesis.autograd.modes import state as thread
 from genesis.errors import CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -24,6 +26,7 @@ State = dict[str, Any]
 class Batch:
     """Parameters that one fused call updates: of one group, one dtype, one device and one history."""
 
+    group: Group
     options: tuple[Any, ...]
     fresh: bool  # their state has just been made
     owners: list[Tensor] = dataclasses.field(default_factory=list)
@@ -134,8 +137,12 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        watcher = thread.watcher
         for batch in batches:
-            self._update(batch)
+            if watcher is None:
+                self.update(batch)
+            else:
+                watcher.update(self, batch)
             self.state.update(zip(batch.owners, batch.states, strict=True))
         return loss
 
@@ -152,7 +159,7 @@ class Optimizer:
             key = (array.dtype, array.device, bool(missing), self._history(state))
             batch = batches.get(key)
             if batch is None:
-                batch = batches[key] = Batch(options, bool(missing))
+                batch = batches[key] = Batch(group, options, bool(missing))
             batch.owners.append(param)
             batch.params.append(array)
             batch.grads.append(grad)
@@ -171,7 +178,7 @@ class Optimizer:
         strides = array.strides
         if not _is_dense(array.shape, strides):
             raise ShapeError(describe(f"{self._name}.step", "params", "dense memory", f"a view with strides {strides}"))
-        return in_order_of(grad, array)
+        return grad if grad.strides == strides else in_order_of(grad, array)
 
     def _checked_state(self, param: Tensor) -> State:
         """What is kept for the parameter, in its shape: kernels count on it."""
@@ -181,6 +188,25 @@ class Optimizer:
                 expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
                 raise ShapeError(describe(f"{self._name}.step", name, expected, entry.array.shape))
         return state
+
+    # --- the step of a recording, which knows the batches already ---------------------------------------------------
+
+    def update(self, batch: Batch, grads: Sequence[NDArray] | None = None) -> None:
+        """Change the parameters of batch; with grads once more, by these and by the options that its group has now."""
+        if grads is not None:
+            batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)
+        self._update(batch)
+        batch.grads = []
+
+    def would_repeat(self, batch: Batch) -> bool:
+        """Whether step() would make this batch again, of these arrays and states, if its owners have gradients."""
+        return (
+            any(group is batch.group for group in self.param_groups)
+            and all(map(operator.is_, [owner.array for owner in batch.owners], batch.params))
+            and all(map(operator.is_, map(self.state.get, batch.owners), batch.states))
+            and len(set(map(self._history, batch.states))) == 1
+            and not any(map(functools.partial(self._missing_state, batch.group), batch.params, batch.states))
+        )
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,232 @@
+"""A training step that is recorded and replayed: forward, backward, and what optimizers do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from genesis import backends
+from genesis.autograd.modes import state, watched
+from genesis.graphs.compiled import Compiled, Entry
+from genesis.graphs.guards import ModuleGuard, Names
+from genesis.graphs.recorder import STEP, Recorder
+from genesis.graphs.source import Recording
+from genesis.graphs.values import Output, made_of, noted
+from genesis.ndarray import CPU, NDArray
+from genesis.optim import Optimizer
+from genesis.optim.optimizer import Batch
+from genesis.tensor import Tensor
+
+
+class CompiledStep(Compiled):
+    """A function with the recordings of what it does to modules and optimizers; see genesis.compile."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function, _name_of(function))
+        self._leaves: list[Tensor] | None = None  # those that collect gradients
+
+    def _may_replay(self, tensors: Sequence[Tensor]) -> bool:
+        return not any(tensor.requires_grad for tensor in tensors)
+
+    def _circumstances(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+        if self._leaves is None:
+            surroundings = _Surroundings(self.target, tensors, args, kwargs)
+            self._leaves = [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
+        # Where there is a gradient, another is added to it, unless the step clears it.
+        return state.recording, state.folding, tuple([leaf.grad is None for leaf in self._leaves])
+
+    def _new_entry(self, backend: backends.Backend) -> Entry:
+        self._leaves = None  # looked for anew with the next call, which may find others
+        return _Step(self.target, backend)
+
+
+class _Step(Entry):
+    """The recording of a step, with the arrays of parameters and buffers as constants."""
+
+    def __init__(self, function: Callable[..., Any], backend: backends.Backend) -> None:
+        super().__init__(backend)
+        self._function = function
+        self._replayable: _Replayable | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        return self._replayable is not None
+
+    def holds(self) -> bool:
+        return self._replayable is None or self._replayable.holds()
+
+    def may_replay(self, tensors: Sequence[Tensor]) -> bool:
+        return self._replayable is None or not self._replayable.surroundings.guard.has_hooks()
+
+    def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
+        surroundings = _Surroundings(self._function, tensors, args, kwargs)
+        if surroundings.guard.has_hooks():
+            return self._function(*args, **kwargs), ""
+        grads = _grads(surroundings.guard.tensors)
+        recorder = Recorder(
+            [tensor.array.handle for tensor in tensors],
+            [array.handle for array in surroundings.guard.arrays],
+            STEP,
+            changing=[grad.handle for grad in grads if grad is not None],
+        )
+        updates = _Updates(recorder)
+        with backends.use("cpu", recorder.watch(self.backend)), watched(updates):
+            result = self._function(*args, **kwargs)
+        if updates.are_early:
+            return result, ""
+        surroundings.check(recorder)
+        replayable = _Replayable(recorder, surroundings, grads, updates.made, tensors, result)
+        if not recorder.refusal:
+            self._replayable = replayable
+        return result, recorder.refusal
+
+    def replay(self, tensors: Sequence[Tensor]) -> Any:
+        assert self._replayable is not None
+        return self._replayable.replay(tensors)
+
+
+class _Surroundings:
+    """What a step works on beside its arguments, as it is when this is made."""
+
+    def __init__(self, function: Callable[..., Any], tensors: Sequence[Tensor], args: Any, kwargs: Any) -> None:
+        self.names = Names(function, (*args, *kwargs.values()), tensors)
+        groups = [group for optimizer in self.names.optimizers for group in optimizer.param_groups]
+        learned = [param for group in groups for param in group["params"]]
+        self.guard = ModuleGuard(self.names.modules, (*learned, *self.names.tensors))
+        self._has_grad = self._present_grads()
+        self.counts = _counts(self.guard.arrays)
+        self._options = self._present_options()
+        self._params = self._present_params()
+
+    def holds(self) -> bool:
+        """Whether the step would find the same."""
+        return (
+            self.names.changed() is None
+            and self.guard.holds()
+            and self._present_params() == self._params
+            and self._present_grads() == self._has_grad
+        )
+
+    def check(self, recorder: Recorder) -> None:
+        """Refuse what has changed, now that the step is done, if a replay would not change it."""
+        name = self.names.changed()
+        if name is not None:
+            recorder.refuse(f"changes '{name}', a name outside of it")
+        if not self.guard.holds():
+            recorder.refuse("changes the parts, modes or arrays of a module")
+        if self._present_options() != self._options:
+            recorder.refuse("changes the options of an optimizer")
+
+    def _present_grads(self) -> list[bool]:
+        return [tensor.grad is not None for tensor in self.guard.tensors]
+
+    def _present_params(self) -> list[list[int]]:
+        return [
+            list(map(id, group["params"])) for optimizer in self.names.optimizers for group in optimizer.param_groups
+        ]
+
+    def _present_options(self) -> list[list[tuple[str, Any]]]:
+        groups = [group for optimizer in self.names.optimizers for group in optimizer.param_groups]
+        return [[(name, value) for name, value in group.items() if name != "params"] for group in groups]
+
+
+class _Updates:
+    """Watches a run: notes the updates of optimizers as calls that make them again with the options of the moment."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.made: list[tuple[Optimizer, Batch]] = []
+        self.are_early = False  # an update has just made its state, as only the first one does
+
+    def refuse(self, reason: str) -> None:
+        self._recorder.refuse(reason)
+
+    def update(self, optimizer: Optimizer, batch: Batch) -> None:
+        self.are_early |= batch.fresh
+        grads = [grad.handle for grad in batch.grads]
+        with self._recorder.paused():
+            optimizer.update(batch)
+        self.made.append((optimizer, batch))
+        self._recorder.note(functools.partial(_update, optimizer, batch), grads)
+
+
+def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[Any]) -> None:
+    optimizer.update(batch, [NDArray(grad, CPU) for grad in grads])
+
+
+class _Replayable:
+    """A step that has been recorded: its calls, and what happens to gradients and counts of changes.
+
+    Args:
+        surroundings: as they were before the recorded run.
+        before: the gradients that were there.
+        updates: that it made.
+        tensors: its arguments.
+        result: what it returned.
+    """
+
+    def __init__(
+        self, recorder: Recorder, surroundings: _Surroundings, before: Sequence[NDArray | None],
+        updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: Any,
+    ) -> None:  # fmt: skip
+        self.surroundings, self._updates = surroundings, updates
+        leaves = surroundings.guard.tensors
+        pairs = zip(leaves, before, _grads(leaves), strict=True)
+        self._renewed = [leaf for leaf, old, new in pairs if old is not new]
+        outputs: list[Output] = []
+        # The results and the new gradients, with Output in the places of tensors.
+        self._made = noted((result, [leaf.grad for leaf in self._renewed]), tensors, recorder, outputs)
+        self._recording: Recording = recorder.finish([output.slot for output in outputs])
+        with_grad = [(leaf, grad) for leaf, grad in zip(leaves, before, strict=True) if grad is not None]
+        self._inputs = [slot.number for slot in self._recording.inputs]
+        # Those whose gradient is read or changed, and its strides; and those whose gradient is let go of.
+        accumulating = [with_grad[number - len(tensors)] for number in self._inputs[len(tensors) :]]
+        self._accumulating = [(leaf, grad.strides) for leaf, grad in accumulating]
+        kept = {id(leaf) for leaf, _ in accumulating}
+        self._cleared = [leaf for leaf in self._renewed if id(leaf) not in kept]
+        arrays = list(zip(surroundings.guard.arrays, surroundings.counts, strict=True))
+        self._changed = [array for array, count in arrays if array.changes.count != count]
+        self._constant = [
+            (array, count) for array, count in arrays if recorder.uses_packed_weights and array.changes.count == count
+        ]
+
+    def holds(self) -> bool:
+        """Whether the step would make the same calls, on the same arrays."""
+        return (
+            self.surroundings.holds()
+            and all(leaf.grad.array.strides == strides for leaf, strides in self._accumulating)
+            and all(array.changes.count == count for array, count in self._constant)
+            and all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
+        )
+
+    def replay(self, tensors: Sequence[Tensor]) -> Any:
+        for leaf in self._cleared:
+            leaf.grad = None
+        arrays = [tensor.array for tensor in tensors]
+        changed = [leaf.grad.array for leaf, _ in self._accumulating]
+        arrays += changed
+        try:
+            handles = self._recording.run([array.handle for array in arrays])
+        finally:
+            for array in (*self._changed, *changed):
+                array.changes.count += 1
+        changes = {number: array.changes for number, array in zip(self._inputs, arrays, strict=True)}
+        result, grads = made_of(self._made, tensors, iter(handles), changes)
+        for leaf, grad in zip(self._renewed, grads, strict=True):
+            leaf.grad = grad
+        return result
+
+
+def _name_of(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return _name_of(function.func)
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _grads(tensors: Sequence[Tensor]) -> list[NDArray | None]:
+    return [None if tensor.grad is None else tensor.grad.array for tensor in tensors]
+
+
+def _counts(arrays: Sequence[NDArray]) -> list[int]:
+    return [array.changes.count for array in arrays]

@@ -1,0 +1,89 @@
+"""Arguments and results of recorded runs: of which kind they are, and where their tensors go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from genesis.autograd import is_freed
+from genesis.graphs.recorder import Recorder
+from genesis.graphs.source import Slot
+from genesis.ndarray import CPU, NDArray
+from genesis.tensor import Tensor
+
+
+class Input(NamedTuple):
+    """In a noted result: the tensor that was given at this place."""
+
+    place: int
+
+
+class Output(NamedTuple):
+    """In a noted result: a tensor on the array of slot, which is part of the memory of the slot root."""
+
+    slot: Slot
+    root: int
+
+
+def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> Any:
+    """The result of a forward with Input and Output in the places of its tensors; the latter are listed in outputs."""
+    if isinstance(result, Tensor):
+        for index, tensor in enumerate(tensors):
+            if result is tensor:
+                return Input(index)
+        slot = recorder.slot_of(result.array.handle)
+        root = recorder.root(slot)
+        if slot is None or root < 0:
+            recorder.refuse("returns a parameter or buffer, or a view of one")
+            return None
+        if result.requires_grad and not is_freed(result):
+            recorder.refuse("returns a result that backward() has not gone through")
+            return None
+        outputs.append(Output(slot, root))
+        return outputs[-1]
+    if isinstance(result, list | tuple):
+        return _sequence(type(result), [noted(part, tensors, recorder, outputs) for part in result])
+    if type(result) is dict:
+        return {name: noted(part, tensors, recorder, outputs) for name, part in result.items()}
+    if result is None or isinstance(result, bool | int | float | str):
+        return result
+    recorder.refuse(f"returns a {type(result).__name__}")
+    return None
+
+
+def made_of(noted: Any, tensors: Sequence[Tensor], handles: Iterator[Any], changes: dict[int, Any]) -> Any:
+    """What noted noted, made of this replay's handles. Views of one memory share its count of changes."""
+    if type(noted) is Output:
+        array = NDArray(next(handles), CPU, changes.get(noted.root))
+        made = tensors[0]._like(array)
+        if noted.root in changes:
+            made._viewed_at = array.changes.count
+        changes[noted.root] = array.changes
+        return made
+    if type(noted) is Input:
+        return tensors[noted.place]
+    if isinstance(noted, list | tuple):
+        return _sequence(type(noted), [made_of(part, tensors, handles, changes) for part in noted])
+    if type(noted) is dict:
+        return {name: made_of(part, tensors, handles, changes) for name, part in noted.items()}
+    return noted
+
+
+def _sequence(kind: Any, parts: list[Any]) -> Any:
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)  # named tuples take their fields one by one
+
+
+def kind_of(value: Any, tensors: list[Tensor]) -> Any:
+    """All of the arguments but the tensors' values, hashable; the tensors are listed in their order."""
+    if isinstance(value, Tensor):
+        array = value.array
+        for index, tensor in enumerate(tensors):
+            if tensor.array.handle is array.handle:
+                return Input(index)
+        tensors.append(value)
+        return array.shape, array.strides, array.offset, array.dtype, array.device
+    if type(value) in (list, tuple):
+        return type(value), tuple([kind_of(part, tensors) for part in value])
+    if type(value) is dict:
+        return dict, tuple([(name, kind_of(part, tensors)) for name, part in value.items()])
+    return type(value), value

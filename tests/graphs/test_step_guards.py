@@ -72,6 +72,13 @@ def test_what_the_step_names(
 
 class Hidden:
     table = genesis.ones(3)
+    optimizers: dict[str, optim.Optimizer] = {}
+
+
+def use_hidden_optimizer(r: Regression, x: genesis.Tensor) -> None:
+    Hidden.optimizers[r.label].zero_grad()
+    r.model(x).sum().backward()
+    Hidden.optimizers[r.label].step()
 
 
 def use_hidden_tensor(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
@@ -127,6 +134,7 @@ def change_mode(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
     ("step", "reason"),
     [
         (read_loss, "reads values"),
+        (use_hidden_optimizer, "takes the step of an optimizer that it is not seen to use"),
         (use_hidden_tensor, r"uses a tensor of shape \(3,\) that is neither an argument nor"),
         (change_argument, "changes an argument in place"),
         (without_backward, r"returns a result that backward\(\) has not gone through"),
@@ -141,6 +149,8 @@ def change_mode(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
 def test_refusals(step: Callable[..., Any], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "FACTOR", 1.0)
     mine, theirs = Regression(), Regression()
+    mine.label, theirs.label = "mine", "theirs"
+    Hidden.optimizers = {r.label: optim.SGD(r.model.parameters(), lr=0.1) for r in (mine, theirs)}
     compiled = genesis.compile(functools.partial(step, mine))
     warned = []
     for number in range(5):

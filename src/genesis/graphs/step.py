@@ -75,7 +75,7 @@ class _Step(Entry):
             result = self._function(*args, **kwargs)
         if updates.are_early:
             return result, ""
-        surroundings.check(recorder)
+        surroundings.check(recorder, updates.made)
         replayable = _Replayable(recorder, surroundings, grads, updates.made, tensors, result)
         if not recorder.refusal:
             self._replayable = replayable
@@ -108,8 +108,12 @@ class _Surroundings:
             and self._present_grads() == self._has_grad
         )
 
-    def check(self, recorder: Recorder) -> None:
+    def check(self, recorder: Recorder, updates: Sequence[tuple[Optimizer, Batch]]) -> None:
         """Refuse what has changed, now that the step is done, if a replay would not change it."""
+        if any(optimizer not in self.names.optimizers for optimizer, _ in updates):
+            recorder.refuse(
+                "takes the step of an optimizer that it is not seen to use; name it or give it as an argument"
+            )
         name = self.names.changed()
         if name is not None:
             recorder.refuse(f"changes '{name}', a name outside of it")

@@ -60,7 +60,7 @@ def test_copies_come_from_pinned_memory_on_another_stream(monkeypatch: pytest.Mo
     assert stream != 0
     storage = first["x"].array.handle.storage
     assert storage.stream == stream, "the memory is the side stream's"
-    assert storage._others == (0,), "and the stream that uses it is noted"
+    assert storage.block.others == (0,), "and the stream that uses it is noted"
 
 
 def test_what_is_on_the_device_stays() -> None:

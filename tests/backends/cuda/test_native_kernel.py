@@ -124,7 +124,7 @@ def test_streams(gpu: Gpu, module: genesis.cuda.Module) -> None:
     assert gpu.launches[-1].stream == side.cuda_stream
     module.mixed(x, x, 1, 1, False, 0, 0, stream=side)
     assert gpu.launches[-1].stream == side.cuda_stream
-    assert side.cuda_stream in x.array.handle.storage._others  # freed, it waits for the stream
+    assert side.cuda_stream in x.array.handle.storage.block.others  # freed, it waits for the stream
     module.mixed(x, x, 1, 1, False, 0, 0, stream=77)
     assert gpu.launches[-1].stream == 77
     with pytest.raises(

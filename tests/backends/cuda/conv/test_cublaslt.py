@@ -320,7 +320,8 @@ def test_in_a_graph(gpu: Backend) -> None:
     out, elsewhere = (put(torch.zeros_like(host[3])) for _ in range(2))
     for candidate in variants(problem):
         launch, num_bytes = candidate.prepare(problem), candidate.workspace(problem)
-        workspace = allocate(num_bytes, 0, 0).pointer if num_bytes else 0
+        scratch = allocate(num_bytes, 0, 0) if num_bytes else None
+        workspace = 0 if scratch is None else scratch.pointer
         addresses = [each.data_pointer for each in arrays]
         gpu.synchronize()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -331,7 +332,7 @@ def test_in_a_graph(gpu: Backend) -> None:
             graph.capture_end()
         launch(0, elsewhere.data_pointer, *[each.data_pointer for each in others], workspace)
         torch.cuda.synchronize()
-        driver.get().fill_bytes(0, out.data_pointer, 0xFF, out.storage.nbytes, 0)
+        driver.get().fill_bytes(0, out.data_pointer, 0xFF, out.size * out.dtype.itemsize, 0)
         torch.cuda.synchronize()
         graph.replay()
         torch.cuda.synchronize()

@@ -323,7 +323,8 @@ def dry_run() -> int:
 
 
 def write(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    report = {"benchmark": NAME, "machine": {**machine, **versions(), "date": datetime.date.today().isoformat()}}
+    """machine may have versions and a date already: parts may be put together elsewhere than they were measured."""
+    report = {"benchmark": NAME, "machine": {**versions(), "date": datetime.date.today().isoformat(), **machine}}
     with replaced(path) as temporary:
         temporary.write_text(json.dumps({**report, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     path.with_suffix(".md").write_text(markdown(report["machine"], rows), encoding="utf-8")

@@ -2,8 +2,8 @@
 
 With a stride s, position i · s + residue meets the gradient's pixels around i, with every s-th tap. The gradient of the
 few channels at all s² residues are the channels of one pixel i: a convolution with stride 1, to s² times as many
-channels, whose pixels are then taken apart (Shi et al. 2016, arXiv:1609.05158). cuDNN or Hopper's kernels compute it; by
-itself each residue would be a product with three columns.
+channels, whose pixels are then taken apart (Shi et al. 2016, arXiv:1609.05158). cuDNN or Hopper's kernels compute it;
+by itself each residue would be a product with three columns.
 
 The window has the taps of all residues, zeros where one of them has none. Zero times infinity is not zero: where full
 precision of float32 is asked for, only windows without zeros will do.

@@ -4,8 +4,8 @@ That is a 1×1 convolution of one group, without stride and padding. Of NHWC act
 is (pixels, C) @ (C, K), the input's gradient (pixels, K) @ (K, C), the weight's gradient (K, pixels) @ (pixels, C).
 Bias, residual and ReLU are added to the sums before those are rounded and written.
 
-Not where all bits of float32 count: there it has nothing on tensor cores. On an H200 its algorithms took 1.8 to 3.6
-times as long as wgmma.py's kernels, and 19 of 45 were further off than the tuner takes.
+Not where all bits of float32 count: there it has nothing on tensor cores, and sums that are further off than the tuner
+takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from genesis.backends.cuda.driver import KernelError, cublaslt
 from genesis.backends.cuda.driver.cublaslt import Gemm, Product
 from genesis.shapes import numel
 
-_NUM_ASKED = 8  # asked for 16, it gives no more; of 28 problems' the fastest was among the first 6
+_NUM_ASKED = 8  # asked for more, it gave no more
 
 
 class CublasltFamily(Family):

@@ -61,16 +61,15 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
     """Statistics come by a pass of their own until it is measured that they should not, but for the kernel to which
     they are next to nothing.
 
-    cuBLASLt comes before all that compute the same. On an H200 it took 0.50 to 0.97 times as long as the best of our
-    kernels in 16 bits, 0.79 to 1.27 times in rounded float32; and at most 1.03 and 1.17 times as long as PyTorch with
-    cuDNN.
+    cuBLASLt comes before all that compute the same: of the products in benchmarks/results/bench_conv.md, in 16 bits
+    and rounded float32, a library wins all but one.
 
     The libraries come last
     - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
       multiply-adds: of more than 280 terms they are further off than 3e-7, or not, depending on how a plan shares them
       out. The tuner checks that, a guess can't;
     - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
-    - where the device is done before the next call comes: theirs cost the host 11 to 14 µs, ours 6.
+    - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
     """
     if problem.statistics:
         return sorted((_APART, *_WITH_STATISTICS), key=lambda family: family.prefix != PatchFamily.prefix)

@@ -114,6 +114,13 @@ class Regression:
         return [*everything(self.model, self.optimizer), self.table.to_torch().clone()]
 
 
+def take_both(compiled: Any, step: Callable[..., Any], mine: Regression, theirs: Regression) -> None:
+    """One step of each on the same numbers, which leaves the same behind."""
+    x = genesis.randn(5, 3)
+    assert_same(flat(compiled(mine, x)), flat(step(theirs, x)))
+    assert_same(mine.seen(), theirs.seen())
+
+
 def descend(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
     count_run(r)
     loss = r.model(x).square().mean() * r.scale

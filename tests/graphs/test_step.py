@@ -19,8 +19,8 @@ from tests.graphs.steps import (
     assert_same,
     count_run,
     descend,
-    flat,
     residual,
+    take_both,
     trained,
     unet,
 )  # fmt: skip
@@ -182,9 +182,7 @@ def test_steps(step: Callable[..., Any], runs: int) -> None:
     mine, theirs = Regression(), Regression()
     compiled = genesis.compile(step)
     for number in range(12):
-        x = genesis.randn(5, 3)
-        assert_same(flat(compiled(mine, x)), flat(step(theirs, x)))
-        assert_same(mine.seen(), theirs.seen())
+        take_both(compiled, step, mine, theirs)
         if step is accumulate and number % 3 == 2:
             for regression in (mine, theirs):
                 regression.optimizer.step()

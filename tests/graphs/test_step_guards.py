@@ -24,6 +24,7 @@ from tests.graphs.steps import (
     everything,
     flat,
     residual,
+    take_both,
     trained,
     unet,
 )  # fmt: skip
@@ -205,9 +206,7 @@ def test_autocast_and_scaled_losses_inside() -> None:
     mine, theirs = Regression(), Regression()
     compiled = genesis.compile(step)
     for _ in range(6):
-        x = genesis.randn(5, 3)
-        assert_same(flat(compiled(mine, x)), flat(step(theirs, x)))
-        assert_same(mine.seen(), theirs.seen())
+        take_both(compiled, step, mine, theirs)
     assert mine.runs == 3
 
 
@@ -255,9 +254,7 @@ def test_packed_weights_are_made_anew_when_they_change() -> None:
             for r in (mine, theirs):
                 with genesis.no_grad():
                     r.teacher.conv.weight.mul_(2)
-        x = genesis.randn(5, 3)
-        assert_same(flat(compiled(mine, x)), flat(with_teacher(theirs, x)))
-        assert_same(mine.seen(), theirs.seen())
+        take_both(compiled, with_teacher, mine, theirs)
     assert mine.runs == 5
 
 

@@ -3,7 +3,8 @@
 Rules that hold for all of them:
 
 - A handle is the backend's own array (a torch.Tensor on the CPU, a DeviceArray on CUDA). It has `.shape` (a tuple of ints)
-  and `.dtype` (of the backend's own kind: the same object for the same dtype).
+  and `.dtype` (of the backend's own kind: the same object for the same dtype; if that is a DType, `.strides` are there
+  as well, in elements).
 - A dtype is a `genesis.dtypes.DType`; a shape, strides or dims argument is a tuple of ints, never negative, never -1: the
   layers above have normalised it. Arguments have been checked; a backend checks only what it alone can know.
 - Results are new arrays unless the line says "in place" or "view". Operands are never changed otherwise.

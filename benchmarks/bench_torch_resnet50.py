@@ -1,7 +1,7 @@
 """torchvision's ResNet-50 training in PyTorch, with and without the one line `model = genesis.torch.fuse(model)`.
 
     python benchmarks/bench_torch_resnet50.py                     eager, compile, Genesis
-    python benchmarks/bench_torch_resnet50.py --modes default max-autotune-no-cudagraphs      (five minutes of tuning)
+    python benchmarks/bench_torch_resnet50.py --modes default max-autotune-no-cudagraphs      (eight minutes of tuning)
 
 Batch 128 of 224², bfloat16 autocast, channels_last, SGD with momentum; each side's whole step is captured in a CUDA
 graph, and the graphs are replayed in turn. Also how long each side's first steps took, and memory. Results are written

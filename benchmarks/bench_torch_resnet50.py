@@ -24,8 +24,8 @@ import torch
 import torchvision
 from harness import RESULTS, Comparison
 
+import genesis
 import genesis.torch
-from genesis.settings import override
 
 WARMUP = 4  # steps before the capture
 
@@ -91,7 +91,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="*", default=["default"], metavar="MODE", help="of torch.compile")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--tune", type=float, default=180, help="seconds for tuning convolutions")
+    parser.add_argument("--tune", type=float, default=180, help="seconds for tuning convolutions; 0: guessed")
     parser.add_argument("--seconds", type=float, default=1200, help="for preparing the sides")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     return parser.parse_args()
@@ -109,17 +109,26 @@ def captured(
         print(f"  {str(model.fusion).splitlines()[0]}")
     loss_function = torch.nn.CrossEntropyLoss()
 
-    def step() -> torch.Tensor:
+    def backward() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16):
             loss = loss_function(model(images), labels)
         loss.backward()
+        return loss
+
+    def step() -> torch.Tensor:
+        loss = backward()
         optimizer.step()
         return loss
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), override(tune=arguments.tune):
+    with torch.cuda.stream(stream):
+        if name == "genesis" and arguments.tune:
+            began = time.perf_counter()
+            report = genesis.tune(backward, budget=arguments.tune)
+            complete = sum([each.complete for each in report.outcomes])
+            print(f"  {len(report)} convolutions tuned, {complete} to the end, in {time.perf_counter() - began:.2f} s")
         for index in range(WARMUP):
             began = time.perf_counter()
             step()

@@ -94,7 +94,7 @@ def tune(
     buffers their values (running statistics too).
 
     Args:
-        function: a Module or any function of tensors.
+        function: a Module or any function of tensors; or a step that runs its backward itself, of a PyTorch model too.
         inputs: what it is called with.
         budget, progress: as for tuning(). What gets too little time is not measured to the end, and goes on at the
             next call.

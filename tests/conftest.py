@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         needed = marker.kwargs.get("count", marker.args[0] if marker.args else 1)
         if num_gpus() < needed:
             pytest.skip(f"needs {needed} NVIDIA GPU(s), found {num_gpus()}")
+
+
+_MOST_KEPT = 1 << 30  # bytes
+_needed = 0  # of memory, when last collected
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """There is a process on each core: none may keep what its largest networks took. Those that grew hold themselves in
+    cycles, and what is freed stays with the C library, which can be asked for it on Linux."""
+    global _needed
+    if _resident() > _needed + _MOST_KEPT:
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
+        _needed = _resident()
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has; 0 where that is not known."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 @pytest.fixture(autouse=True, scope="session")

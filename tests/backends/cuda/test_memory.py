@@ -110,6 +110,26 @@ def test_out_of_memory_tells_the_figures_and_can_go_on(pool: Pool) -> None:
     assert pool.statistics().allocated == 3 * MIB
 
 
+def test_running_out_frees_what_only_cycles_hold(pool: Pool) -> None:
+    """Also where what is freed allocates."""
+
+    class Cyclic:
+        def __init__(self) -> None:
+            self.itself, self.block = self, pool.allocate(3 * MIB, 0)
+
+        def __del__(self) -> None:
+            free(pool, pool.allocate(512, 0))
+            free(pool, self.block)
+
+    gc.disable()
+    try:
+        Cyclic()
+        pool.allocate(2 * MIB, 0)
+    finally:
+        gc.enable()
+    assert pool.statistics().allocated == 2 * MIB
+
+
 def test_limit(pool: Pool) -> None:
     pool.limit = MIB
     with pytest.raises(OutOfMemoryError, match=r"the limit is 1\.0 MiB"):

@@ -8,6 +8,7 @@ written. A block that other streams used (record_stream) waits for them first. O
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import threading
 from collections import deque
@@ -198,9 +199,12 @@ class Pool:
                 self._waiting.append((events, block))
 
     def _obtain(self, num_bytes: int, shelf: Shelf) -> Block:
-        """Memory from the device; if it has none, once more after giving back what is cached."""
+        """Memory from the device; if it has none, once more after giving back what is cached, and once more after what
+        Python's collector finds: a network that has grown, say, holds itself in a cycle."""
         size = shelf.size
-        for attempt in range(2):
+        for attempt in range(3):
+            if attempt == 2:
+                self._collect_garbage()
             if attempt:
                 self._give_back()
             if self.limit is not None and self._statistics.reserved + size > self.limit:
@@ -217,6 +221,13 @@ class Pool:
             f"cuda:{self._device}: out of memory: asked for {_readable(num_bytes)}, arrays hold "
             f"{_readable(self._statistics.allocated)}, {_readable(free)} of {_readable(total)} are free{limit}"
         )
+
+    def _collect_garbage(self) -> None:
+        self._lock.release()  # what is collected may allocate on its way
+        try:
+            gc.collect()
+        finally:
+            self._lock.acquire()
 
     def _give_back(self) -> None:
         self._driver.synchronize(self._device)

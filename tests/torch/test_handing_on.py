@@ -5,57 +5,17 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
-from genesis.backends.cuda.simulated import SimulatedKernel
-from genesis.settings import override
-from genesis.torch import bridge, fusing, modules, ops
 from genesis.torch.modules import conv_bn_relu, conv_bn_relu_and_input
 from tests.models.torch_resnet import BasicBlock, Bottleneck
-
-Make = Callable[[], nn.Module]
-
-
-def chain(inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> nn.Sequential:
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-class InPlace(Bottleneck):
-    """As torchvision writes it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        identity = x
-        out = nn.functional.relu_(self.bn1(self.conv1(x)))
-        out = self.bn3(self.conv3(nn.functional.relu_(self.bn2(self.conv2(out)))))
-        if self.downsample is not None:
-            identity = self.downsample(x)
-        out += identity
-        return nn.functional.relu_(out)
-
-
-class Thrice(nn.Module):
-    """The input goes to three chains, one of which waits for another, and to a sum of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c1, self.b1 = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
-        self.c2, self.b2 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.c3, self.b3 = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = self.b1(self.c1(x))  # ends last: it takes the sum
-        second = torch.relu(self.b2(self.c2(x)))
-        third = torch.relu(self.b3(self.c3(x)) + second)
-        return torch.relu(first + third) + x
+from tests.torch.residual_blocks import BLOCKS, agree, gradients, same
 
 
 class KeepsIts(nn.Module):
@@ -82,83 +42,6 @@ class Other(nn.Module):
         return y, self.keep(x), x
 
 
-BLOCKS: dict[str, tuple[Make, int]] = {  # and how many chains hand on their input
-    "basic": (lambda: BasicBlock(8, 8, 1), 1),
-    "basic, downsampling": (lambda: BasicBlock(8, 16, 2), 1),
-    "bottleneck": (lambda: Bottleneck(8, 2, 1), 1),
-    "bottleneck, downsampling": (lambda: Bottleneck(8, 4, 2), 1),
-    "in place": (lambda: InPlace(8, 2, 1), 1),
-    "in place, downsampling": (lambda: InPlace(8, 4, 2), 1),
-    "thrice": (Thrice, 3),
-    "two of them": (lambda: nn.Sequential(chain(8, 8), Bottleneck(8, 2, 1), BasicBlock(8, 8, 1)), 2),
-}
-
-
-@pytest.fixture(params=BLOCKS)
-def block(request: pytest.FixtureRequest) -> tuple[nn.Module, int]:
-    torch.manual_seed(0)
-    make, number = BLOCKS[request.param]
-    return make().double(), number
-
-
-@pytest.fixture
-def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each backward of a chain that could hand on its input: has a gradient come back?"""
-    seen: list[bool] = []
-
-    def backward(ctx: Any, grad: Any, addend: Any = None) -> Any:
-        seen.append(addend is not None)
-        return ops._ConvBNReLU.backward(ctx, grad, addend)
-
-    monkeypatch.setattr(ops._ConvBNReLUAndInput, "backward", staticmethod(backward))
-    return seen
-
-
-@pytest.fixture
-def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors in host memory go to the CUDA backend, whose device is simulated."""
-    with override(cuda="simulated"):
-        for module in (modules, ops):
-            monkeypatch.setattr(module, "call", bridge.call_cuda)
-        yield
-
-
-@pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], nn.Module]:
-    """Fuses a copy of a model none of whose chains hands on anything."""
-
-    def fused(model: nn.Module) -> nn.Module:
-        with monkeypatch.context() as patch:
-            patch.setattr(fusing, "takers", lambda steps, chains: {})
-            return genesis.torch.fuse(copy.deepcopy(model))
-
-    return fused
-
-
-def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """The result, and the gradients of a leaf, of the model's input and of its parameters."""
-    leaf = x.clone().requires_grad_()
-    inner = leaf * 1.0
-    inner.retain_grad()
-    for parameter in model.parameters():
-        parameter.grad = None
-    y = model(inner)
-    y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape))
-    found = [leaf.grad, inner.grad, *[p.grad for p in model.parameters() if p.requires_grad]]
-    return [y.detach(), *[each.clone() for each in found if each is not None]]
-
-
-def agree(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
-    assert len(ours) == len(theirs)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
-
-
-def same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    assert len(ours) == len(theirs)
-    assert all(map(torch.equal, ours, theirs))
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_gradients_are_those_of_the_layers(
     block: tuple[nn.Module, int], handed: list[bool], apart: Any, training: bool
@@ -170,81 +53,6 @@ def test_gradients_are_those_of_the_layers(
     assert handed == [True] * number
     agree(ours, theirs, 1e-9)
     same(ours, plain)  # the sums are the same
-
-
-class Adds(TorchDispatchMode):
-    """Counts sums of tensors of a shape."""
-
-    def __init__(self, shape: Any) -> None:
-        super().__init__()
-        self.shape, self.names = shape, list[str]()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "add" in op.name() and isinstance(args[0], Tensor) and args[0].shape == self.shape:
-            self.names.append(op.name())
-        return op(*args, **(kwargs or {}))
-
-
-WIDE_BLOCKS: dict[str, Make] = {
-    "basic": lambda: BasicBlock(32, 32, 1),
-    "bottleneck": lambda: Bottleneck(32, 8, 1),
-    "in place, downsampling": lambda: InPlace(32, 8, 2),
-}
-
-
-@pytest.mark.parametrize("name", WIDE_BLOCKS)
-@pytest.mark.usefixtures("cuda_kernels")
-def test_no_pass_adds_the_gradients(name: str, apart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the device: neither PyTorch nor a kernel of ours goes over the memory for that."""
-    launched: list[str] = []
-    launch = SimulatedKernel.launch
-    monkeypatch.setattr(SimulatedKernel, "launch", lambda self, *a: (launched.append(self.name), launch(self, *a))[1])
-    torch.manual_seed(0)
-    model = WIDE_BLOCKS[name]()
-    x = torch.randn(2, 32, 4, 4)
-    found, counts, kernels = [], [], []
-    for fused in (genesis.torch.fuse(copy.deepcopy(model)), apart(model)):
-        launched.clear()
-        with Adds(x.shape) as adds:
-            found.append(gradients(fused, x))
-        counts.append(len(adds.names))
-        kernels.append(sorted(launched))
-    assert counts == [0, 1]
-    assert kernels[0] == kernels[1]  # as many launches, of the same kernels
-    assert not [each for each in kernels[0] if "add" in each]
-    same(*found)
-
-
-@pytest.mark.usefixtures("cuda_kernels")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_on_the_simulated_device(
-    block: tuple[nn.Module, int], handed: list[bool], apart: Any, dtype: torch.dtype
-) -> None:
-    """Sums are rounded once, in place of twice: by 2⁻⁹ of what is rounded, of which sums that cancel make more."""
-    model, number = block
-    model = model.to(dtype)
-    x = torch.randn(2, 8, 4, 4).to(dtype)
-    plain, ours = gradients(apart(model), x), gradients(genesis.torch.fuse(model), x)
-    assert handed == [True] * number
-    assert torch.equal(ours[0], plain[0])
-    mine, other = (torch.cat([each.double().flatten() for each in found[1:]]) for found in (ours, plain))
-    assert (mine - other).norm() <= (1e-6 if dtype is torch.float32 else 2.0**-6) * other.norm()
-
-
-@pytest.mark.usefixtures("cuda_kernels")
-@pytest.mark.parametrize("outputs", [32, 64])
-def test_where_the_convolutions_output_is_never_written(handed: list[bool], outputs: int) -> None:
-    torch.manual_seed(0)
-    first = nn.Sequential(nn.Conv2d(32, outputs, 1, bias=False), nn.BatchNorm2d(outputs)).bfloat16()
-    x = torch.randn(2, 32, 5, 7).bfloat16()
-    found = []
-    for hand_on in (True, False):
-        leaf = x.clone().requires_grad_()
-        y, view = conv_bn_relu_and_input(*first, leaf) if hand_on else (conv_bn_relu(*first, leaf), leaf)
-        (y.square().sum() + (view * torch.linspace(-3, 3, view.numel()).bfloat16().view(view.shape)).sum()).backward()
-        found.append(leaf.grad.double())
-    assert handed == [True]
-    assert (found[0] - found[1]).norm() <= 2.0**-8 * found[1].norm()
 
 
 @pytest.mark.parametrize("block", ["in place, downsampling", "thrice"], indirect=True)

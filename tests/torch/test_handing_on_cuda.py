@@ -90,3 +90,32 @@ def test_where_the_convolutions_output_is_never_written(handed: list[bool], outp
         found.append(leaf.grad.double())
     assert handed == [True]
     assert (found[0] - found[1]).norm() <= 2.0**-8 * found[1].norm()
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+@pytest.mark.gpu
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Bottleneck(256, 64, 1), lambda: Bottleneck(64, 64, 1), lambda: Bottleneck(256, 128, 2),
+        lambda: BasicBlock(64, 64, 1), lambda: BasicBlock(64, 128, 2),
+    ],
+    ids=["bottleneck", "first bottleneck", "bottleneck, downsampling", "basic", "basic, downsampling"],
+)  # fmt: skip
+def test_no_farther_from_the_truth_than_the_layers(
+    handed: list[bool], apart: Any, make: Make, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model = make().cuda().to(dtype).to(memory_format=torch.channels_last)
+    x = torch.randn(8, model.conv1.in_channels, 14, 14, device="cuda").to(dtype)  # type: ignore[union-attr]
+    x = x.contiguous(memory_format=torch.channels_last)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    with Adds(x.shape) as adds:
+        ours = gradients(genesis.torch.fuse(copy.deepcopy(model)), x)
+    assert adds.names == []
+    assert handed == [True]
+    for mine, other, truth in zip(ours, gradients(apart(model), x), exact, strict=True):
+        error, allowed = ((each.double() - truth).norm() / truth.norm().clamp_min(1e-2) for each in (mine, other))
+        assert error <= max(1.1 * allowed, 1e-5), f"{error:.2e}, with a pass {allowed:.2e}"

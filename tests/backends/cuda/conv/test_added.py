@@ -155,7 +155,6 @@ def test_the_fastest_is_taken_and_found_in_the_store(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("simulated")
 def test_names_that_are_none() -> None:
     assert families.named(FEW, "added/few_outputs/of another kind") is None
-    assert families.named(FEW, "added/triton_direct/64x64x64 w4") is None  # that adds by itself
     assert families.named(FEW, FewOutputsFamily().variants(dataclasses.replace(FEW, residual=False))[0].name) is None
 
 

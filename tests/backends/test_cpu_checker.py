@@ -65,6 +65,15 @@ def test_norms_of_16_bits_pass(dtype: genesis.DType) -> None:
         F.rms_norm(x.reshape(4, 9, 6), (6,), weight).sum().backward()
 
 
+def test_fused_convolutions_pass() -> None:
+    """In the backward the block's input has a gradient already, which is added to."""
+    genesis.manual_seed(0)
+    with override(check="cpu"):
+        first, last = (nn.ConvBNReLU(3, 3, 3).to("cuda") for _ in range(2))
+        x = genesis.randn(2, 3, 5, 5, device="cuda", requires_grad=True)
+        last(first(x), x).sum().backward()
+
+
 def test_packed_convolutions_are_checked() -> None:
     cuda = backends.get("cuda")
     input, weight = (genesis.randn(shape, device="cuda").array.handle for shape in [(1, 2, 5, 5), (3, 2, 3, 3)])

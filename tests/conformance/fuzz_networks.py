@@ -47,18 +47,19 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
     mean, variance = d.target((filters,), dtype), d.target((filters,), dtype).square_().add_(0.1)
     grad, residual = (d.tensor((batch, filters, out, out), dtype) for _ in range(2))
     residual = residual if d.chance() else None
+    addend = d.tensor(tuple(x.shape), dtype) if d.chance() else None
 
     def run(backend: Any, x: Any, weight: Any, gamma: Any, *rest: Any) -> Any:
-        beta, mean, variance, skip, grad = rest
+        beta, mean, variance, skip, grad, addend = rest
         y, *saved = backend.conv_bn_relu(
             x, weight, None, gamma, beta, mean, variance, skip, training, 0.2, 1e-3, *how, activation
         )
         needs = (True, True, False, True, True, skip is not None)
         saved = (x, weight, None, gamma, beta, *saved)
-        grads = backend.conv_bn_relu_backward(grad, *saved, training, *how, activation, needs)
+        grads = backend.conv_bn_relu_backward(grad, *saved, training, *how, activation, needs, False, addend)
         return y, mean, variance, grads
 
-    return Call(run, (x, weight, gamma, beta, mean, variance, residual, grad), slack=10.0)
+    return Call(run, (x, weight, gamma, beta, mean, variance, residual, grad, addend), slack=10.0)
 
 
 @drawn_by("max_pool2d avg_pool2d")

@@ -12,6 +12,7 @@ import torch.nn.functional as TF
 import genesis
 import genesis.nn.functional as F
 from genesis.errors import DTypeError, GraphError, ShapeError
+from genesis.functional.fused import ConvBNReLU
 from genesis.settings import override
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
 
@@ -90,6 +91,57 @@ def test_gradients_of_others_stay_as_they_are(activation: str | None) -> None:
     assert_close(seen[0], seen[1].to_torch())
     for again, before in zip((x.grad, w.grad), first, strict=True):
         assert_close(again, before.to_torch())
+
+
+def used_twice(x: Any, w: Any, seen: list[Any], as_leaf: bool, activation: str | None) -> Any:
+    """x goes to the op, whose gradient comes last, and to two others; it is noted what a hook sees."""
+    h = x if as_leaf else x * 1.0
+    h.register_hook(lambda grad: seen.append(grad.clone()))
+    y = F.conv_bn_relu(h, w, None, None, None, None, None, True, padding=1, activation=activation)
+    return (y * y).sum() + (h * h * 0.5).sum() + (y * h).sum(), h
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("as_leaf", [True, False])
+@pytest.mark.parametrize("activation", ["relu", None])
+def test_what_its_input_has_already_is_added_to(
+    monkeypatch: pytest.MonkeyPatch, device: str, as_leaf: bool, activation: str | None
+) -> None:
+    torch.manual_seed(0)
+    values, weights = torch.randn(2, 4, 5, 5, dtype=torch.float64), torch.randn(4, 4, 3, 3, dtype=torch.float64)
+    added: list[bool] = []
+    backward = ConvBNReLU.backward
+
+    def watched(ctx: Any, grad: Any) -> Any:
+        added.append(ctx.addend is not None)
+        return backward(ctx, grad)
+
+    monkeypatch.setattr(ConvBNReLU, "backward", staticmethod(watched))
+    with override(cuda="simulated"):
+        found = []
+        for adds_up in (True, False):
+            monkeypatch.setattr(ConvBNReLU, "adds_up", adds_up)
+            x, w = (to_genesis(value).to(device).requires_grad_() for value in (values, weights))
+            seen: list[Any] = []
+            loss, h = used_twice(x, w, seen, as_leaf, activation)
+            h.retain_grad()
+            loss.backward(retain_graph=True)
+            assert len(seen) == 1  # of the whole gradient
+            assert_close(seen[0], h.grad.to_torch())
+            given = h.grad.clone()
+            loss.backward()
+            assert_close(h.grad, 2 * given.to_torch())
+            loss, h = used_twice(x, w, seen, as_leaf, activation)
+            (asked,) = genesis.autograd.grad(loss, h)
+            found.append([each.cpu().to_torch() for each in (given, asked, x.grad, w.grad)])
+        assert added == [True] * 3 + [False] * 3
+        for mine, other in zip(*found, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+        leaf, weight = values.clone().requires_grad_(), weights.clone().requires_grad_()
+        y = TF.batch_norm(TF.conv2d(leaf, weight, padding=1), None, None, training=True)
+        y = y.relu() if activation else y
+        ((y * y).sum() + (leaf * leaf * 0.5).sum() + (y * leaf).sum()).backward()
+        torch.testing.assert_close(found[0][0], leaf.grad, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("training", [True, False])

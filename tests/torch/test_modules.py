@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.errors import ShapeError
-from genesis.settings import override
-from genesis.torch import bridge, modules, ops
+from genesis.torch import bridge, modules
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -25,15 +23,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"activation": None},
     {"track_running_stats": False},
 ]
-
-
-@pytest.fixture
-def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors in host memory go to the CUDA backend, whose device is simulated."""
-    with override(cuda="simulated"):
-        for module in (modules, ops):
-            monkeypatch.setattr(module, "call", bridge.call_cuda)
-        yield
 
 
 def pair_of(settings: dict[str, Any], dtype: torch.dtype) -> tuple[nn.Sequential, genesis.torch.ConvBNReLU]:

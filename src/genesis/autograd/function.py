@@ -21,6 +21,7 @@ class Context:
     needs_input_grad: tuple[bool, ...] = ()  # by positional argument of apply
     non_differentiable: tuple[Any, ...] = ()
     owns_grad = False  # in backward of an op with one output: nobody else holds its gradient, which may be overwritten
+    addend: NDArray | None = None  # in backward of an op that adds_up: what its first argument's gradient is so far
     _saved: tuple[Any, ...] = ()
     _arrays: Sequence[NDArray] = ()  # those among the saved
     _counts: Sequence[int] = ()  # how often each of these had been changed
@@ -98,6 +99,7 @@ class Function:
     autocast: ClassVar[str | None] = (
         None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
     )
+    adds_up: ClassVar[bool] = False  # its backward adds ctx.addend to the gradient of its first argument
     # The ctx where nothing is recorded; of an ArrayFunction whose result is one new array, and which leaves nothing in
     # ctx but by save().
     unrecorded: ClassVar[Unrecorded | None] = None
@@ -227,11 +229,16 @@ class Node:
         return f"<{self.function.__name__}Backward>"
 
     def input_grads(
-        self, grads: Sequence[NDArray | None], retain_graph: bool, owns_grad: bool = False
+        self,
+        grads: Sequence[NDArray | None],
+        retain_graph: bool,
+        owns_grad: bool = False,
+        addend: NDArray | None = None,
     ) -> list[tuple[NDArray | None, bool]]:
         """The gradient of each input, from those of the outputs, and whether nobody else holds its memory.
 
         owns_grad: nobody else holds the memory of the first output's gradient.
+        addend: of a function that adds_up, what the gradient of its first argument is so far.
         """
         ctx = self.ctx
         if ctx is None:
@@ -246,7 +253,7 @@ class Node:
             ]
         if self.function.backward is Function.backward:
             raise NotImplementedError(f"{self.function.__name__}: it has no backward, and cannot be differentiated")
-        ctx.owns_grad = owns_grad and len(grads) == 1
+        ctx.owns_grad, ctx.addend = owns_grad and len(grads) == 1, addend
         on_arrays = self.function.on_arrays
         if on_arrays:
             results = self.function.backward(ctx, *grads)
@@ -255,6 +262,7 @@ class Node:
                 results = self.function.backward(
                     ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
                 )
+        ctx.addend = None  # which nobody is to hold longer
         results = results if isinstance(results, tuple) else (results,)
         num_edges = len(self.edges)
         if len(results) > num_edges and all(result is None for result in results[num_edges:]):

@@ -144,6 +144,13 @@ def _walk(
             else:
                 found[key] = total
 
+    def take(edge: Edge) -> NDArray | None:
+        """The gradient so far, which is delivered again as a part of a larger one."""
+        target, index = edge
+        key = (id(target), index)
+        own.discard(key)
+        return sums.pop(key, None)
+
     def collect(node: Node, index: int) -> NDArray | None:
         """The whole gradient of an output, after its hooks."""
         key = (id(node), index)
@@ -169,8 +176,9 @@ def _walk(
         if targets is not None:
             edges = [edge if edge and (id(edge[0]) in asked or edge[0] in nodes) else None for edge in edges]
         if any(edges) and grads != [None] * len(grads):
+            addend = take(edges[0]) if node.function.adds_up and edges[0] else None
             with callsite.backward_of(node.line) if node.line else _NO_LINE:
-                results = node.input_grads(grads, retain_graph, owns_grad=(id(node), 0) in own)
+                results = node.input_grads(grads, retain_graph, (id(node), 0) in own, addend)
         else:
             results = [(None, False)] * len(edges)
         for edge, (grad, is_own) in zip(edges, results, strict=True):

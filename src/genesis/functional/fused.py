@@ -100,6 +100,8 @@ def _check(
 
 
 class ConvBNReLU(ArrayFunction):
+    adds_up = True
+
     @staticmethod
     def forward(
         ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
@@ -128,10 +130,10 @@ class ConvBNReLU(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         if ctx.options[-1] is not None:
-            return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad)
+            return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad, ctx.addend)
         *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
         *grads, _ = grad.conv_bn_relu_backward(
-            *ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad and not needs_residual
+            *ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad and not needs_residual, ctx.addend
         )
         return *grads, grad if needs_residual else None
 

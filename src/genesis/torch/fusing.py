@@ -9,9 +9,9 @@ import torch
 from torch import fx, nn
 
 from genesis.errors import DTypeError, describe
-from genesis.fusion import Chain, Fusion, Step, find_chains
+from genesis.fusion import Chain, Fusion, Step, find_chains, takers
 from genesis.fusion.chains import ADD, CONV, NORM, OTHER, RELU
-from genesis.torch.modules import conv_bn_relu, forget
+from genesis.torch.modules import conv_bn_relu, conv_bn_relu_and_input, forget
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _RELUS = {torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_"}
@@ -141,7 +141,7 @@ def _steps(module: nn.Module, graph: fx.Graph) -> tuple[list[Step], list[fx.Node
 
 
 def _step(module: nn.Module, node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
-    kind, name, obstacle = OTHER, node.name, ""
+    kind, name, obstacle, only_computes = OTHER, node.name, "", False
     positional = tuple(numbers[arg] for arg in node.args if isinstance(arg, fx.Node))
     operands = tuple(numbers[arg] for arg in node.all_input_nodes)
     changes = (node.op == "call_method" and str(node.target).endswith("_")) or node.target is operator.iadd
@@ -152,17 +152,32 @@ def _step(module: nn.Module, node: fx.Node, numbers: dict[fx.Node, int]) -> Step
         changes = getattr(called, "inplace", False) is True
         if len(node.args) == 1 and not node.kwargs:
             kind, obstacle = _kind_of(called)
+            only_computes = _begins_with_conv(called)
     elif node.op in ("call_function", "call_method"):
         if node.target in _RELUS and len(positional) == 1:
             kind = RELU
         elif node.target in _ADDS and len(positional) == 2 and len(node.args) == 2 and not node.kwargs:
             kind, operands = ADD, positional
-    return Step(kind, numbers[node], operands, name, obstacle, operands[:1] if changes else ())
+    return Step(kind, numbers[node], operands, name, obstacle, operands[:1] if changes else (), only_computes)
+
+
+def _begins_with_conv(module: nn.Module) -> bool:
+    """Is it a Sequential that hands its input to a convolution and to nobody else?"""
+    while isinstance(module, nn.Sequential) and len(module) > 0 and not _has_hooks(module):
+        unfused: type[nn.Module] = type(module).__mro__[2] if isinstance(module, Fused) else type(module)
+        if unfused.forward is not nn.Sequential.forward or "forward" in module.__dict__:
+            return False
+        module = module[0]
+    return _kind_of(module) == (CONV, "")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, hooks) for hooks in _HOOKS)
 
 
 def _kind_of(module: nn.Module) -> tuple[str, str]:
     """What a layer is, and why it must stay."""
-    obstacle = "it has hooks" if any(getattr(module, hooks) for hooks in _HOOKS) else ""
+    obstacle = "it has hooks" if _has_hooks(module) else ""
     if isinstance(module, nn.Conv2d):
         if type(module) is not nn.Conv2d:
             return CONV, f"a {type(module).__name__} may do something else"
@@ -178,8 +193,9 @@ def _kind_of(module: nn.Module) -> tuple[str, str]:
 def _rewritten(
     module: nn.Module, graph: fx.Graph, steps: list[Step], nodes: list[fx.Node], chains: list[Chain]
 ) -> Any:  # fmt: skip
-    """The module's forward with these chains as calls of conv_bn_relu."""
-    for chain in chains:
+    """The module's forward with these chains as calls of conv_bn_relu; they hand on the inputs that are used later."""
+    handed_to = takers(steps, chains)
+    for chain in sorted(chains, key=lambda chain: chain.last):  # as they are run
         conv, norm, last = nodes[chain.conv], nodes[chain.norm], nodes[chain.last]
         residual = None
         if chain.add is not None:  # looked up now, as it may be the end of another chain
@@ -187,7 +203,14 @@ def _rewritten(
         activation = None if chain.relu is None else "relu"
         with graph.inserting_before(last.next):
             layers = [graph.get_attr(str(node.target)) for node in (conv, norm)]
-            call = graph.call_function(conv_bn_relu, (*layers, conv.args[0], residual, activation))
+            args = (*layers, conv.args[0], residual, activation)
+            if chain in handed_to:
+                both = graph.call_function(conv_bn_relu_and_input, args)
+                call, view = (graph.call_function(operator.getitem, (both, i)) for i in (0, 1))
+                for taker in handed_to[chain]:
+                    nodes[taker].replace_input_with(args[2], view)
+            else:
+                call = graph.call_function(conv_bn_relu, args)
         last.replace_all_uses_with(call)
         for position in (chain.relu, chain.add, chain.norm, chain.conv):
             if position is not None:

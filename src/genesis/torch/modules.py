@@ -85,6 +85,26 @@ def conv_bn_relu(
     Under autocast the convolution's operands take its dtype. What the op cannot take (other devices, an input without
     batch, a residual that must be broadcast, complex numbers) the layers do one after the other.
     """
+    return _run(conv, norm, input, residual, activation)[0]
+
+
+def conv_bn_relu_and_input(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None = None,
+    activation: str | None = "relu",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """conv_bn_relu(...), and the input for whatever else computes with it later.
+
+    That is a view of it where this saves the sum of two gradients a pass over memory, or the input itself.
+    """
+    return _run(conv, norm, input, residual, activation, hands_on=True)
+
+
+def _run(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None, activation: str | None,
+    hands_on: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The result, and the input: with hands_on as a view, if that is what the gradient of its other uses is for."""
+    given = input
     compiling = torch.compiler.is_compiling()
     weight, bias = _parameters(conv)
     dtype = _compute_dtype(weight.dtype, input)
@@ -93,7 +113,7 @@ def conv_bn_relu(
         conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
     )  # fmt: skip
     if dtype is None or plan is None or not _on_one_device(input, weight, residual):
-        return _one_by_one(conv, norm, input, residual, activation)
+        return _one_by_one(conv, norm, input, residual, activation), given
     geometry = plan.geometry
     input, residual = _cast(input, dtype), _cast(residual, dtype)
     gamma, beta = _parameters(norm)
@@ -101,15 +121,18 @@ def conv_bn_relu(
         operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
         if operands[4] is not None:
             packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
-            return call("conv_prepacked", input, packed, residual, activation)
+            return call("conv_prepacked", input, packed, residual, activation), given
     mean, var, training, momentum, count = _begin_batch(norm, compiling)
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
-    return ops.conv_bn_relu(
+    args = (
         input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation, count,
+        norm.eps, *geometry, activation,
     )  # fmt: skip
+    if hands_on and input is given and not compiling and _needs_gradients(input):
+        return ops.conv_bn_relu_and_input(count, *args)
+    return ops.conv_bn_relu(*args, count), given
 
 
 def forget(module: nn.Module) -> None:

@@ -34,8 +34,22 @@ def conv_bn_relu(
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return torch.ops.genesis.conv_bn_relu(*args)[0]
+    return _ConvBNReLU.apply(*_grouped(args, count))
+
+
+def conv_bn_relu_and_input(count: Tensor | None, *args: Any) -> tuple[Tensor, Tensor]:
+    """What conv_bn_relu(*args, count) gives, and the input, as a view; called eagerly only.
+
+    The gradient of the view comes to the backward of the op, where it is added to that of the input without a pass of
+    its own: what uses the input later takes the view.
+    """
+    return _ConvBNReLUAndInput.apply(*_grouped(args, count))
+
+
+def _grouped(args: tuple[Any, ...], count: Tensor | None) -> tuple[Any, ...]:
+    """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
     *tensors, mean, var, residual = args[:_NUM_TENSORS]
-    return _ConvBNReLU.apply(*tensors, residual, (mean, var, count), args[_NUM_TENSORS:])
+    return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:]
 
 
 class _ConvBNReLU(torch.autograd.Function):
@@ -53,11 +67,20 @@ class _ConvBNReLU(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
         if grad is None:
-            return (None,) * 8
+            return addend, *(None,) * 7
         needs = ctx.needs_input_grad[:6]
-        return (*call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs), None, None)
+        grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
+        return *grads, None, None
+
+
+class _ConvBNReLUAndInput(_ConvBNReLU):
+    """With the input as the second output, of which PyTorch makes a view."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        return _ConvBNReLU.forward(ctx, *args), args[0]
 
 
 class _TracedConvBNReLU(torch.autograd.Function):

@@ -90,6 +90,13 @@ def test_conv_bn_relu(
             assert get(result).dtype == dtype
             close(get(result), wanted[name], dtype)
 
+    addend = torch.randn_like(given["input"])
+    summed = cuda.conv_bn_relu_backward(put(grad), *saved, needs, False, put(addend))
+    close(get(summed[0]), wanted["input"] + addend.double(), dtype)
+    for result, other in zip(grads[1:], summed[1:], strict=True):
+        assert (result is None) == (other is None)
+        assert result is None or torch.equal(get(result), get(other))
+
     for i, name in enumerate(names):  # one at a time
         alone = cuda.conv_bn_relu_backward(put(grad), *saved, tuple(name == other for other in NAMES))
         assert [result is not None for result in alone] == [name == other for other in NAMES], i

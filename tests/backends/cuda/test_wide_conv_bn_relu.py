@@ -90,10 +90,34 @@ def test_gradients_one_at_a_time(cuda: Backend, put: Put, get: Get) -> None:
     _, *saved = cuda.conv_bn_relu(*arrays[:5], *forward)
     rest = (*arrays[:5], *saved, True, *GEOMETRY, "relu")
     every = cuda.conv_bn_relu_backward(put(grad), *rest, (True,) * 6)
+    addend = put(torch.zeros_like(given["input"]))  # of no effect where no such gradient is wanted
     for i, name in enumerate(NAMES):
-        alone = cuda.conv_bn_relu_backward(put(grad), *rest, tuple(name == other for other in NAMES))
+        alone = cuda.conv_bn_relu_backward(put(grad), *rest, tuple(name == other for other in NAMES), False, addend)
         assert [x is not None for x in alone] == [name == other for other in NAMES]
         assert torch.equal(get(alone[i]), get(every[i]))
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4], CASES[6]], ids=str)
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format], ids=str)
+def test_added_to_the_inputs_gradient(cuda: Backend, put: Put, get: Get, case: Any, order: torch.memory_format) -> None:
+    num_inputs, num_outputs, mean, without, activation = case
+    given = operands(num_inputs, num_outputs, mean, without)
+    grad = torch.randn(2, num_outputs, 17, 19).bfloat16()
+    addend = torch.randn(2, num_inputs, 17, 19).bfloat16().contiguous(memory_format=order)
+    arrays = [put(given.get(name)) for name in NAMES]
+    _, *saved = cuda.conv_bn_relu(
+        *arrays[:5], None, None, arrays[5], True, MOMENTUM, EPS, *GEOMETRY, activation
+    )  # fmt: skip
+    rest = (*arrays[:5], *saved, True, *GEOMETRY, activation, tuple(name in given for name in NAMES))
+    plain = cuda.conv_bn_relu_backward(put(grad), *rest)
+    summed = cuda.conv_bn_relu_backward(put(grad), *rest, False, put(addend))
+    exact = get(plain[0]).double() + addend.double()
+    error = (get(summed[0]).double() - exact).norm()
+    # The exact sum is of a gradient that was rounded: half a unit of that, and of the result.
+    assert error <= 2.0**-9 * (get(plain[0]).double().norm() + exact.norm())
+    for other, result in zip(plain[1:], summed[1:], strict=True):
+        assert (other is None) == (result is None)
+        assert other is None or torch.equal(get(other), get(result))
 
 
 def test_batches_are_counted(cuda: Backend, put: Put, get: Get) -> None:

@@ -106,7 +106,7 @@ def conv_bn_relu_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,
     padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
-    may_overwrite: bool = False,
+    may_overwrite: bool = False, addend: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
     if passed is not None and may_overwrite and grad.stride() == passed.stride():
@@ -134,6 +134,8 @@ def conv_bn_relu_backward(
             (needs_input, needs_weight, needs_bias),
         )  # fmt: skip
         grad_weight = direct if needs_weight else grad_weight
+    if needs_input and addend is not None:
+        grad_input.add_(addend)  # type: ignore[union-attr]
     return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
 
 

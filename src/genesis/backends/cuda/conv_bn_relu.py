@@ -18,7 +18,7 @@ from genesis.backends.cuda.conv import (
     Moments,
     conv_forward,
     conv_forward_with_moments,
-    conv_input_grad,
+    conv_input_grad_added,
     conv_weight_grad,
 )
 from genesis.backends.cuda.kernels import conv_bn_relu as kernels
@@ -130,11 +130,12 @@ def conv_bn_relu_backward(
     beta: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray, conv_output: DeviceArray,
     passed: DeviceArray | None, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int,
     activation: str | None, needs: tuple[bool, ...], may_overwrite: bool = False,
+    addend: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
     if conv_output.shape != grad.shape:  # what the wide form keeps in its place
         return wide_conv_bn_relu.backward(
-            grad, input, weight, bias, gamma, beta, inverse_std, conv_output, passed, needs
+            grad, input, weight, bias, gamma, beta, inverse_std, conv_output, passed, needs, addend
         )
     needs_input, needs_weight, *rest = needs
     arrays = (grad, channels_last(conv_output), bias, gamma, beta, dense(mean), inverse_std, passed)
@@ -145,7 +146,8 @@ def conv_bn_relu_backward(
     grad_x, *others = run(*arrays)
     grad_input = grad_weight = None
     if grad_x is not None and needs_input:
-        grad_input = conv_input_grad(grad_x, weight, input.shape, stride, padding, dilation, groups)
+        geometry = (stride, padding, dilation, groups)
+        grad_input = conv_input_grad_added(grad_x, weight, addend, input.shape, *geometry)
     if grad_x is not None and needs_weight:
         grad_weight = conv_weight_grad(grad_x, input, weight.shape, stride, padding, dilation, groups)
     return grad_input, grad_weight, *others

@@ -134,9 +134,12 @@ def _plan_forward(
 def backward(
     grad: DeviceArray, input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, inverse_std: DeviceArray, state: DeviceArray, passed: DeviceArray | None,
-    needs: tuple[bool, ...],
+    needs: tuple[bool, ...], addend: DeviceArray | None,
 ) -> _Results:  # fmt: skip
-    arrays = (grad, channels_last(input), _matrix(weight), bias, gamma, beta, inverse_std, state, passed)
+    arrays = (
+        grad, channels_last(input), _matrix(weight), bias, gamma, beta, inverse_std, state, passed,
+        channels_last(addend) if needs[0] else None,
+    )  # fmt: skip
     key: tuple[Any, ...] = (*layouts(*arrays), weight.shape, *needs)
     run = _plans.get(key)
     if run is None:
@@ -146,8 +149,8 @@ def backward(
 
 def _plan_backward(
     grad: Layout, x: Layout, matrix: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
-    inverse_std: Layout, state: Layout, passed: Layout | None, weight_shape: Shape, needs_input: bool,
-    needs_weight: bool, needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
+    inverse_std: Layout, state: Layout, passed: Layout | None, addend: Layout | None, weight_shape: Shape,
+    needs_input: bool, needs_weight: bool, needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
 ) -> Callable[..., _Results]:  # fmt: skip
     num_inputs, num_outputs, device = x.shape[1], matrix.shape[0], x.device_index
     num_rows = x.size // num_inputs
@@ -188,14 +191,15 @@ def _plan_backward(
         # The residual's gradient is the gradient before the activation.
         sources = (grad, passed) if grad_residual is None else (grad_residual, None)
         tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-        find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape) or prepare_raw(
+        find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape, addend) or prepare_raw(
             kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
-            (grad_input, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
+            (grad_input, addend, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
         )  # fmt: skip
 
     def run(
         grad: DeviceArray, x: DeviceArray, matrix: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
         beta: DeviceArray | None, inverse_std: DeviceArray, state: DeviceArray, passed: DeviceArray | None,
+        addend: DeviceArray | None,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         out_residual, pieces, sums = new(grad_residual, stream), partial.new(stream), products.new(stream)
@@ -215,7 +219,7 @@ def _plan_backward(
             out_input = grad_input.new(stream)
             source = grad if out_residual is None else out_residual
             find_input_grad(
-                stream, out_input.data_pointer, source.data_pointer, address(passed), x.data_pointer,
+                stream, out_input.data_pointer, address(addend), source.data_pointer, address(passed), x.data_pointer,
                 state.data_pointer, taps.data_pointer, address(through), address(shift),
             )  # fmt: skip
         out_weight, out_gamma, out_beta, out_bias = outputs

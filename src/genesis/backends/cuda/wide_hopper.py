@@ -15,6 +15,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.array import Layout
 from genesis.backends.cuda.conv import hopper
+from genesis.backends.cuda.conv.added import adder
 from genesis.shapes import Shape
 
 _ROWS, _COLUMNS, _MOST_INPUTS = 64, 256, 64  # of a tile
@@ -106,17 +107,25 @@ def products(grad: Layout, x: Layout, weight_shape: Shape) -> Launch | None:
     )
 
 
-def input_grad(grad: Layout, x: Layout, weight_shape: Shape) -> Launch | None:
-    """run(stream, grad_input, grad, passed, x, state, scaled, projection, constant)"""
+def input_grad(grad: Layout, x: Layout, weight_shape: Shape, addend: Layout | None = None) -> Launch | None:
+    """run(stream, grad_input, addend, grad, passed, x, state, scaled, projection, constant)"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight_shape
     if num_outputs != _COLUMNS or not _supports(num_rows, num_inputs, num_outputs, x, grad):
         return None
     narrow, wide = (num_rows, num_inputs, _BOX), (num_rows, num_outputs, _BOX)
     maps = [narrow, wide, (num_outputs, num_inputs, _WEIGHT_BOX), (num_inputs, num_inputs, _BOX), narrow]
     launch = _prepare(INPUT_GRAD, x.device_index, maps, 3, num_rows, num_inputs, num_outputs)
-    return lambda stream, out, grad, passed, x, state, scaled, projection, constant: launch(
-        stream, x, grad, scaled, projection, out, passed, state, constant
-    )
+    add = None if addend is None else adder(x.device_index, x.dtype, 16 if addend.aligned else 2, x.size)
+
+    def run(
+        stream: int, out: int, addend: int, grad: int, passed: int, x: int, state: int, scaled: int, projection: int,
+        constant: int,
+    ) -> None:  # fmt: skip
+        launch(stream, x, grad, scaled, projection, out, passed, state, constant)
+        if add is not None:
+            add(stream, out, addend)
+
+    return run
 
 
 def _rows(x: Layout) -> int:

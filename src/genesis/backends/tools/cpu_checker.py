@@ -115,12 +115,13 @@ def _norm_backward(cpu: Backend, op: str, *args: Any) -> Any:
 
 def _conv_bn_relu_backward(cpu: Backend, op: str, grad: Any, input: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     """From a convolution's output of the CPU's own; where the ReLU let through is taken over."""
-    gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest[:14]
+    gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest[:13]
+    addend = rest[14] if len(rest) > 14 else None  # before it: may_overwrite
     conv_output = cpu.conv_forward(input, weight, bias, *options[1:])
     if activation is not None:
         passed = _passed(cpu, conv_output, mean, inverse_std, gamma, beta, passed)
     saved = (input, weight, bias, gamma, beta, mean, inverse_std, conv_output, passed)
-    return cpu.conv_bn_relu_backward(grad, *saved, *options, activation, needs)
+    return cpu.conv_bn_relu_backward(grad, *saved, *options, activation, needs, False, addend)
 
 
 def _passed(cpu: Backend, x: Any, mean: Any, inverse_std: Any, gamma: Any, beta: Any, bits: Any) -> Any:

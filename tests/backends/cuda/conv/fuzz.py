@@ -2,6 +2,7 @@
 
     python -m tests.backends.cuda.conv.fuzz --problems 2000
     python -m tests.backends.cuda.conv.fuzz --only 1234        one of them again
+    python -m tests.backends.cuda.conv.fuzz --added            those alone that add to an input's gradient
 
 A failure prints the line that repeats it. Of cuDNN's many plans for one problem two are run, and of cuBLASLt's, since
 the tuner checks each that it takes; in float32 cuDNN's may be as far off as a chain of multiply-adds, however long it
@@ -31,7 +32,7 @@ from torch.nn import functional as F
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.conv import families, patch, tuner, wgmma, wgmma_weight_grad
+from genesis.backends.cuda.conv import conv_input_grad_added, families, patch, tuner, wgmma, wgmma_weight_grad
 from genesis.backends.cuda.conv.apart import Apart
 from genesis.backends.cuda.conv.bench import Bench, Built
 from genesis.backends.cuda.conv.candidate import Candidate
@@ -60,7 +61,7 @@ _TORCH = {
 
 def draw(seed: int, largest: int) -> ConvProblem:
     """A problem of at most about largest channels and pixels along an axis; of _ALIKE, all but the first are larger."""
-    problem, chance = _drawn(seed // _ALIKE, largest), random.Random(seed)
+    problem, chance = _with_addend(_drawn(seed // _ALIKE, largest), seed // _ALIKE), random.Random(seed)
     if seed % _ALIKE:
         height, width = (
             size + 16 * stride * chance.randint(0, 2)
@@ -69,6 +70,16 @@ def draw(seed: int, largest: int) -> ConvProblem:
         larger = dataclasses.replace(problem, input_shape=(*problem.input_shape[:2], height, width))
         return larger if larger.flops <= _MOST_FLOPS else problem
     return problem
+
+
+def _with_addend(problem: ConvProblem, seed: int) -> ConvProblem:
+    """Half of the input's gradients are added to something."""
+    added = problem.direction == INPUT_GRAD and random.Random(f"added {seed}").random() < 0.5
+    return dataclasses.replace(problem, residual=added) if added else problem
+
+
+def adds(problem: ConvProblem) -> bool:
+    return problem.direction == INPUT_GRAD and problem.residual
 
 
 def _drawn(seed: int, largest: int) -> ConvProblem:
@@ -204,12 +215,12 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     assert checked, f"no candidate for {problem}"
     if problem.direction == FORWARD and problem.dtype.itemsize == 2:
         checked += _check_statistics(dataclasses.replace(problem, residual=False, activation=None, statistics=True))
-    if problem.residual or problem.activation:
+    if problem.activation or (problem.residual and (problem.bias or problem.direction == FORWARD)):
         return checked  # no op has these
     orders = random.Random(seed)
-    first, second = (put(_reordered(each, orders)) for each in host[:2])
+    first, second, addend = (None if each is None else put(_reordered(each, orders)) for each in (*host[:2], host[3]))
     with float32_precision(problem.precision):
-        error = distance(_call(cuda, problem, first, second, given[2]))
+        error = distance(_call(cuda, problem, first, second, given[2], addend))
     assert error <= bound, f"{problem}: as an op: {error:.2e}, at most {bound:.2e}"
     return checked
 
@@ -244,13 +255,15 @@ def _reordered(value: Any, chance: random.Random) -> torch.Tensor:
     return torch.clone(value, memory_format=formats[order])
 
 
-def _call(cuda: Backend, problem: ConvProblem, first: Any, second: Any, bias: Any) -> DeviceArray:
+def _call(cuda: Backend, problem: ConvProblem, first: Any, second: Any, bias: Any, addend: Any) -> DeviceArray:
     """By the backend's op, which brings the operands to the candidates' order and chooses one."""
     p = problem
     geometry = (p.stride, p.padding, p.dilation, p.groups)
     result: DeviceArray
     if p.direction == FORWARD:
         result = cuda.conv_forward(first, second, bias, *geometry)
+    elif addend is not None:
+        result = conv_input_grad_added(first, second, addend, p.input_shape, *geometry)
     elif p.direction == INPUT_GRAD:
         result = cuda.conv_input_grad(first, second, p.input_shape, *geometry, bias)
     else:
@@ -283,10 +296,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=2000)
     parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these problems")
+    parser.add_argument("--added", action="store_true", help="of the problems, those that add to an input's gradient")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after that time")
     arguments = parser.parse_args()
     seeds = arguments.only or range(arguments.problems)
+    if arguments.added:
+        seeds = [seed for seed in seeds if adds(draw(seed, _LARGEST))]
     begin = time.time()
     check_in_time = functools.partial(_checked, begin + arguments.seconds)
     families_seen: collections.Counter[str] = collections.Counter()

@@ -94,7 +94,7 @@ def epilogues(direction: str) -> list[dict[str, Any]]:
     if direction == WEIGHT_GRAD:
         return [{}]
     if direction == INPUT_GRAD:
-        return [{}, {"bias": True}]
+        return [{}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}]
     choice = itertools.product((False, True), (False, True), (None, "relu"))
     return [dict(zip(("bias", "residual", "activation"), each, strict=True)) for each in choice]
 

@@ -3,7 +3,8 @@
     problem.py        what decides: ConvProblem
     candidate.py      ways to compute it: supports, workspace, prepare
     families.py       where candidates come from: cudnn.py, cublaslt.py, wgmma.py, patch.py, few_channels.py,
-                      sub_pixel.py, few_outputs.py, triton_direct.py, and, with statistics of the result, apart.py
+                      sub_pixel.py, few_outputs.py, triton_direct.py; and one of them followed by a pass: for statistics
+                      of the result apart.py, for what is added to an input's gradient added.py
     plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
     tuner.py          builds and times candidates, of many problems in turns
     bench.py          times one candidate, and checks it against float64
@@ -54,6 +55,14 @@ def conv_input_grad(
     groups: int, bias: DeviceArray | None = None,
 ) -> DeviceArray:  # fmt: skip
     return _run(INPUT_GRAD, grad, weight, bias, None, None, input_shape, stride, padding, dilation, groups)
+
+
+def conv_input_grad_added(
+    grad: DeviceArray, weight: DeviceArray, addend: DeviceArray | None, input_shape: Shape, stride: Pair, padding: Pair,
+    dilation: Pair, groups: int,
+) -> DeviceArray:  # fmt: skip
+    """conv_input_grad + addend, which has the result's shape and dtype; None adds nothing."""
+    return _run(INPUT_GRAD, grad, weight, None, addend, None, input_shape, stride, padding, dilation, groups)
 
 
 def conv_weight_grad(

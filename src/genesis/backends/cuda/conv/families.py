@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from genesis import dtypes
+from genesis.backends.cuda.conv.added import AddedFamily, without_residual
 from genesis.backends.cuda.conv.apart import ApartFamily
 from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cublaslt import CublasltFamily
@@ -13,7 +14,7 @@ from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.patch import PatchFamily
-from genesis.backends.cuda.conv.problem import FORWARD, ConvProblem
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.sub_pixel import SubPixelFamily
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.conv.wgmma import WgmmaFamily
@@ -61,6 +62,9 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
     """Statistics come by a pass of their own until it is measured that they should not, but for the kernel to which
     they are next to nothing.
 
+    What is added to an input's gradient is added by a pass of its own where a family's kernels don't do it, or only
+    such of a library's as it must compile first.
+
     cuBLASLt comes before all that compute the same: of the products in benchmarks/results/bench_conv.md, in 16 bits
     and rounded float32, a library wins all but one.
 
@@ -73,6 +77,9 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
     """
     if problem.statistics:
         return sorted((_APART, *_WITH_STATISTICS), key=lambda family: family.prefix != PatchFamily.prefix)
+    if problem.residual and problem.direction == INPUT_GRAD:
+        families = _in_order(without_residual(problem))
+        return [each for family in families for each in (AddedFamily(family), family)]
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
     first_layer = (
         problem.dtype is dtypes.bfloat16
@@ -88,7 +95,7 @@ def _in_order(problem: ConvProblem) -> Sequence[Family]:
 def named(problem: ConvProblem, name: str) -> Candidate | None:
     """The candidate of that name, if it still is one for this problem."""
     for family in _in_order(problem):
-        if family.prefix == name.partition("/")[0]:
+        if name.startswith(f"{family.prefix}/"):
             candidate = family.named(problem, name)
             return candidate if candidate is not None and admissible(candidate, problem) else None
     return None

@@ -43,6 +43,7 @@ class FewOutputs(Candidate):
             and p.dtype is not dtypes.float64
             and p.weight_shape[0] <= _MOST_OUTPUTS
             and math.prod(p.weight_shape[2:]) <= _MOST_TAPS
+            and not (p.residual and p.direction == INPUT_GRAD)
             and max(math.prod(shape[:1] + shape[2:]) for shape in (p.input_shape, p.output_shape)) < 2**30
         )
 

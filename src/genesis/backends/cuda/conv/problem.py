@@ -40,7 +40,7 @@ class ConvProblem:
     groups: int = 1
     dtype: DType = dataclasses.field(kw_only=True)
     bias: bool = False  # added to the result: (K,) in the forward, (C,) in the input's gradient
-    residual: bool = False  # added after the bias, in the result's shape (forward only)
+    residual: bool = False  # added after the bias, in the result's shape (forward and input's gradient)
     activation: str | None = None  # "relu", applied last (forward only)
     statistics: bool = False  # of the result's channels are wanted too: candidate.Parts (forward only)
     alignment: int = 16  # all addresses are divisible by this many bytes; at most 16

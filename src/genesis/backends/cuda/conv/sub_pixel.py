@@ -154,9 +154,9 @@ def _is_supported(problem: ConvProblem) -> bool:
     p = problem
     few = p.input_shape[1] <= _MOST_CHANNELS and p.input_shape[1] * p.stride[0] * p.stride[1] <= _MOST_WIDE
     known = p.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
-    if not (p.direction == INPUT_GRAD and few and known and p.groups == 1 and p.dilation == (1, 1) and not p.bias):
+    if not (p.direction == INPUT_GRAD and few and known and p.groups == 1 and p.dilation == (1, 1)):
         return False
-    if numel(p.result_shape) == 0 or numel(p.output_shape) == 0:
+    if p.bias or p.residual or numel(p.result_shape) == 0 or numel(p.output_shape) == 0:
         return False
     sizes = zip(_windows(p), p.weight_shape[2:], p.stride, strict=True)
     is_full = all(window.size * stride == taps for window, taps, stride in sizes)

@@ -156,21 +156,20 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis]) -> Any:
         (row.start, column.start), (row.spread, column.spread),
     )  # fmt: skip
     first_strides = channels_last_strides(p.first_shape)
-    residual_strides = channels_last_strides(p.result_shape) if p.residual else None
     constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "RELU": p.activation == "relu", "WIDE": _is_wide(p)}
     pointers = (
         Pointer(p.dtype, _alignment(p, out_offset)),
         Pointer(p.dtype, p.alignment),
         Pointer(p.dtype, _alignment(p, weight_offset)),
         Pointer(p.dtype, p.alignment) if p.bias else None,
-        Pointer(p.dtype, p.alignment) if p.residual else None,
+        Pointer(p.dtype, _alignment(p, out_offset)) if p.residual else None,
     )
     if p.is_depthwise:
         grid = (-(-num_pixels // tile.block_m), -(-out_channels // tile.block_n))
         ready = bind(
             kernels._depthwise_kernel, p.device, grid, *pointers, num_pixels, out_channels,
             1 if transposed else num_outputs, num_inputs if transposed else 1, *geometry,
-            place_strides, first_strides, (k, *tap_strides), residual_strides,
+            place_strides, first_strides, (k, *tap_strides), place_strides if p.residual else None,
             **constants, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
         )  # fmt: skip
     else:
@@ -178,7 +177,7 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis]) -> Any:
         ready = bind(
             kernels._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
             num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
-            (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, residual_strides,
+            (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, place_strides if p.residual else None,
             **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, GROUP=_GROUP,
             **tile.constants,
         )  # fmt: skip
@@ -193,7 +192,8 @@ def _with_operands(
         given = (bias, True)
 
         def run(stream: int, out: int, x: int, weight: int, bias: int, residual: int, workspace: int) -> None:
-            rest = [pointer for pointer, there in zip((bias, residual), given, strict=True) if there]
+            added = (bias, residual + out_offset)  # the latter lies as the result does
+            rest = [pointer for pointer, there in zip(added, given, strict=True) if there]
             ready(stream, out + out_offset, x, weight + weight_offset, *rest)
 
         return run

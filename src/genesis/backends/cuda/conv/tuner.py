@@ -22,7 +22,7 @@ from genesis.backends.cuda import memory
 from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.bench import Bench, Built, build, prepare_reference
 from genesis.backends.cuda.conv.candidate import Candidate
-from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.problem import INPUT_GRAD, ConvProblem
 from genesis.errors import OutOfMemoryError
 from genesis.shapes import numel
 
@@ -65,13 +65,18 @@ def error_bound(problem: ConvProblem) -> float:
     """The largest relative L2 distance from the exact result that a result may have on random operands.
 
     In float32 that is what a chain of float32 multiply-adds has, but not above 3e-7; in float64 a chain of float64's,
-    with its spread; elsewhere the rounding of the result, or of the operands where that is coarser.
+    with its spread; elsewhere the rounding of the result, or of the operands where that is coarser. What is added to
+    an input's gradient may be added after that is rounded, as a pass does: of two parts as large as each other, one is
+    then rounded twice.
     """
     if problem.dtype is dtypes.float32 and problem.precision == "highest":
         return min(3e-7, chain_error(problem))
     if problem.dtype is dtypes.float64:
         return chain_bound(problem)
-    return _LOWERED.get(problem.precision if problem.dtype is dtypes.float32 else "", _UNIT_ROUNDOFF[problem.dtype] / 2)
+    if problem.dtype is dtypes.float32:
+        return _LOWERED[problem.precision]
+    roundings = 1.5 if problem.residual and problem.direction == INPUT_GRAD else 1  # of the sum; they add in squares
+    return math.sqrt(roundings) * _UNIT_ROUNDOFF[problem.dtype] / 2
 
 
 def chain_error(problem: ConvProblem) -> float:

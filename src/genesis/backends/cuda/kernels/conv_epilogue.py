@@ -67,8 +67,22 @@ def _finish_splits_kernel(
     tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _add_kernel(out_ptr, addend_ptr, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr):
+    """out += addend."""
+    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = elements < num_elements
+    total = tl.load(out_ptr + elements, mask=mask).to(COMPUTE) + tl.load(addend_ptr + elements, mask=mask).to(COMPUTE)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 _f32 = dtypes.float32
 SPECIMENS = [
-    Specimen(_finish_splits_kernel, (_f32, _f32, *more, 3, 100_000, 64), {"RELU": relu, "SPLITS": splits, "BLOCK": 64})
-    for more, relu, splits in [((None, None), False, 4), ((_f32, _f32), True, 64)]
-]
+    Specimen(_add_kernel, (dtypes.bfloat16, dtypes.bfloat16, 100_000), {"COMPUTE": tl.float32, "BLOCK": 1024}),
+    Specimen(
+        _finish_splits_kernel, (_f32, _f32, None, None, 3, 100_000, 64), {"RELU": False, "SPLITS": 4, "BLOCK": 64}
+    ),
+    Specimen(
+        _finish_splits_kernel, (*(_f32,) * 4, 3, 100_000, 64), {"RELU": True, "SPLITS": 64, "BLOCK": 64}
+    ),
+]  # fmt: skip

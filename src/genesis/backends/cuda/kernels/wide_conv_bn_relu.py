@@ -269,11 +269,11 @@ def _wide_parameter_grads_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_input_grad_kernel(
-    grad_input_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, scaled_ptr, projection_ptr, constant_ptr,
+    grad_input_ptr, addend_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, scaled_ptr, projection_ptr, constant_ptr,
     num_rows, num_inputs, num_outputs,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """grad_x = g·scaled + x̃·projection − constant."""
+    """grad_x = g·scaled + x̃·projection − constant, plus addend, (rows, inputs), or None."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     inputs = tl.arange(0, BLOCK_C)
     mask = inputs < num_inputs
@@ -285,8 +285,10 @@ def _wide_input_grad_kernel(
         scaled = _load_rows(scaled_ptr, first + tl.arange(0, BLOCK_K), num_outputs, inputs, num_inputs)
         result = tl.dot(grad, scaled, result)
     result -= tl.load(constant_ptr + inputs, mask=mask, other=0)[None, :]
-    out = grad_input_ptr + rows[:, None] * num_inputs + inputs[None, :]
-    tl.store(out, result.to(grad_input_ptr.dtype.element_ty), mask=(rows < num_rows)[:, None] & mask[None, :])
+    places, mask = rows[:, None] * num_inputs + inputs[None, :], (rows < num_rows)[:, None] & mask[None, :]
+    if addend_ptr is not None:
+        result += tl.load(addend_ptr + places, mask=mask, other=0).to(tl.float32)
+    tl.store(grad_input_ptr + places, result.to(grad_input_ptr.dtype.element_ty), mask=mask)
 
 
 def _specimens():
@@ -311,7 +313,10 @@ def _specimens():
             (*(wide,) * 4, short, short, wide, wide, wide, short, wide, wide, *sizes),
             {**small, "BLOCK_I": 16, "BLOCK_L": 64},
         ),
-        Specimen(_wide_input_grad_kernel, (short, short, bits, short, wide, short, short, wide, *sizes), tile),
+        *(
+            Specimen(_wide_input_grad_kernel, (short, *pair, bits, short, wide, short, short, wide, *sizes), tile)
+            for pair in ((None, short), (short, short))
+        ),
     ]  # fmt: skip
 
 

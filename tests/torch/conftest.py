@@ -1,0 +1,57 @@
+"""Fixtures: the CUDA kernels on tensors in host memory; blocks, and fused copies of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import genesis.torch
+from genesis.settings import override
+from genesis.torch import bridge, fusing, modules, ops
+from tests.torch.residual_blocks import BLOCKS
+
+
+@pytest.fixture(params=BLOCKS)
+def block(request: pytest.FixtureRequest) -> tuple[nn.Module, int]:
+    torch.manual_seed(0)
+    make, number = BLOCKS[request.param]
+    return make().double(), number
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each backward of a chain that could hand on its input: has a gradient come back?"""
+    seen: list[bool] = []
+
+    def backward(ctx: Any, grad: Any, addend: Any = None) -> Any:
+        seen.append(addend is not None)
+        return ops._ConvBNReLU.backward(ctx, grad, addend)
+
+    monkeypatch.setattr(ops._ConvBNReLUAndInput, "backward", staticmethod(backward))
+    return seen
+
+
+@pytest.fixture
+def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tensors in host memory go to the CUDA backend, whose device is simulated."""
+    with override(cuda="simulated"):
+        for module in (modules, ops):
+            monkeypatch.setattr(module, "call", bridge.call_cuda)
+        yield
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], nn.Module]:
+    """Fuses a copy of a model none of whose chains hands on anything."""
+
+    def fused(model: nn.Module) -> nn.Module:
+        with monkeypatch.context() as patch:
+            patch.setattr(fusing, "takers", lambda steps, chains: {})
+            return genesis.torch.fuse(copy.deepcopy(model))
+
+    return fused

@@ -1,0 +1,121 @@
+"""Chains that hand on their inputs, on the simulated device: what is launched, and what comes of it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import genesis.torch
+from genesis.backends.cuda.simulated import SimulatedKernel
+from genesis.torch.modules import conv_bn_relu, conv_bn_relu_and_input
+from tests.models.torch_resnet import BasicBlock, Bottleneck
+from tests.torch.residual_blocks import InPlace, Make, gradients, same
+
+
+class Adds(TorchDispatchMode):
+    """Counts sums of tensors of a shape."""
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__()
+        self.shape, self.names = shape, list[str]()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "add" in op.name() and isinstance(args[0], Tensor) and args[0].shape == self.shape:
+            self.names.append(op.name())
+        return op(*args, **(kwargs or {}))
+
+
+WIDE_BLOCKS: dict[str, Make] = {
+    "basic": lambda: BasicBlock(32, 32, 1),
+    "bottleneck": lambda: Bottleneck(32, 8, 1),
+    "in place, downsampling": lambda: InPlace(32, 8, 2),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_BLOCKS)
+@pytest.mark.usefixtures("cuda_kernels")
+def test_no_pass_adds_the_gradients(name: str, apart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device: neither PyTorch nor a kernel of ours goes over the memory for that."""
+    launched: list[str] = []
+    launch = SimulatedKernel.launch
+    monkeypatch.setattr(SimulatedKernel, "launch", lambda self, *a: (launched.append(self.name), launch(self, *a))[1])
+    torch.manual_seed(0)
+    model = WIDE_BLOCKS[name]()
+    x = torch.randn(2, 32, 4, 4)
+    found, counts, kernels = [], [], []
+    for fused in (genesis.torch.fuse(copy.deepcopy(model)), apart(model)):
+        launched.clear()
+        with Adds(x.shape) as adds:
+            found.append(gradients(fused, x))
+        counts.append(len(adds.names))
+        kernels.append(sorted(launched))
+    assert counts == [0, 1]
+    assert kernels[0] == kernels[1]  # as many launches, of the same kernels
+    assert not [each for each in kernels[0] if "add" in each]
+    same(*found)
+
+
+@pytest.mark.usefixtures("cuda_kernels")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_on_the_simulated_device(
+    block: tuple[nn.Module, int], handed: list[bool], apart: Any, dtype: torch.dtype
+) -> None:
+    """Sums are rounded once, in place of twice: by 2⁻⁹ of what is rounded, of which sums that cancel make more."""
+    model, number = block
+    model = model.to(dtype)
+    x = torch.randn(2, 8, 4, 4).to(dtype)
+    plain, ours = gradients(apart(model), x), gradients(genesis.torch.fuse(model), x)
+    assert handed == [True] * number
+    assert torch.equal(ours[0], plain[0])
+    mine, other = (torch.cat([each.double().flatten() for each in found[1:]]) for found in (ours, plain))
+    assert (mine - other).norm() <= (1e-6 if dtype is torch.float32 else 2.0**-6) * other.norm()
+
+
+@pytest.mark.usefixtures("cuda_kernels")
+@pytest.mark.parametrize("outputs", [32, 64])
+def test_where_the_convolutions_output_is_never_written(handed: list[bool], outputs: int) -> None:
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Conv2d(32, outputs, 1, bias=False), nn.BatchNorm2d(outputs)).bfloat16()
+    x = torch.randn(2, 32, 5, 7).bfloat16()
+    found = []
+    for hand_on in (True, False):
+        leaf = x.clone().requires_grad_()
+        y, view = conv_bn_relu_and_input(*first, leaf) if hand_on else (conv_bn_relu(*first, leaf), leaf)
+        (y.square().sum() + (view * torch.linspace(-3, 3, view.numel()).bfloat16().view(view.shape)).sum()).backward()
+        found.append(leaf.grad.double())
+    assert handed == [True]
+    assert (found[0] - found[1]).norm() <= 2.0**-8 * found[1].norm()
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+@pytest.mark.gpu
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Bottleneck(256, 64, 1), lambda: Bottleneck(64, 64, 1), lambda: Bottleneck(256, 128, 2),
+        lambda: BasicBlock(64, 64, 1), lambda: BasicBlock(64, 128, 2),
+    ],
+    ids=["bottleneck", "first bottleneck", "bottleneck, downsampling", "basic", "basic, downsampling"],
+)  # fmt: skip
+def test_no_farther_from_the_truth_than_the_layers(
+    handed: list[bool], apart: Any, make: Make, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model = make().cuda().to(dtype).to(memory_format=torch.channels_last)
+    x = torch.randn(8, model.conv1.in_channels, 14, 14, device="cuda").to(dtype)  # type: ignore[union-attr]
+    x = x.contiguous(memory_format=torch.channels_last)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    with Adds(x.shape) as adds:
+        ours = gradients(genesis.torch.fuse(copy.deepcopy(model)), x)
+    assert adds.names == []
+    assert handed == [True]
+    for mine, other, truth in zip(ours, gradients(apart(model), x), exact, strict=True):
+        error, allowed = ((each.double() - truth).norm() / truth.norm().clamp_min(1e-2) for each in (mine, other))
+        assert error <= max(1.1 * allowed, 1e-5), f"{error:.2e}, with a pass {allowed:.2e}"

@@ -25,7 +25,8 @@ from genesis.shapes import numel
 _MOST_CHANNELS = 8
 _LANES = 32
 _MOST_REGISTERS = 200  # of the 255 that a thread has: for the weight and the window
-_LEAST_STEPS = 4  # of a round
+_LEAST_STEPS = 4  # of a round, after which results are stored
+_MOST_RESULTS = 64  # of a round and a row of i
 _LEAST_ROUNDS = 7  # of a strip: before the first one, a window and the weight are loaded
 _PROGRAMS = 16  # per multiprocessor, so that the last ones leave few of them idle
 _GATHER_BLOCK = 1024
@@ -77,12 +78,12 @@ class FewInputs(Candidate):
         )
 
     def _part(self, problem: ConvProblem) -> _Part | None:
-        """The most at once that registers have room for."""
+        """The most at once that there is room for."""
         p = problem
         channels = [each for each in range(p.input_shape[1], 0, -1) if p.input_shape[1] % each == 0]
         rows = [p.stride[0], 1] if p.weight_shape[2] >= p.stride[0] else [p.stride[0]]
         choice = (_Part(each, residues) for residues in rows for each in channels)
-        return next((part for part in choice if part.num_registers(p, self.shape) <= _MOST_REGISTERS), None)
+        return next((part for part in choice if part.fits(p, self.shape)), None)
 
     def workspace(self, problem: ConvProblem) -> int:
         """For the weight with its taps in reverse and the gradient's channels innermost."""
@@ -111,8 +112,7 @@ class FewInputs(Candidate):
         images, inputs, *size = p.input_shape
         outputs, _, *taps = p.weight_shape
         height, width = part.windows(p, first_residue)
-        ring = width.size + shape.ahead
-        steps = ring * -(-_LEAST_STEPS // ring)
+        steps = part.num_steps(p, shape)
         block_k = power_of_2(outputs)
         rows = _LANES * shape.num_warps * shape.per_lane // block_k
         num_rows = images * -(-size[0] // p.stride[0])
@@ -127,7 +127,7 @@ class FewInputs(Candidate):
             PADDING_Y=p.padding[0], PADDING_X=p.padding[1], LOW_Y=height.low, LOW_X=width.low,
             HEIGHT=height.size, WIDTH=width.size, FIRST_RESIDUE=first_residue, RESIDUES=part.residues,
             CHANNELS=part.channels, STEPS=steps, AHEAD=shape.ahead, ROWS=rows, BLOCK_K=block_k,
-            BLOCK_N=power_of_2(part.residues * p.stride[1] * part.channels * steps), num_warps=shape.num_warps,
+            BLOCK_N=power_of_2(part.num_results(p, shape)), num_warps=shape.num_warps,
         )  # fmt: skip
 
 
@@ -145,15 +145,23 @@ class _Part:
         rows, columns = (_window(*each) for each in along)
         return rows, columns
 
-    def num_registers(self, problem: ConvProblem, shape: Shape) -> int:
-        """Of the weight and the window."""
+    def num_steps(self, problem: ConvProblem, shape: Shape) -> int:
+        """Of a round: so many that the window's columns are back in the registers where they were, and move no more."""
+        ring = self.windows(problem, 0)[1].size + shape.ahead
+        return ring * -(-_LEAST_STEPS // ring)
+
+    def num_results(self, problem: ConvProblem, shape: Shape) -> int:
+        """Of a round and a row of i."""
+        return self.residues * problem.stride[1] * self.channels * self.num_steps(problem, shape)
+
+    def fits(self, problem: ConvProblem, shape: Shape) -> bool:
         p = problem
-        numbers = []
+        numbers = []  # of the weight and the window, in each launch
         for first in range(0, p.stride[0], self.residues):
             rows, columns = self.windows(p, first)
             taps = p.weight_shape[2] if self.residues == p.stride[0] else rows.size
             numbers.append(self.channels * taps * p.weight_shape[3] + rows.size * (columns.size + shape.ahead))
-        return shape.per_lane * max(numbers)
+        return shape.per_lane * max(numbers) <= _MOST_REGISTERS and self.num_results(p, shape) <= _MOST_RESULTS
 
 
 class _Window(NamedTuple):

@@ -3,7 +3,8 @@
     problem.py        what decides: ConvProblem
     candidate.py      ways to compute it: supports, workspace, prepare
     families.py       where candidates come from: cudnn.py, cublaslt.py, wgmma.py, patch.py, few_channels.py,
-                      sub_pixel.py, few_outputs.py, triton_direct.py, and, with statistics of the result, apart.py
+                      sub_pixel.py, few_inputs.py, few_outputs.py, triton_direct.py, and, with statistics of the
+                      result, apart.py
     plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
     tuner.py          builds and times candidates, of many problems in turns
     bench.py          times one candidate, and checks it against float64

@@ -122,9 +122,9 @@ class FewInputs(Candidate):
         strips = -(-rounds // rounds_per_strip)
         return bind(
             _few_inputs_grad_kernel, p.device, (groups * strips,), Pointer(p.dtype), Pointer(p.dtype, p.alignment),
-            Pointer(p.dtype), Pointer(p.dtype) if p.bias else None, num_rows, strips, rounds_per_strip, inputs, outputs,
-            p.output_shape[2:], tuple(size), TAPS_Y=taps[0], TAPS_X=taps[1], STRIDE_Y=p.stride[0], STRIDE_X=p.stride[1],
-            PADDING_Y=p.padding[0], PADDING_X=p.padding[1], LOW_Y=height.low, LOW_X=width.low,
+            Pointer(p.dtype), Pointer(p.dtype) if p.bias else None, num_rows, strips, rounds_per_strip, inputs,
+            p.output_shape[2:], tuple(size), OUTPUTS=outputs, TAPS_Y=taps[0], TAPS_X=taps[1], STRIDE_Y=p.stride[0],
+            STRIDE_X=p.stride[1], PADDING_Y=p.padding[0], PADDING_X=p.padding[1], LOW_Y=height.low, LOW_X=width.low,
             HEIGHT=height.size, WIDTH=width.size, FIRST_RESIDUE=first_residue, RESIDUES=part.residues,
             CHANNELS=part.channels, STEPS=steps, AHEAD=shape.ahead, ROWS=rows, BLOCK_K=block_k,
             BLOCK_N=power_of_2(part.num_results(p, shape)), num_warps=shape.num_warps,

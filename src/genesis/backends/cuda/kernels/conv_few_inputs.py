@@ -16,13 +16,15 @@ _SIZES = ["num_rows", "num_strips", "rounds_per_strip", "num_inputs", "out_size"
 
 
 @triton.jit
-def _window_column(row_ptrs, row_mask, row, x, num_outputs, out_size, LOW_Y: tl.constexpr, HEIGHT: tl.constexpr):
+def _window_column(
+    row_ptrs, row_mask, row, x, out_size, OUTPUTS: tl.constexpr, LOW_Y: tl.constexpr, HEIGHT: tl.constexpr
+):
     """HEIGHT of the gradient's pixels below each other, the first LOW_Y below row; zeros outside of the image."""
     column = ()
     for i in tl.static_range(HEIGHT):
         y = row + LOW_Y + i
         inside = row_mask & ((y >= 0) & (y < out_size[0]))[:, None] & ((x >= 0) & (x < out_size[1]))
-        column += (tl.load(row_ptrs + ((LOW_Y + i) * out_size[1] + x) * num_outputs, mask=inside, other=0),)
+        column += (tl.load(row_ptrs + ((LOW_Y + i) * out_size[1] + x) * OUTPUTS, mask=inside, other=0),)
     return column
 
 
@@ -62,9 +64,9 @@ def _few_inputs_grad_kernel(
     num_strips,
     rounds_per_strip,
     num_inputs,
-    num_outputs,
     out_size,
     size,
+    OUTPUTS: tl.constexpr,
     TAPS_Y: tl.constexpr,
     TAPS_X: tl.constexpr,
     STRIDE_Y: tl.constexpr,
@@ -86,8 +88,8 @@ def _few_inputs_grad_kernel(
 ):
     """One program per ROWS rows of i, counted through all images, and strip of their columns; STEPS pixels a round.
 
-    out (N, size, num_inputs), of which it computes RESIDUES rows of residues; grad (N, out_size, num_outputs);
-    weight (num_inputs, taps in reverse, num_outputs). The window of pixel i begins at pixel i + LOW.
+    out (N, size, num_inputs), of which it computes RESIDUES rows of residues; grad (N, out_size, OUTPUTS);
+    weight (num_inputs, taps in reverse, OUTPUTS). The window of pixel i begins at pixel i + LOW.
     """
     rows = tl.program_id(0) // num_strips * ROWS + tl.arange(0, ROWS)
     begin = tl.program_id(0) % num_strips * rounds_per_strip * STEPS
@@ -96,9 +98,9 @@ def _few_inputs_grad_kernel(
     image = (rows // rows_per_image).to(tl.int64)
     row = rows % rows_per_image
     outputs = tl.arange(0, BLOCK_K)
-    output_mask = outputs < num_outputs
+    output_mask = outputs < OUTPUTS
     row_mask = (rows < num_rows)[:, None] & output_mask[None, :]
-    row_ptrs = grad_ptr + ((image * out_size[0] + row) * out_size[1] * num_outputs)[:, None] + outputs[None, :]
+    row_ptrs = grad_ptr + ((image * out_size[0] + row) * out_size[1] * OUTPUTS)[:, None] + outputs[None, :]
 
     # The results of a round as they lie in memory: rows of residues, pixels, channels.
     slots = tl.arange(0, BLOCK_N)
@@ -112,17 +114,17 @@ def _few_inputs_grad_kernel(
         weights = ()
         for i in tl.static_range(CHANNELS * TAPS_Y * TAPS_X):
             tap = TAPS_Y * TAPS_X - 1 - i % (TAPS_Y * TAPS_X)
-            place = ((channel + i // (TAPS_Y * TAPS_X)) * (TAPS_Y * TAPS_X) + tap) * num_outputs
+            place = ((channel + i // (TAPS_Y * TAPS_X)) * (TAPS_Y * TAPS_X) + tap) * OUTPUTS
             weights += (tl.load(weight_ptr + place + outputs, mask=output_mask, other=0)[None, :],)
         window = ()
         for i in tl.static_range(WIDTH - 1 + AHEAD):
             x = begin + LOW_X + i
-            window += _window_column(row_ptrs, row_mask, row, x, num_outputs, out_size, LOW_Y, HEIGHT)
+            window += _window_column(row_ptrs, row_mask, row, x, out_size, OUTPUTS, LOW_Y, HEIGHT)
         for first in range(begin, end, STEPS):
             results = tl.zeros((ROWS, BLOCK_N), tl.float32)
             for step in tl.static_range(STEPS):
                 x = first + step + LOW_X + WIDTH - 1 + AHEAD
-                window += _window_column(row_ptrs, row_mask, row, x, num_outputs, out_size, LOW_Y, HEIGHT)
+                window += _window_column(row_ptrs, row_mask, row, x, out_size, OUTPUTS, LOW_Y, HEIGHT)
                 for i in tl.static_range(RESIDUES * STRIDE_X * CHANNELS):
                     total = _residue(
                         window, weights, FIRST_RESIDUE + i // (STRIDE_X * CHANNELS) + PADDING_Y,
@@ -142,8 +144,8 @@ def _few_inputs_grad_kernel(
 def _specimen(bias, **constants):
     stride = constants["STRIDE_Y"]
     operands = (dtypes.float32, dtypes.float32, dtypes.float32, bias)
-    sizes = (32 * 224 // stride, 4, 7, 3, 64, (224 // stride, 224 // stride), (224, 224))
-    return Specimen(_few_inputs_grad_kernel, (*operands, *sizes), {"BLOCK_K": 64, **constants})
+    sizes = (32 * 224 // stride, 4, 7, 3, (224 // stride, 224 // stride), (224, 224))
+    return Specimen(_few_inputs_grad_kernel, (*operands, *sizes), {"OUTPUTS": 64, "BLOCK_K": 64, **constants})
 
 
 SPECIMENS = [

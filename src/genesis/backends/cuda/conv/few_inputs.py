@@ -72,13 +72,12 @@ class FewInputs(Candidate):
             and p.weight_shape[0] <= _LANES * self.shape.per_lane
             and numel(p.result_shape) > 0
             and numel(p.output_shape) > 0
-            and max(p.input_shape[2:] + p.output_shape[2:]) < 2**16
-            and p.input_shape[0] * p.input_shape[2] < 2**30
+            and max(numel(p.input_shape[1:]), numel(p.output_shape[1:]), p.input_shape[0] * p.input_shape[2]) < 2**30
             and self._part(p) is not None
         )
 
     def _part(self, problem: ConvProblem) -> _Part | None:
-        """The most at once that there is room for."""
+        """The most at once that there is room for; None: there is too little even for one channel and row."""
         p = problem
         channels = [each for each in range(p.input_shape[1], 0, -1) if p.input_shape[1] % each == 0]
         rows = [p.stride[0], 1] if p.weight_shape[2] >= p.stride[0] else [p.stride[0]]
@@ -155,8 +154,9 @@ class _Part:
         return self.residues * problem.stride[1] * self.channels * self.num_steps(problem, shape)
 
     def fits(self, problem: ConvProblem, shape: Shape) -> bool:
+        """Do registers hold the weight and the window, in each launch, and a round's results?"""
         p = problem
-        numbers = []  # of the weight and the window, in each launch
+        numbers = []
         for first in range(0, p.stride[0], self.residues):
             rows, columns = self.windows(p, first)
             taps = p.weight_shape[2] if self.residues == p.stride[0] else rows.size

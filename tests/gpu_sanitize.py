@@ -32,6 +32,7 @@ from genesis.backends.cuda.conv import families
 from genesis.backends.cuda.conv.apart import Apart
 from genesis.backends.cuda.conv.candidate import Candidate
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
+from genesis.backends.cuda.conv.few_inputs import FewInputsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.patch import PatchFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
@@ -151,7 +152,9 @@ def launch_kernels_of_users() -> None:
 
 def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
-    own = (WgmmaFamily(), PatchFamily(), FewChannelsFamily(), FewOutputsFamily(), SubPixelFamily())
+    own = (
+        WgmmaFamily(), PatchFamily(), FewChannelsFamily(), FewInputsFamily(), FewOutputsFamily(), SubPixelFamily(),
+    )  # fmt: skip
     weights = {(24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1)}  # strides
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
     for (dtype, precision), weight in itertools.product(tolerances, weights):

@@ -114,6 +114,8 @@ def _drawn(seed: int, largest: int) -> ConvProblem:
     if groups == 1 and chance.random() < 0.1:  # a product of matrices
         weight = (*problem.weight_shape[:2], 1, 1)
         return dataclasses.replace(problem, weight_shape=weight, stride=(1, 1), padding=(0, 0), dilation=(1, 1))
+    if groups == 1 and problem.direction == INPUT_GRAD and chance.random() < 0.2:
+        return _of_a_first_layer(problem, chance)
     return problem
 
 
@@ -127,6 +129,18 @@ def _of_a_residual_block(problem: ConvProblem, chance: random.Random) -> ConvPro
         problem, input_shape=(images, channels[0], *sizes), weight_shape=(channels[1], channels[0], 3, 3),
         stride=(1, 1), dilation=(1, 1), groups=1,
         dtype=chance.choice([dtypes.float32, dtypes.float16, dtypes.bfloat16]), precision="high",
+    )  # fmt: skip
+
+
+def _of_a_first_layer(problem: ConvProblem, chance: random.Random) -> ConvProblem:
+    """The same with few channels, more taps, and all bits of float32."""
+    taps = chance.choice([3, 4, 5, 7]), chance.choice([2, 3, 5, 7])
+    sizes = [max(each) for each in zip(problem.input_shape[2:], taps, strict=True)]
+    channels = chance.choice([1, 3, 3, 4, chance.randint(1, 8)])
+    return dataclasses.replace(
+        problem, input_shape=(problem.input_shape[0], channels, *sizes),
+        weight_shape=(problem.weight_shape[0], channels, *taps), dilation=(1, 1), dtype=dtypes.float32,
+        precision="highest",
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
     problem.py        what decides: ConvProblem
     candidate.py      ways to compute it: supports, workspace, prepare
     families.py       where candidates come from: cudnn.py, cublaslt.py, wgmma.py, patch.py, few_channels.py,
-                      sub_pixel.py, few_outputs.py, triton_direct.py; and one of them followed by a pass: for statistics
-                      of the result apart.py, for what is added to an input's gradient added.py
+                      sub_pixel.py, few_inputs.py, few_outputs.py, triton_direct.py; and one of them followed by a pass:
+                      for statistics of the result apart.py, for what is added to an input's gradient added.py
     plans.py          ConvProblem → Plan: from the store, by tuning, or by guess
     tuner.py          builds and times candidates, of many problems in turns
     bench.py          times one candidate, and checks it against float64

@@ -12,6 +12,7 @@ from genesis.backends.cuda.conv.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.conv.cublaslt import CublasltFamily
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
 from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
+from genesis.backends.cuda.conv.few_inputs import FewInputsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.patch import PatchFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
@@ -23,7 +24,8 @@ _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER, _PATCH, _WGMMA = DirectFamily(), FewChannelsFamily(), PatchFamily(), WgmmaFamily()
 FAMILIES: tuple[Family, ...] = (
-    FewOutputsFamily(), _PATCH, SubPixelFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
+    FewOutputsFamily(), _PATCH, SubPixelFamily(), FewInputsFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER,
+    _WGMMA, _FALLBACK,
 )  # fmt: skip
 _WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _PATCH, _WGMMA)  # in the same pass
 

@@ -64,7 +64,7 @@ class MaxPool2d(ArrayFunction):
         differentiable = any(ctx.needs_input_grad)
         find = "indices" if return_indices else "places" if differentiable else None
         planes = as_planes(x, spatial)
-        y, found = planes.max_pool2d(*windows, find)
+        y, found = planes.max_pool2d(*windows, find=find)
         if differentiable:
             ctx.save(found)
             ctx.spatial, ctx.windows, ctx.ndim, ctx.planes_shape = spatial, windows, x.ndim, planes.shape

@@ -63,7 +63,7 @@ class NeuralOps:
     # --- pooling and interpolation ------------------------------------------------------------------------------------
 
     def max_pool2d(
-        self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool, find: str | None
+        self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool, *, find: str | None
     ) -> tuple[Any, Any]:
         """find: "indices"; "places", for max_pool2d_backward alone; or None."""
         return call("max_pool2d", self, kernel_size, stride, padding, dilation, ceil_mode, find)

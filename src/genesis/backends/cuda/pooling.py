@@ -100,12 +100,17 @@ def adaptive_max_pool2d_backward(grad: DeviceArray, x: DeviceArray, indices: Dev
     return _max_pool_backward(grad, x.shape, indices, _ONE, _ONE, _NONE, _ONE, reach, adaptive=True)
 
 
+def has_small_places(kernel: Pair) -> bool:
+    """Does a byte tell a window's elements apart? Then that is what max_pool2d finds for its backward, else indices."""
+    return kernel[0] * kernel[1] <= _MOST_PLACES
+
+
 def _max_pool(
     x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, adaptive: bool,
     find: str | None,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     out = _like(x, out_size, x.dtype)
-    places = find == "places" and kernel[0] * kernel[1] <= _MOST_PLACES
+    places = find == "places" and has_small_places(kernel)
     found = None if find is None else _like(x, out_size, dtypes.uint8 if places else dtypes.int64)
     if (places or found is None) and not adaptive and _is_channels_last(out) and x.strides[1] == 1:
         _max_pool_pixels(out, found, x, kernel, stride, padding, dilation)

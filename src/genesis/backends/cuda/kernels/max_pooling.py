@@ -284,9 +284,8 @@ def _pixels_specimens(dtype, wide):
 
 
 def _cells_specimen(dtype, wide, kernel, stride, dilation=1):
-    constants = {"KERNEL": (kernel, kernel), "STRIDE": (stride, stride), "PADDING": (1, 1)}
-    constants |= {"DILATION": (dilation, dilation), "COMPUTE": COMPUTE[dtype], "WIDE": wide}
-    constants |= {"BLOCK_M": 16, "BLOCK_N": 64}
+    windows = {"KERNEL": (kernel, kernel), "STRIDE": (stride, stride), "PADDING": (1, 1), "DILATION": (dilation,) * 2}
+    constants = {**windows, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK_M": 16, "BLOCK_N": 64}
     strides = (50176, 1, 1792, 64)
     args = (dtype, dtype, dtypes.uint8, 100000, 64, (29, 29), (28, 28), (56, 56), strides, strides)
     return Specimen(_max_pool_backward_cells_kernel, args, constants)

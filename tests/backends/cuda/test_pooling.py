@@ -122,6 +122,7 @@ def test_max_pool2d_of_channels_side_by_side(
         (((3, 3), (2, 2), (1, 1), (1, 1), False), torch.uint8),
         (((2, 2), (1, 1), (1, 1), (2, 2), False), torch.uint8),
         (((6, 6), (3, 2), (3, 3), (1, 1), True), torch.uint8),  # too large for unrolled code
+        (((3, 3), (1, 1), (1, 1), (3, 3), False), torch.uint8),  # too many windows for it
         (((16, 16), (5, 4), (8, 8), (1, 1), True), torch.uint8),
         (((17, 16), (5, 4), (8, 8), (1, 1), True), torch.int64),  # more places than a byte tells apart
     ],

@@ -21,8 +21,9 @@ from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 _ONE, _NONE = (1, 1), (0, 0)
 _TILE, _MOST_CHANNELS = 1024, 128  # elements of a program where channels lie side by side, and channels among them
 _MOST_PLACES = 256  # that a byte tells apart
-# The backward is written out for each element of a window, and each pixel of a cell, where these are at most so many.
-_MOST_TAPS, _MOST_STEPS = 25, 16
+# The backward's code is unrolled where a window has at most so many elements, a pixel lies in at most so many windows,
+# and there are at most so many pixels from one window to the next.
+_MOST_UNROLLED, _MOST_STEPS = 25, 16
 
 
 class _Rows(NamedTuple):
@@ -145,7 +146,7 @@ def _max_pool_backward(
 ) -> DeviceArray:  # fmt: skip
     out = _like(found, input_shape[-2:], grad.dtype)
     places = found.dtype is dtypes.uint8
-    few = math.prod(kernel) <= _MOST_TAPS and math.prod(stride) <= _MOST_STEPS
+    few = max(math.prod(kernel), math.prod(reach)) <= _MOST_UNROLLED and math.prod(stride) <= _MOST_STEPS
     if places and few and _is_channels_last(out):
         _max_pool_backward_cells(out, grad, found, kernel, stride, padding, dilation)
         return out

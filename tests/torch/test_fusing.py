@@ -119,6 +119,32 @@ class Stem(nn.Module):
         return nn.functional.max_pool2d(x, kernel_size=3, stride=1, padding=1) + torch.max_pool2d(x, 1, (1, 1))
 
 
+class Reduction(nn.Module):
+    """As Inception's: pooling beside a convolution of the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.pool = nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.norm(self.conv(x)), self.pool(x), nn.functional.max_pool2d(x, 3, 2, 1)], 1)
+
+
+def test_pooling_takes_the_input_of_a_chain_from_it(handed: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooling, "_takes", lambda input: True)
+    torch.manual_seed(0)
+    model = Reduction().double()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    assert fused.fusion.replaced == ["pool", "max_pool2d"]
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    grads = []
+    for net in (model, fused):
+        leaf = x.clone().requires_grad_()
+        grads.append(torch.autograd.grad(net(leaf).square().sum(), leaf)[0])
+    torch.testing.assert_close(*grads)
+    assert handed == [True]
+
+
 class OwnPool(nn.MaxPool2d):
     pass
 

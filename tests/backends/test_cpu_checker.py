@@ -74,6 +74,23 @@ def test_fused_convolutions_pass() -> None:
         last(first(x), x).sum().backward()
 
 
+@pytest.mark.parametrize("kernel_size", [(3, 2), (17, 16)], ids=str)  # kept in bytes, and not
+def test_max_pooling_is_checked_whatever_it_keeps(kernel_size: tuple[int, int]) -> None:
+    cuda = backends.get("cuda")
+    x = genesis.randn(2, 3, 17, 16, device="cuda", requires_grad=True)
+    windows: dict[str, Any] = {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 1), "ceil_mode": True}
+    with override(check="cpu"):
+        F.max_pool2d(x, kernel_size, **windows).square().sum().backward()
+        F.max_pool2d(x, 2, dilation=(2, 3)).square().sum().backward()
+        y = F.max_pool2d(x, kernel_size, **windows).sum()
+    with (
+        broken("max_pool2d_backward", lambda grad, *_: cuda.mul(grad, 2)),
+        override(check="cpu"),
+        pytest.raises(MismatchError, match=r"^max_pool2d_backward: result 0 differs"),
+    ):
+        y.backward()
+
+
 def test_packed_convolutions_are_checked() -> None:
     cuda = backends.get("cuda")
     input, weight = (genesis.randn(shape, device="cuda").array.handle for shape in [(1, 2, 5, 5), (3, 2, 3, 3)])

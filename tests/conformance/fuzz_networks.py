@@ -82,9 +82,10 @@ def pooling(name: str, d: Draw) -> Call:
 
     def run(backend: Any, x: Any, grad: Any) -> Any:
         result = getattr(backend, name)(x, *options)
-        saved = (result[1],) if name == "max_pool2d" else ()
-        grad_x = getattr(backend, f"{name}_backward")(grad, x, *saved, *options)
-        return result, grad_x
+        if name == "avg_pool2d":
+            return result, backend.avg_pool2d_backward(grad, x, *options)
+        _, places = backend.max_pool2d(x, *options, "places")
+        return result, [backend.max_pool2d_backward(grad, x.shape, found, *options) for found in (result[1], places)]
 
     return Call(run, (x.contiguous(memory_format=torch.channels_last) if d.chance() else x, d.tensor(y.shape, dtype)))
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import genesis.torch
 from genesis.errors import DTypeError
+from genesis.torch import bridge, pooling
 from genesis.torch.fusing import Fused
 from tests.models.torch_resnet import BasicBlock, Bottleneck, ResNet
 
@@ -50,12 +51,22 @@ class Branches(nn.Module):
         return self.project(torch.cat([conv(x) for conv in self.convs], dim=1))
 
 
+class Down(nn.Sequential):
+    """As U-Net's: no convolution of its own but pooling."""
+
+    def __init__(self) -> None:
+        block = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        super().__init__(nn.MaxPool2d(2), block)
+
+
 MODELS = {
     "basic": (lambda: ResNet(BasicBlock, (1, 1, 1, 1), 5), 12),
     "bottleneck": (lambda: ResNet(Bottleneck, (1, 1, 1, 1), 5), 17),
     "vgg": (vgg, 2),
     "branches": (Branches, 4),
+    "down": (Down, 1),
 }
+POOLS = {"basic": ["max_pool2d"], "bottleneck": ["max_pool2d"], "vgg": ["features.6"], "down": ["0"]}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -66,6 +77,7 @@ def test_training_and_inference_are_those_of_the_model(name: str) -> None:
     fused = genesis.torch.fuse(copy.deepcopy(model))
     assert len(fused.fusion.fused) == num_chains
     assert fused.fusion.left == []
+    assert fused.fusion.replaced == POOLS.get(name, [])
     assert list(fused.state_dict()) == list(model.state_dict())
     for _ in range(2):
         x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
@@ -92,6 +104,95 @@ def test_classes_copies_and_pickles() -> None:
             assert isinstance(other.features, Fused)
             torch.testing.assert_close(other(x), model(x))
     assert genesis.torch.fuse(model).fusion.fused == []  # nothing is left to do
+
+
+class Stem(nn.Module):
+    """As torchvision's ResNet's; and with the pooling as a function, in a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1, ceil_mode=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return nn.functional.max_pool2d(x, kernel_size=3, stride=1, padding=1) + torch.max_pool2d(x, 1, (1, 1))
+
+
+class Reduction(nn.Module):
+    """As Inception's: pooling beside a convolution of the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.pool = nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.norm(self.conv(x)), self.pool(x), nn.functional.max_pool2d(x, 3, 2, 1)], 1)
+
+
+def test_pooling_takes_the_input_of_a_chain_from_it(handed: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooling, "_takes", lambda input: True)
+    torch.manual_seed(0)
+    model = Reduction().double()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    assert fused.fusion.replaced == ["pool", "max_pool2d"]
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    grads = []
+    for net in (model, fused):
+        leaf = x.clone().requires_grad_()
+        grads.append(torch.autograd.grad(net(leaf).square().sum(), leaf)[0])
+    torch.testing.assert_close(*grads)
+    assert handed == [True]
+
+
+class OwnPool(nn.MaxPool2d):
+    pass
+
+
+def test_pooling_is_by_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops: list[str] = []
+
+    def noted(op: str, first: Tensor, *args: Any) -> Any:
+        ops.append(op)
+        return bridge.call(op, first, *args)
+
+    monkeypatch.setattr(pooling, "call", noted)
+    torch.manual_seed(0)
+    model = Stem()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    assert str(fused.fusion).splitlines() == [
+        "1 fused, 3 replaced, 0 left", "  conv1 → bn1 → relu", "  maxpool: replaced", "  max_pool2d: replaced",
+        "  max_pool2d_1: replaced",
+    ]  # fmt: skip
+    x = torch.randn(2, 3, 13, 13)
+    torch.testing.assert_close(fused(x), model(x))
+    assert ops == []  # on the CPU, PyTorch's
+    monkeypatch.setattr(pooling, "_takes", lambda input: True)
+    for net in (fused, copy.deepcopy(fused), pickle.loads(pickle.dumps(fused))):
+        model.load_state_dict(net.state_dict())
+        results = [module(x) for module in (net, model)]
+        torch.testing.assert_close(*results)
+        for result in results:
+            result.square().sum().backward()
+        assert ops == ["max_pool2d"] * 3 + ["max_pool2d_backward"] * 3
+        torch.testing.assert_close(net.conv1.weight.grad, model.conv1.weight.grad, rtol=1e-4, atol=1e-4)
+        net.maxpool.stride = 5  # a layer's settings are asked for at each call
+        assert net(x).shape == (2, 4, 3, 3)
+        ops.clear()
+        model.zero_grad()
+        net.maxpool.stride = 2
+
+
+def test_pooling_that_is_left() -> None:
+    hooked = nn.MaxPool2d(2)
+    hooked.register_forward_hook(lambda module, args, output: None)
+    model = genesis.torch.fuse(nn.Sequential(OwnPool(2), hooked, nn.MaxPool2d(2), nn.MaxPool2d(1, return_indices=True)))
+    assert model.fusion.replaced == ["2"]
+    assert model.fusion.left == [
+        ("0", "a OwnPool may do something else"), ("1", "it has hooks"), ("3", "it returns indices too"),
+    ]  # fmt: skip
+    y, indices = model(torch.arange(64.0).reshape(1, 1, 8, 8))
+    assert (y.item(), indices.item()) == (63.0, 0)
 
 
 class Custom(nn.Module):

@@ -117,3 +117,87 @@ def test_tuning_a_step_reaches_both_passes(tmp_path: Path) -> None:
     assert {each.problem.direction for each in report.outcomes} == {"forward", "input_grad", "weight_grad"}
     assert all(plans[each.problem] == each.candidate for each in report.outcomes)  # they are what computes now
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+POOLS = [(8, 64, 56, (3, 2, 1)), (4, 96, 21, (2,)), (2, 20, 30, (5, 1, 2)), (2, 3, 33, (3, 2, 1, 2, True))]
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", POOLS, ids=str)
+def test_max_pooling(shape: tuple[Any, ...], dtype: torch.dtype, channels_last: bool) -> None:
+    """Equal values, and gradients at least as close to the exact ones as PyTorch's, the same in each run."""
+    torch.manual_seed(0)
+    batch, channels, size, window = shape
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    x = torch.randn(batch, channels, size, size, device="cuda").mul(3).round().to(dtype).contiguous(memory_format=order)
+    x[0, 0, 4:6, 7], x[1, 1] = torch.nan, -torch.inf
+    leaves = [x.clone().requires_grad_(), x.clone().requires_grad_(), x.double().requires_grad_()]
+    pools = [genesis.torch.max_pool2d, nn.functional.max_pool2d, nn.functional.max_pool2d]
+    results = [pool(leaf, *window) for pool, leaf in zip(pools, leaves, strict=True)]
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0, equal_nan=True)
+    assert results[0].stride() == results[1].stride()
+    with torch.no_grad():
+        torch.testing.assert_close(pools[0](x, *window), results[1], rtol=0, atol=0, equal_nan=True)
+    grad = torch.randn_like(results[1])
+    for given in (grad, grad.contiguous(), grad[:1, :, :1, :1].expand_as(grad)):
+        grads = [
+            torch.autograd.grad(y, leaf, given.to(y.dtype), retain_graph=True)[0]
+            for y, leaf in zip((*results, results[0]), (*leaves, leaves[0]), strict=True)
+        ]
+        error, theirs, rounding = (
+            (each.double() - grads[2]).norm() for each in (grads[0], grads[1], grads[2].to(dtype))
+        )
+        # In 16 bits nothing is lost but in rounding the sums; wider ones are rounded in an order of each one's own.
+        allowed = 1.01 * rounding if dtype.itemsize == 2 else 2 * torch.finfo(dtype).eps * grads[2].norm()
+        assert error <= max(theirs, allowed)
+        assert torch.equal(grads[0], grads[3])
+        assert grads[0].stride() == x.stride()
+
+
+class PooledStem(nn.Sequential):
+    """As ResNet's, and a second pooling."""
+
+    def __init__(self) -> None:
+        stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        super().__init__(*stem, nn.Conv2d(64, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compiler", ["none", "aot_eager", "inductor"])
+def test_fused_pooling_under_autocast_captured_and_compiled(compiler: str) -> None:
+    torch.manual_seed(0)
+    model = PooledStem().cuda().to(memory_format=torch.channels_last)
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    assert fused.fusion.replaced == ["3", "7"]
+    net: Any = fused if compiler == "none" else torch.compile(copy.deepcopy(fused), backend=compiler, fullgraph=True)
+    x = torch.randn(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+
+    def step(net: Any) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cuda", torch.bfloat16):
+            y = net(x)
+        return y, *torch.autograd.grad(y.float().square().mean(), list(net.parameters()))
+
+    def names(net: Any) -> set[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step(net)
+            torch.cuda.synchronize()
+        return {event.key for event in profile.key_averages()}
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            eager = [value.clone() for value in step(fused)]
+            step(net)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = step(net)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert captured[0].dtype is torch.bfloat16
+    for before, after in zip(eager, captured, strict=True):
+        assert (before.float() - after.float()).norm() <= 2e-2 * before.float().norm() + 1e-6
+    seen = names(net)
+    assert any("_max_pool_backward_cells_kernel" in name for name in seen)
+    assert not any("max_pool_forward" in name or "max_pool_backward_n" in name for name in seen)  # PyTorch's

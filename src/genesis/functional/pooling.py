@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.autograd import ArrayFunction, modes
+from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
@@ -38,7 +38,7 @@ def max_pool2d(
         return_indices: give as well where in its H·W plane each value was found.
     Returns: (N, C, P, Q) or (C, P, Q); with return_indices a pair.
     Raises: ValueError: padding more than half of kernel_size; the output would be empty.
-    Grad: input. Saves input and the indices.
+    Grad: input. Saves where in its window each value was found.
 
     Example:
         >>> F.max_pool2d(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
@@ -55,38 +55,27 @@ def _max_pool(
     kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
     dilation = planar(per_dimension(op, "dilation", dilation, spatial, least=1), 1)
     windows = (kernel_size, stride, padding, dilation, bool(ceil_mode))
-    if not return_indices and not (modes.state.recording and input.requires_grad):
-        return MaxPool2dValues.apply(input, spatial=spatial, windows=windows)
-    y, indices = MaxPool2d.apply(input, spatial=spatial, windows=windows)
-    return (y, indices) if return_indices else y
+    return MaxPool2d.apply(input, spatial=spatial, windows=windows, return_indices=bool(return_indices))
 
 
 class MaxPool2d(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> tuple[NDArray, NDArray]:
-        y, indices = as_planes(x, spatial).max_pool2d(*windows)
-        if any(ctx.needs_input_grad):
-            ctx.save(x, indices)
-            ctx.spatial, ctx.windows = spatial, windows
-        return from_planes(y, spatial, x.ndim), from_planes(indices, spatial, x.ndim)
+    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any, return_indices: bool) -> Any:
+        differentiable = any(ctx.needs_input_grad)
+        find = "indices" if return_indices else "places" if differentiable else None
+        planes = as_planes(x, spatial)
+        y, found = planes.max_pool2d(*windows, find=find)
+        if differentiable:
+            ctx.save(found)
+            ctx.spatial, ctx.windows, ctx.ndim, ctx.planes_shape = spatial, windows, x.ndim, planes.shape
+        y = from_planes(y, spatial, x.ndim)
+        return (y, from_planes(found, spatial, x.ndim)) if return_indices else y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray, grad_indices: None) -> Any:
-        x, indices = ctx.saved
-        grad_planes = as_planes(grad, ctx.spatial)
-        grad_x = grad_planes.max_pool2d_backward(as_planes(x, ctx.spatial), indices, *ctx.windows)
-        return from_planes(grad_x, ctx.spatial, x.ndim)
-
-
-class MaxPool2dValues(ArrayFunction):
-    """MaxPool2d where nobody asks for the indices: no gradient, no return_indices."""
-
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> NDArray:
-        y, _ = as_planes(x, spatial).max_pool2d(*windows, with_indices=False)
-        return from_planes(y, spatial, x.ndim)
+    def backward(ctx: Any, grad: NDArray, grad_indices: None = None) -> Any:
+        (found,) = ctx.saved
+        grad_x = as_planes(grad, ctx.spatial).max_pool2d_backward(ctx.planes_shape, found, *ctx.windows)
+        return from_planes(grad_x, ctx.spatial, ctx.ndim)
 
 
 def avg_pool1d(

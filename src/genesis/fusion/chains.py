@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-CONV, NORM, ADD, RELU, OTHER = "convolution", "batch norm", "sum", "ReLU", "other"
+CONV, NORM, ADD, RELU, POOL, OTHER = "convolution", "batch norm", "sum", "ReLU", "max pooling", "other"
 
 
 class Step(NamedTuple):
     """One call in the order of execution. Values have numbers: its result's, and those of its operands."""
 
-    kind: str  # CONV, NORM, ADD, RELU, or OTHER
+    kind: str  # CONV, NORM, ADD, RELU, POOL, or OTHER
     result: int
     operands: tuple[int, ...]
     name: str = ""

@@ -8,10 +8,15 @@ from genesis.fusion.chains import Chain, Step
 
 
 class Fusion:
-    """fused: the names of the parts of each op. left: the names of convolutions (or modules) that stay, and why."""
+    """What became of the layers of a model.
+
+    fused: the names of the parts of each op. replaced: those of layers that run by one of Genesis' kernels each.
+    left: those of convolutions, poolings or modules that stay, and why.
+    """
 
     def __init__(self) -> None:
         self.fused: list[tuple[str, ...]] = []
+        self.replaced: list[str] = []
         self.left: list[tuple[str, str]] = []
 
     def add(self, prefix: str, steps: Sequence[Step], chains: Sequence[Chain]) -> None:
@@ -21,12 +26,17 @@ class Fusion:
             names = [steps[position].name for position in positions if position is not None]
             self.fused.append(tuple(_join(prefix, name) for name in names))
 
+    def replace(self, prefix: str, name: str) -> None:
+        self.replaced.append(_join(prefix, name))
+
     def leave(self, prefix: str, name: str, reason: str) -> None:
         self.left.append((_join(prefix, name), reason))
 
     def __str__(self) -> str:
-        lines = [f"{len(self.fused)} fused, {len(self.left)} left"]
+        replaced = f"{len(self.replaced)} replaced, " if self.replaced else ""
+        lines = [f"{len(self.fused)} fused, {replaced}{len(self.left)} left"]
         lines += ["  " + " → ".join(names) for names in self.fused]
+        lines += [f"  {name}: replaced" for name in self.replaced]
         lines += [f"  {name or 'the model'}: left, as {reason}" for name, reason in self.left]
         return "\n".join(lines)
 

@@ -77,7 +77,7 @@ _MANY: dict[Rule, tuple[Any, ...]] = {
         conversion.Cast, conversion.ToDevice, conversion.PinMemory, conversion.Clone, conversion.Contiguous,
     ),
     shapes.same_size: (
-        pooling.MaxPool2d, pooling.MaxPool2dValues, pooling.AvgPool2d, pooling.AdaptiveAvgPool2d,
+        pooling.MaxPool2d, pooling.AvgPool2d, pooling.AdaptiveAvgPool2d,
         pooling.AdaptiveMaxPool2d, interpolation.Interpolate, interpolation.InterpolateVolumeArea, padding.Pad,
     ),
     shapes.reduced: (

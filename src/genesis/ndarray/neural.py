@@ -63,13 +63,13 @@ class NeuralOps:
     # --- pooling and interpolation ------------------------------------------------------------------------------------
 
     def max_pool2d(
-        self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool, *,
-        with_indices: bool = True,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        return call("max_pool2d", self, kernel_size, stride, padding, dilation, ceil_mode, with_indices)
+        self, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool, *, find: str | None
+    ) -> tuple[Any, Any]:
+        """find: "indices"; "places", for max_pool2d_backward alone; or None."""
+        return call("max_pool2d", self, kernel_size, stride, padding, dilation, ceil_mode, find)
 
-    def max_pool2d_backward(self, x: Any, indices: Any, *args: Any) -> Any:
-        return call("max_pool2d_backward", self, x, indices, *args)
+    def max_pool2d_backward(self, input_shape: Shape, found: Any, *args: Any) -> Any:
+        return call("max_pool2d_backward", self, input_shape, found, *args)
 
     def avg_pool2d(self, *args: Any) -> Any:
         return call("avg_pool2d", self, *args)

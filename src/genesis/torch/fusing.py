@@ -1,4 +1,4 @@
-"""fuse(model) for PyTorch: each module that calls convolutions of its own gets a forward with chains as single ops."""
+"""fuse(model) for PyTorch: modules that call convolutions or max pooling of their own get forwards of Genesis' ops."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from torch import fx, nn
 
 from genesis.errors import DTypeError, describe
 from genesis.fusion import Chain, Fusion, Step, find_chains, takers
-from genesis.fusion.chains import ADD, CONV, NORM, OTHER, RELU
+from genesis.fusion.chains import ADD, CONV, NORM, OTHER, POOL, RELU
 from genesis.torch.modules import conv_bn_relu, conv_bn_relu_and_input, forget
+from genesis.torch.pooling import max_pool, max_pool2d
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _RELUS = {torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_"}
+_POOLS = {torch.max_pool2d, nn.functional.max_pool2d}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def fuse(model: nn.Module) -> nn.Module:
     """Run convolution → batch norm (→ sum) → ReLU as one op wherever a model has that, in training and inference.
 
-    Changed are the forwards of the modules that call the layers: their code is traced with torch.fx, the rest of the
-    model is not looked into. Parameters, buffers, their names and the state_dict stay the same objects; classes become
-    subclasses of what they were. Nothing is folded for good: eval mode folds on the way and forgets on the first
-    change, so that a model can go back to training. model.fusion says what was fused, and what was left and why.
+    Max pooling beside it runs by Genesis' kernels where the model is on CUDA; on a CPU these are PyTorch's.
+
+    Changed are the forwards of the modules that have Conv2d or MaxPool2d layers of their own: their code is traced with
+    torch.fx, the rest of the model is not looked into. Parameters, buffers, their names and the state_dict stay the
+    same objects; classes become subclasses of what they were. Nothing is folded for good: eval mode folds on the way
+    and forgets on the first change, so that a model can go back to training. model.fusion says what was fused or
+    replaced, and what was left and why.
 
     Args:
         model: any torch.nn.Module; it is changed in place. On CUDA its memory stays with PyTorch.
@@ -45,7 +50,7 @@ def fuse(model: nn.Module) -> nn.Module:
         raise DTypeError(describe("fuse", "model", "a torch.nn.Module", type(model).__name__))
     fusion = Fusion()
     for prefix, module in model.named_modules():
-        if not isinstance(module, Fused) and any(isinstance(child, nn.Conv2d) for child in module.children()):
+        if not isinstance(module, Fused) and any(isinstance(x, nn.Conv2d | nn.MaxPool2d) for x in module.children()):
             _fuse_module(prefix, module, fusion)
     model.fusion = fusion
     return model
@@ -76,7 +81,7 @@ def _restore(unfused: type[nn.Module], state: dict[str, Any], fusion: Fusion | N
 
 
 def _fuse_module(prefix: str, module: nn.Module, fusion: Fusion) -> None:
-    """Give a module a forward with fused chains, if there are any."""
+    """Give a module a forward with fused chains and Genesis' pooling, if there are any."""
     if "forward" in module.__dict__:
         fusion.leave(prefix, "", "its forward was replaced")
         return
@@ -89,11 +94,16 @@ def _fuse_module(prefix: str, module: nn.Module, fusion: Fusion) -> None:
             codes[mode] = str(graph)
             steps, nodes = _steps(module, graph)
             chains, left = find_chains(steps, [nodes.index(x) for x in _outputs(graph)])
+            pools = [step for step in steps if step.kind == POOL and not step.obstacle]
             if mode is training:
                 fusion.add(prefix, steps, chains)
+                for step in pools:
+                    fusion.replace(prefix, step.name)
+                left += [(step.name, step.obstacle) for step in steps if step.kind == POOL and step.obstacle]
                 for name, reason in left:
                     fusion.leave(prefix, name, reason)
-            forwards[mode] = _rewritten(module, graph, steps, nodes, chains) if chains else None
+            changed = chains or pools
+            forwards[mode] = _rewritten(module, graph, steps, nodes, chains, pools) if changed else None
     except Exception as error:  # whatever a forward does while it is traced
         first_line = (str(error).splitlines() or [""])[0]
         fusion.leave(prefix, "", f"torch.fx cannot trace its forward ({type(error).__name__}: {first_line})")
@@ -156,6 +166,8 @@ def _step(module: nn.Module, node: fx.Node, numbers: dict[fx.Node, int]) -> Step
     elif node.op in ("call_function", "call_method"):
         if node.target in _RELUS and len(positional) == 1:
             kind = RELU
+        elif node.target in _POOLS:
+            kind = POOL
         elif node.target in _ADDS and len(positional) == 2 and len(node.args) == 2 and not node.kwargs:
             kind, operands = ADD, positional
     return Step(kind, numbers[node], operands, name, obstacle, operands[:1] if changes else (), only_computes)
@@ -187,13 +199,21 @@ def _kind_of(module: nn.Module) -> tuple[str, str]:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         exact = type(module) is nn.BatchNorm2d
         return NORM, obstacle if exact else f"a {type(module).__name__} may do something else"
+    if isinstance(module, nn.MaxPool2d):
+        if type(module) is not nn.MaxPool2d:
+            return POOL, f"a {type(module).__name__} may do something else"
+        return POOL, "it returns indices too" if module.return_indices else obstacle
     return (RELU, obstacle) if type(module) is nn.ReLU else (OTHER, "")
 
 
 def _rewritten(
-    module: nn.Module, graph: fx.Graph, steps: list[Step], nodes: list[fx.Node], chains: list[Chain]
+    module: nn.Module, graph: fx.Graph, steps: list[Step], nodes: list[fx.Node], chains: list[Chain],
+    pools: list[Step],
 ) -> Any:  # fmt: skip
-    """The module's forward with these chains as calls of conv_bn_relu; they hand on the inputs that are used later."""
+    """The module's forward with these chains as calls of conv_bn_relu, and Genesis' max pooling.
+
+    The chains hand on the inputs that are used later.
+    """
     handed_to = takers(steps, chains)
     for chain in sorted(chains, key=lambda chain: chain.last):  # as they are run
         conv, norm, last = nodes[chain.conv], nodes[chain.norm], nodes[chain.last]
@@ -215,5 +235,17 @@ def _rewritten(
         for position in (chain.relu, chain.add, chain.norm, chain.conv):
             if position is not None:
                 graph.erase_node(nodes[position])
+    for step in pools:
+        _replace_pool(graph, nodes[step.result])
     graph.lint()
     return type(fx.GraphModule(module, graph)).forward
+
+
+def _replace_pool(graph: fx.Graph, node: fx.Node) -> None:
+    if node.op == "call_function":
+        node.target = max_pool2d
+        return
+    with graph.inserting_before(node):
+        call = graph.call_function(max_pool, (graph.get_attr(str(node.target)), node.args[0]))
+    node.replace_all_uses_with(call)
+    graph.erase_node(node)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from genesis.torch.bridge import call, dtype_of
+from genesis.torch.opaque import define, laid_out
 
 Pair = tuple[int, int]
 _increment_version = torch.autograd.graph.increment_version
@@ -150,41 +151,21 @@ def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
     return [nothing if x is None else x for x in grads]
 
 
-_library = torch.library.Library("genesis", "DEF")
-_GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
-_library.define(
-    "conv_bn_relu(Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, Tensor(a!)? running_mean, "
-    f"Tensor(b!)? running_var, Tensor? residual, bool training, float momentum, float eps, {_GEOMETRY}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
-_library.define(
-    "conv_bn_relu_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, "
-    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {_GEOMETRY}, bool[] needs) "
-    "-> Tensor[]"
-)
-
-
 def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
     *rest, stride, padding, dilation, groups, activation = args
     y, mean, inverse_std, kept, passed = _forward(
         *rest, tuple(stride), tuple(padding), tuple(dilation), groups, activation
     )
-    kept = kept if kept.dim() != 4 else _laid_out(kept, _empty_images(kept.shape, kept))
-    return _laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
+    kept = kept if kept.dim() != 4 else laid_out(kept, _empty_images(kept.shape, kept))
+    return laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
 
 
 def _opaque_backward(grad: Tensor, *args: Any) -> list[Tensor]:
     originals = (*args[:5], grad)
     grads = [
-        x if x.numel() == 0 else _laid_out(x, like) for x, like in zip(_backward(grad, *args), originals, strict=True)
+        x if x.numel() == 0 else laid_out(x, like) for x, like in zip(_backward(grad, *args), originals, strict=True)
     ]
     return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
-
-
-def _laid_out(x: Tensor, like: Tensor) -> Tensor:
-    """x with the strides that the compiler was told: those that an empty_like has."""
-    promised = torch.empty_like(like)
-    return x if x.stride() == promised.stride() else promised.copy_(x)
 
 
 def _empty_images(shape: Any, like: Tensor) -> Tensor:
@@ -228,9 +209,19 @@ def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
     ]
 
 
-for _device in ("CPU", "CUDA"):
-    _library.impl("conv_bn_relu", _opaque_forward, _device)
-    _library.impl("conv_bn_relu_backward", _opaque_backward, _device)
-_library.impl("conv_bn_relu", _TracedConvBNReLU.apply, "Autograd")
-torch.library.register_fake("genesis::conv_bn_relu", _shapes_forward, lib=_library)
-torch.library.register_fake("genesis::conv_bn_relu_backward", _shapes_backward, lib=_library)
+_GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
+define(
+    "conv_bn_relu(Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, Tensor(a!)? running_mean, "
+    f"Tensor(b!)? running_var, Tensor? residual, bool training, float momentum, float eps, {_GEOMETRY}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _opaque_forward,
+    _shapes_forward,
+    _TracedConvBNReLU.apply,
+)
+define(
+    "conv_bn_relu_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, "
+    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {_GEOMETRY}, bool[] needs) "
+    "-> Tensor[]",
+    _opaque_backward,
+    _shapes_backward,
+)

@@ -60,14 +60,18 @@ def test_max_pool2d(cuda: Backend, cpu: Backend, put: Put, get: Get, window: tup
     expected, expected_indices = cpu.max_pool2d(x, *window)
     assert torch.equal(get(y), expected)
     assert torch.equal(get(indices), expected_indices)
-    values, none = cuda.max_pool2d(put(x), *window, with_indices=False)
+    values, none = cuda.max_pool2d(put(x), *window, find=None)
     assert torch.equal(get(values), expected)
     assert none is None
+    values, places = cuda.max_pool2d(put(x), *window, find="places")
+    assert torch.equal(get(values), expected)
+    assert get(places).dtype is torch.uint8
     grad = sample(*expected.shape, layout=layout)
-    close(
-        get(cuda.max_pool2d_backward(put(grad), put(x), indices, *window)),
-        cpu.max_pool2d_backward(grad, x, expected_indices, *window),
-    )
+    for found in (indices, places):
+        close(
+            get(cuda.max_pool2d_backward(put(grad), x.shape, found, *window)),
+            cpu.max_pool2d_backward(grad, x.shape, expected_indices, *window),
+        )
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, torch.int64, torch.uint8], ids=str)
@@ -81,9 +85,9 @@ def test_max_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtyp
     assert torch.equal(get(indices), expected_indices)
     if dtype.is_floating_point:
         grad = sample(*expected.shape, dtype=dtype)
-        result = get(cuda.max_pool2d_backward(put(grad), put(x), indices, *window))
+        result = get(cuda.max_pool2d_backward(put(grad), x.shape, indices, *window))
         assert result.dtype == dtype
-        wide = cpu.max_pool2d_backward(grad.double(), x.double(), expected_indices, *window)
+        wide = cpu.max_pool2d_backward(grad.double(), x.shape, expected_indices, *window)
         torch.testing.assert_close(result.double(), wide, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
@@ -92,15 +96,66 @@ def test_max_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtyp
 def test_max_pool2d_of_channels_side_by_side(
     cuda: Backend, cpu: Backend, put: Put, get: Get, channels: int, dtype: torch.dtype
 ) -> None:
-    """Without indices, these are computed together, some at a time."""
+    """Without indices, these are computed together, some at a time; and so is their gradient from places."""
     x = sample(2, channels + 3, 9, 8, dtype=torch.float64, layout="channels last").mul(10).to(dtype)
     if dtype.is_floating_point:
         x[0, 3, 4, 4] = torch.nan
         x[1, 2:4, 2:7, 2:7] = -torch.inf
     x = x[:, 2:-1]
     window = WINDOWS[1]
-    y, _ = cuda.max_pool2d(put(x), *window, with_indices=False)
-    close(get(y), cpu.max_pool2d(x, *window)[0])
+    expected, indices = cpu.max_pool2d(x, *window)
+    y, _ = cuda.max_pool2d(put(x), *window, find=None)
+    close(get(y), expected)
+    y, places = cuda.max_pool2d(put(x), *window, find="places")
+    close(get(y), expected)
+    if dtype.is_floating_point:
+        grad = sample(*expected.shape, dtype=torch.float64, layout="channels last")
+        result = get(cuda.max_pool2d_backward(put(grad.to(dtype)), x.shape, places, *window))
+        wide = cpu.max_pool2d_backward(grad.to(dtype).double(), x.shape, indices, *window)
+        torch.testing.assert_close(result, wide.to(dtype), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize(
+    ("window", "form"),
+    [
+        (((3, 3), (2, 2), (1, 1), (1, 1), False), torch.uint8),
+        (((2, 2), (1, 1), (1, 1), (2, 2), False), torch.uint8),
+        (((6, 6), (3, 2), (3, 3), (1, 1), True), torch.uint8),  # too large for unrolled code
+        (((3, 3), (1, 1), (1, 1), (3, 3), False), torch.uint8),  # too many windows for it
+        (((16, 16), (5, 4), (8, 8), (1, 1), True), torch.uint8),
+        (((17, 16), (5, 4), (8, 8), (1, 1), True), torch.int64),  # more places than a byte tells apart
+    ],
+    ids=str,
+)
+def test_places_are_those_of_the_indices(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, window: tuple[Any, ...], form: torch.dtype, layout: str
+) -> None:
+    """Among equals, infinities and NaN: the gradient of a window goes where PyTorch has its index."""
+    x = sample(2, 4, 11, 10, layout=layout).mul(2).round()
+    x[0, 0, 2:4, 3], x[0, 1] = torch.nan, -torch.inf
+    expected, indices = cpu.max_pool2d(x, *window)
+    y, places = cuda.max_pool2d(put(x), *window, find="places")
+    close(get(y), expected)
+    assert get(places).dtype is form
+    grad = sample(*expected.shape, dtype=torch.float32)
+    result = cuda.max_pool2d_backward(put(grad), x.shape, places, *window)
+    close(get(result), cpu.max_pool2d_backward(grad, x.shape, indices, *window))
+    assert cuda.strides(result) == x.stride()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("find", ["indices", "places"])
+def test_a_window_in_the_padding_altogether_finds_nothing(
+    cuda: Backend, put: Put, get: Get, find: str, layout: str
+) -> None:
+    """Its elements lie on both sides of the plane. (PyTorch's gradient goes to an address outside of it.)"""
+    x = sample(2, 4, 1, 6, layout=layout)
+    window = ((2, 2), (1, 1), (1, 1), (2, 2), False)
+    y, found = cuda.max_pool2d(put(x), *window, find=find)
+    assert torch.equal(get(y), torch.full((2, 4, 1, 6), -torch.inf))
+    grad = cuda.max_pool2d_backward(y, x.shape, found, *window)
+    assert torch.equal(get(grad), torch.zeros_like(x))
 
 
 def test_max_pool2d_of_nan_ties_and_infinities(cuda: Backend, cpu: Backend, put: Put, get: Get) -> None:
@@ -221,8 +276,8 @@ def test_pools_without_and_of_no_batch(cuda: Backend, cpu: Backend, put: Put, ge
     expected, expected_indices = cpu.max_pool2d(x, *window)
     assert torch.equal(get(y), expected)
     close(
-        get(cuda.max_pool2d_backward(y, put(x), indices, *window)),
-        cpu.max_pool2d_backward(expected, x, expected_indices, *window),
+        get(cuda.max_pool2d_backward(y, x.shape, indices, *window)),
+        cpu.max_pool2d_backward(expected, x.shape, expected_indices, *window),
     )
     close(get(cuda.adaptive_avg_pool2d(put(x), (2, 2))), cpu.adaptive_avg_pool2d(x, (2, 2)))
 
@@ -243,7 +298,7 @@ def test_pools_keep_channels_last(cuda: Backend, put: Put) -> None:
     x = put(sample(2, 4, 6, 6, layout="channels last"))
     y, indices = cuda.max_pool2d(x, *WINDOWS[0])
     assert cuda.strides(y) == cuda.strides(indices) == (36, 1, 12, 4)
-    assert cuda.strides(cuda.max_pool2d_backward(y, x, indices, *WINDOWS[0])) == (144, 1, 24, 4)
+    assert cuda.strides(cuda.max_pool2d_backward(y, x.shape, indices, *WINDOWS[0])) == (144, 1, 24, 4)
     assert cuda.strides(cuda.adaptive_avg_pool2d(x, (1, 1))) == (4, 1, 4, 4)
 
 

@@ -14,10 +14,10 @@ aten = torch.ops.aten
 
 def max_pool2d(
     x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
-    with_indices: bool = True,
+    find: str | None = "indices",
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     halves = kernel_size == stride == (2, 2) and padding == (0, 0) and dilation == (1, 1) and not ceil_mode
-    if halves and not with_indices:
+    if halves and find is None:
         return _halved(x), None
     return aten.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
 
@@ -30,10 +30,13 @@ def _halved(x: Tensor) -> Tensor:
 
 
 def max_pool2d_backward(
-    grad: Tensor, x: Tensor, indices: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair,
+    grad: Tensor, input_shape: Shape, found: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair,
     ceil_mode: bool,
 ) -> Tensor:  # fmt: skip
-    return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
+    channels_last = found.dim() == 4 and found.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if channels_last and not found.is_contiguous() else torch.contiguous_format
+    x = torch.empty(input_shape, dtype=grad.dtype, memory_format=order)  # asked for its shape and order only
+    return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, found)
 
 
 def avg_pool2d(

@@ -11,6 +11,7 @@ from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import array, driver, reduction, tiles
 from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.kernels import max_pooling
 from genesis.backends.cuda.kernels import pooling as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch
@@ -19,6 +20,10 @@ from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
 _ONE, _NONE = (1, 1), (0, 0)
 _TILE, _MOST_CHANNELS = 1024, 128  # elements of a program where channels lie side by side, and channels among them
+_MOST_PLACES = 256  # that a byte tells apart
+# The backward's code is unrolled where a window has at most so many elements, a pixel lies in at most so many windows,
+# and there are at most so many pixels from one window to the next.
+_MOST_UNROLLED, _MOST_STEPS = 25, 16
 
 
 class _Rows(NamedTuple):
@@ -42,20 +47,20 @@ _SPREAD = _Rows(16, 512, 1)  # adaptive pooling's gradient
 
 def max_pool2d(
     x: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
-    with_indices: bool = True,
+    find: str | None = "indices",
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     out_size = tuple(
         _out_size(x.shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], ceil_mode) for i in (0, 1)
     )
-    return _max_pool(x, out_size, kernel_size, stride, padding, dilation, adaptive=False, with_indices=with_indices)
+    return _max_pool(x, out_size, kernel_size, stride, padding, dilation, adaptive=False, find=find)
 
 
 def max_pool2d_backward(
-    grad: DeviceArray, x: DeviceArray, indices: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair,
+    grad: DeviceArray, input_shape: Shape, found: DeviceArray, kernel_size: Pair, stride: Pair, padding: Pair,
     dilation: Pair, ceil_mode: bool,
 ) -> DeviceArray:  # fmt: skip
     reach = _reach(kernel_size, stride, dilation)
-    return _max_pool_backward(grad, x, indices, stride, padding, reach, adaptive=False)
+    return _max_pool_backward(grad, input_shape, found, kernel_size, stride, padding, dilation, reach, adaptive=False)
 
 
 def avg_pool2d(
@@ -86,58 +91,94 @@ def adaptive_avg_pool2d_backward(grad: DeviceArray, x: DeviceArray) -> DeviceArr
 
 def adaptive_max_pool2d(x: DeviceArray, output_size: Pair) -> tuple[DeviceArray, DeviceArray]:
     windows = _largest_windows(x, output_size)
-    y, indices = _max_pool(x, output_size, windows, _ONE, _NONE, _ONE, adaptive=True, with_indices=True)
+    y, indices = _max_pool(x, output_size, windows, _ONE, _NONE, _ONE, adaptive=True, find="indices")
     assert indices is not None
     return y, indices
 
 
 def adaptive_max_pool2d_backward(grad: DeviceArray, x: DeviceArray, indices: DeviceArray) -> DeviceArray:
-    return _max_pool_backward(grad, x, indices, _ONE, _NONE, _adaptive_reach(grad, x), adaptive=True)
+    reach = _adaptive_reach(grad, x)
+    return _max_pool_backward(grad, x.shape, indices, _ONE, _ONE, _NONE, _ONE, reach, adaptive=True)
+
+
+def has_small_places(kernel: Pair) -> bool:
+    """Does a byte tell a window's elements apart? Then that is what max_pool2d finds for its backward, else indices."""
+    return kernel[0] * kernel[1] <= _MOST_PLACES
 
 
 def _max_pool(
     x: DeviceArray, out_size: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, adaptive: bool,
-    with_indices: bool,
+    find: str | None,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     out = _like(x, out_size, x.dtype)
-    if not with_indices and not adaptive and _is_channels_last(out) and x.strides[1] == 1:
-        _max_pool_pixels(out, x, kernel, stride, padding, dilation)
-        return out, None
-    indices = _like(x, out_size, dtypes.int64) if with_indices else None
+    places = find == "places" and has_small_places(kernel)
+    found = None if find is None else _like(x, out_size, dtypes.uint8 if places else dtypes.int64)
+    if (places or found is None) and not adaptive and _is_channels_last(out) and x.strides[1] == 1:
+        _max_pool_pixels(out, found, x, kernel, stride, padding, dilation)
+        return out, found
     grid, sizes, constants = _plan(out, x, out)
     launch(
-        kernels._max_pool_kernel, grid, out, indices, x, *sizes, kernel, stride, padding, dilation, _four(x.strides),
-        **constants, ADAPTIVE=adaptive, LOWEST=_lowest(x.dtype),
+        max_pooling._max_pool_kernel, grid, out, found, x, *sizes, kernel, stride, padding, dilation,
+        _four(x.strides), **constants, PLACES=places, ADAPTIVE=adaptive, LOWEST=_lowest(x.dtype),
     )  # fmt: skip
-    return out, indices
+    return out, found
 
 
 def _max_pool_pixels(
-    out: DeviceArray, x: DeviceArray, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
-) -> None:
-    """Channels lie side by side in both arrays."""
+    out: DeviceArray, places: DeviceArray | None, x: DeviceArray, kernel: Pair, stride: Pair, padding: Pair,
+    dilation: Pair,
+) -> None:  # fmt: skip
+    """Channels lie side by side in all arrays."""
     images, channels, *out_size = out.shape
     pixels = images * out_size[0] * out_size[1]
-    block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
-    block_m = _TILE // block_n
-    wide = out.size + block_m * channels >= 2**31 or _reaches_far(x)
+    grid, blocks = _tiles(pixels, channels)
+    wide = out.size + _TILE * channels >= 2**31 or _reaches_far(x)
     launch(
-        kernels._max_pool_pixels_kernel, (-(-pixels // block_m), -(-channels // block_n)), out, x, pixels, channels,
-        tuple(out_size), x.shape[2:], kernel, stride, padding, dilation, (x.strides[0], *x.strides[2:]),
-        LOWEST=_lowest(x.dtype), COMPUTE=COMPUTE[x.dtype], WIDE=wide, BLOCK_M=block_m, BLOCK_N=block_n,
+        max_pooling._max_pool_pixels_kernel, grid, out, places, x, pixels, channels, tuple(out_size), x.shape[2:],
+        kernel, stride, padding, dilation, (x.strides[0], *x.strides[2:]), LOWEST=_lowest(x.dtype),
+        COMPUTE=COMPUTE[x.dtype], WIDE=wide, **blocks,
     )  # fmt: skip
 
 
 def _max_pool_backward(
-    grad: DeviceArray, x: DeviceArray, indices: DeviceArray, stride: Pair, padding: Pair, reach: Pair, adaptive: bool
-) -> DeviceArray:
-    out = _like(x, x.shape[-2:], grad.dtype)
-    grid, sizes, constants = _plan(out, x, grad)
+    grad: DeviceArray, input_shape: Shape, found: DeviceArray, kernel: Pair, stride: Pair, padding: Pair,
+    dilation: Pair, reach: Pair, adaptive: bool,
+) -> DeviceArray:  # fmt: skip
+    out = _like(found, input_shape[-2:], grad.dtype)
+    places = found.dtype is dtypes.uint8
+    few = max(math.prod(kernel), math.prod(reach)) <= _MOST_UNROLLED and math.prod(stride) <= _MOST_STEPS
+    if places and few and _is_channels_last(out):
+        _max_pool_backward_cells(out, grad, found, kernel, stride, padding, dilation)
+        return out
+    grid, sizes, constants = _plan(out, out, grad)
     launch(
-        kernels._max_pool_backward_kernel, grid, out, grad, indices, *sizes, stride, padding, reach,
-        _four(grad.strides), _four(indices.strides), **constants, ADAPTIVE=adaptive,
+        max_pooling._max_pool_backward_kernel, grid, out, grad, found, *sizes, kernel, stride, padding, dilation,
+        reach, _four(grad.strides), _four(found.strides), **constants, PLACES=places, ADAPTIVE=adaptive,
     )  # fmt: skip
     return out
+
+
+def _max_pool_backward_cells(
+    out: DeviceArray, grad: DeviceArray, places: DeviceArray, kernel: Pair, stride: Pair, padding: Pair,
+    dilation: Pair,
+) -> None:  # fmt: skip
+    images, channels, *size = out.shape
+    cells = tuple(-(-(size[i] + padding[i]) // stride[i]) for i in (0, 1))
+    num_cells = images * cells[0] * cells[1]
+    grid, blocks = _tiles(num_cells, channels)
+    launch(
+        max_pooling._max_pool_backward_cells_kernel, grid, out, grad, places, num_cells, channels, cells,
+        grad.shape[2:], tuple(size), grad.strides, places.strides, KERNEL=kernel, STRIDE=stride, PADDING=padding,
+        DILATION=dilation, COMPUTE=COMPUTE[out.dtype],
+        WIDE=any(_reaches_far(each) for each in (out, grad, places)), **blocks,
+    )  # fmt: skip
+
+
+def _tiles(num_pixels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Grid and blocks of a kernel whose programs have some pixels times some channels, which lie side by side."""
+    block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
+    block_m = _TILE // block_n
+    return (-(-num_pixels // block_m), -(-channels // block_n)), {"BLOCK_M": block_m, "BLOCK_N": block_n}
 
 
 def _avg_pool(

@@ -140,9 +140,23 @@ def _passed(cpu: Backend, x: Any, mean: Any, inverse_std: Any, gamma: Any, beta:
     return cpu.cast(cpu.from_cpu(np.ascontiguousarray(images)), cpu.dtype(x))
 
 
+def _max_pool2d_backward(
+    cpu: Backend, op: str, grad: Any, input_shape: Any, found: Any, kernel_size: Any, stride: Any, padding: Any,
+    dilation: Any, ceil_mode: bool,
+) -> Any:  # fmt: skip
+    """From indices, where the device kept places in windows instead."""
+    if cpu.dtype(found) is not dtypes.int64:
+        steps = divmod(np.array(cpu.to_cpu(found), np.int64), kernel_size[1])
+        starts = [np.arange(found.shape[i - 2]) * stride[i] - padding[i] for i in (0, 1)]
+        rows = starts[0][:, None] + steps[0] * dilation[0]
+        found = cpu.from_cpu(rows * input_shape[-1] + starts[1] + steps[1] * dilation[1])
+    return cpu.max_pool2d_backward(grad, input_shape, found, kernel_size, stride, padding, dilation, ceil_mode)
+
+
 _REFERENCES: dict[str, Callable[..., Any]] = {
     "conv_bn_relu_backward": _conv_bn_relu_backward,
     "attention_backward": _attention_backward,
+    "max_pool2d_backward": _max_pool2d_backward,
     **dict.fromkeys(
         ("batch_norm_backward", "layer_norm_backward", "group_norm_backward", "rms_norm_backward"), _norm_backward
     ),

@@ -1,4 +1,6 @@
-"""Pooling. Backwards gather: each element of the input looks up the windows that it lies in, so sums come in one order.
+"""Pooling by means, and the windows of all pooling.
+
+Backwards gather: each element of the input looks up the windows that it lies in, so sums come in one order.
 
 Windows are described by pairs (height, width): kernel, stride, padding, dilation, and the sizes of input and output.
 ADAPTIVE windows follow from the sizes alone: output i covers input ⌊i·I/O⌋ up to ⌈(i+1)·I/O⌉.
@@ -67,135 +69,6 @@ def _last_window(i, out_size, size, stride, padding, ADAPTIVE: tl.constexpr):
     else:
         last = tl.minimum((i + padding) // stride, out_size - 1)
     return last
-
-
-@triton.jit(do_not_specialize=_SIZES)
-def _max_pool_kernel(
-    out_ptr,
-    indices_ptr,
-    x_ptr,
-    num_elements,
-    num_channels,
-    out_size,
-    size,
-    kernel,
-    stride,
-    padding,
-    dilation,
-    x_strides,
-    ADAPTIVE: tl.constexpr,
-    CHANNELS_LAST: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    LOWEST: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The first of equals; NaN wins. indices, or None, count the elements of an input plane, row by row."""
-    index, mask = _lanes(num_elements, WIDE, BLOCK)
-    image, channel, row, column = _element(index, num_channels, out_size, CHANNELS_LAST)
-    top, bottom = _window(row, out_size[0], size[0], kernel[0], stride[0], padding[0], dilation[0], ADAPTIVE)
-    left, right = _window(column, out_size[1], size[1], kernel[1], stride[1], padding[1], dilation[1], ADAPTIVE)
-    plane = x_ptr + image * x_strides[0] + channel * x_strides[1]
-    best = tl.full((BLOCK,), LOWEST, COMPUTE)
-    found = tl.full((BLOCK,), -1, tl.int32)
-    for i in range(kernel[0]):
-        y = top + i * dilation[0]
-        inside_row = mask & (y >= 0) & (y < bottom) & (y < size[0])
-        for j in range(kernel[1]):
-            x = left + j * dilation[1]
-            inside = inside_row & (x >= 0) & (x < right) & (x < size[1])
-            value = tl.load(plane + y * x_strides[2] + x * x_strides[3], mask=inside, other=0).to(COMPUTE)
-            taken = inside & ((found < 0) | (value > best) | (value != value))
-            best = tl.where(taken, value, best)
-            found = tl.where(taken, (y * size[1] + x).to(tl.int32), found)
-    tl.store(out_ptr + index, best.to(out_ptr.dtype.element_ty), mask=mask)
-    if indices_ptr is not None:
-        tl.store(indices_ptr + index, found.to(tl.int64), mask=mask)
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "num_pixels"])
-def _max_pool_pixels_kernel(
-    out_ptr,
-    x_ptr,
-    num_pixels,
-    num_channels,
-    out_size,
-    size,
-    kernel,
-    stride,
-    padding,
-    dilation,
-    x_strides,
-    LOWEST: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """The same where channels lie side by side and no indices are wanted: what is found for a pixel serves them all.
-
-    x_strides: (image, row, column).
-    """
-    block = tl.program_id(0)
-    if WIDE:
-        block = block.to(tl.int64)
-    pixels = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    present = (pixels < num_pixels)[:, None] & (channels < num_channels)[None, :]
-    rest = pixels // out_size[1]
-    top = rest % out_size[0] * stride[0] - padding[0]
-    left = pixels % out_size[1] * stride[1] - padding[1]
-    image = rest // out_size[0] * x_strides[0]
-    best = tl.full((BLOCK_M, BLOCK_N), LOWEST, COMPUTE)
-    for i in range(kernel[0]):
-        y = top + i * dilation[0]
-        for j in range(kernel[1]):
-            x = left + j * dilation[1]
-            inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
-            source = x_ptr + (image + y * x_strides[1] + x * x_strides[2])[:, None] + channels[None, :]
-            value = tl.load(source, mask=present & inside[:, None], other=LOWEST).to(COMPUTE)
-            best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
-    places = pixels[:, None] * num_channels + channels[None, :]
-    tl.store(out_ptr + places, best.to(out_ptr.dtype.element_ty), mask=present)
-
-
-@triton.jit(do_not_specialize=_SIZES)
-def _max_pool_backward_kernel(
-    out_ptr,
-    grad_ptr,
-    indices_ptr,
-    num_elements,
-    num_channels,
-    out_size,
-    size,
-    stride,
-    padding,
-    reach,
-    grad_strides,
-    indices_strides,
-    ADAPTIVE: tl.constexpr,
-    CHANNELS_LAST: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """grad where a window's index names this element. reach: how many windows it can lie in, along each axis."""
-    index, mask = _lanes(num_elements, WIDE, BLOCK)
-    image, channel, row, column = _element(index, num_channels, size, CHANNELS_LAST)
-    bottom = _last_window(row, out_size[0], size[0], stride[0], padding[0], ADAPTIVE)
-    right = _last_window(column, out_size[1], size[1], stride[1], padding[1], ADAPTIVE)
-    grad_plane = grad_ptr + image * grad_strides[0] + channel * grad_strides[1]
-    indices_plane = indices_ptr + image * indices_strides[0] + channel * indices_strides[1]
-    total = tl.zeros((BLOCK,), COMPUTE)
-    for i in range(reach[0]):
-        y = bottom - i
-        for j in range(reach[1]):
-            x = right - j
-            inside = mask & (y >= 0) & (x >= 0)
-            at = tl.load(indices_plane + y * indices_strides[2] + x * indices_strides[3], mask=inside, other=-1)
-            value = tl.load(grad_plane + y * grad_strides[2] + x * grad_strides[3], mask=inside, other=0)
-            total += tl.where(at == row * size[1] + column, value.to(COMPUTE), 0)
-    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -383,44 +256,17 @@ def _adaptive_avg_pool_backward_pixels_kernel(
 def _specimens(dtype, adaptive, channels_last):
     sizes = (100000, 64, (28, 28), (56, 56))
     strides = (200704, 1, 3584, 64) if channels_last else (200704, 3136, 56, 1)
-    common = {"ADAPTIVE": adaptive, "CHANNELS_LAST": channels_last, "COMPUTE": COMPUTE[dtype]}
-    common |= {"WIDE": dtype is dtypes.float64, "BLOCK": 1024}
-    kernel, stride, padding, dilation, reach = (3, 3), (2, 2), (1, 1), (1, 1), (2, 2)
-    lowest = float("-inf") if dtype.is_floating_point else -(2**31)
-    specimens = [
+    constants = {"ADAPTIVE": adaptive, "COUNT_PADDING": channels_last, "CHANNELS_LAST": channels_last}
+    constants |= {"COMPUTE": COMPUTE[dtype], "WIDE": dtype is dtypes.float64, "BLOCK": 1024}
+    kernel, stride, padding, reach, divisor = (3, 3), (2, 2), (1, 1), (2, 2), None if adaptive else 5
+    return [
+        Specimen(_avg_pool_kernel, (dtype, dtype, *sizes, kernel, stride, padding, divisor, strides), constants),
         Specimen(
-            _max_pool_kernel,
-            (dtype, indices, dtype, *sizes, kernel, stride, padding, dilation, strides),
-            {**common, "LOWEST": lowest},
-        )
-        for indices in (dtypes.int64, None)
-    ]
-    specimens += [
-        Specimen(
-            _max_pool_backward_kernel,
-            (dtype, dtype, dtypes.int64, *sizes, stride, padding, reach, strides, strides),
-            common,
+            _avg_pool_backward_kernel,
+            (dtype, dtype, *sizes, kernel, stride, padding, reach, divisor, strides),
+            constants,
         ),
     ]
-    if dtype.is_floating_point:
-        divisor = None if adaptive else 5
-        counted = {**common, "COUNT_PADDING": channels_last}
-        specimens += [
-            Specimen(_avg_pool_kernel, (dtype, dtype, *sizes, kernel, stride, padding, divisor, strides), counted),
-            Specimen(
-                _avg_pool_backward_kernel,
-                (dtype, dtype, *sizes, kernel, stride, padding, reach, divisor, strides),
-                counted,
-            ),
-        ]
-    return specimens
-
-
-def _pixels_specimen(dtype, wide):
-    lowest = float("-inf") if dtype.is_floating_point else 0
-    args = (dtype, dtype, 100000, 64, (28, 28), (56, 56), (3, 3), (2, 2), (1, 1), (1, 1), (200704, 3584, 64))
-    constants = {"LOWEST": lowest, "COMPUTE": COMPUTE[dtype], "WIDE": wide, "BLOCK_M": 32, "BLOCK_N": 64}
-    return Specimen(_max_pool_pixels_kernel, args, constants)
 
 
 def _whole_rows_specimens(dtype):
@@ -442,12 +288,7 @@ SPECIMENS = [
     *_whole_rows_specimens(dtypes.float32),
     *_whole_rows_specimens(dtypes.bfloat16),
     *_whole_rows_specimens(dtypes.float64),
-    _pixels_specimen(dtypes.float16, False),
-    _pixels_specimen(dtypes.bfloat16, True),
-    _pixels_specimen(dtypes.float64, False),
-    _pixels_specimen(dtypes.uint8, False),
     *_specimens(dtypes.float32, False, True),
     *_specimens(dtypes.bfloat16, True, False),
     *_specimens(dtypes.float64, False, False),
-    *_specimens(dtypes.int32, False, True),
 ]

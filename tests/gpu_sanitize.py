@@ -122,7 +122,8 @@ def infer_with_packed_weights() -> None:
 
 
 def train_fused_convolutions() -> None:
-    """In bfloat16: 1×1 convolutions to more channels, whose output is never written, and one that writes it."""
+    """In bfloat16: 1×1 convolutions to more channels, whose output is never written, and one that writes it; and their
+    inputs go another way too, whose gradient is added."""
     for num_inputs, num_outputs in ((20, 40), (40, 256), (40, 20)):
         x, residual = genesis.randn(2, num_inputs, 9, 9), genesis.randn(2, num_outputs, 9, 9)
         genesis.manual_seed(0)
@@ -132,9 +133,11 @@ def train_fused_convolutions() -> None:
             layer.zero_grad()
             layer.to(device)
             layer.conv.to(genesis.bfloat16)
-            y = layer(x.to(device).bfloat16(), residual.to(device).bfloat16())
-            y.float().square().sum().backward()
-            results.append([y.float().cpu(), layer.conv.weight.grad.float().cpu(), layer.norm.weight.grad.cpu()])
+            mine = x.to(device).bfloat16().requires_grad_()
+            y = layer(mine, residual.to(device).bfloat16())
+            (y.float().square().sum() + mine.float().square().sum()).backward()
+            found = [y, layer.conv.weight.grad, layer.norm.weight.grad, mine.grad]
+            results.append([each.detach().float().cpu() for each in found])
         for expected, actual in zip(*results, strict=True):
             assert (actual - expected).norm().item() < 0.03 * expected.norm().item()
 

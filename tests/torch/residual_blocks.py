@@ -66,7 +66,7 @@ def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
     for parameter in model.parameters():
         parameter.grad = None
     y = model(inner)
-    y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape))
+    y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).reshape(y.shape))
     found = [leaf.grad, inner.grad, *[p.grad for p in model.parameters() if p.requires_grad]]
     return [y.detach(), *[each.clone() for each in found if each is not None]]
 

@@ -147,9 +147,11 @@ def _max_pool_backward(
     out = _like(found, input_shape[-2:], grad.dtype)
     places = found.dtype is dtypes.uint8
     few = max(math.prod(kernel), math.prod(reach)) <= _MOST_UNROLLED and math.prod(stride) <= _MOST_STEPS
-    if places and few and _is_channels_last(out):
-        _max_pool_backward_cells(out, grad, found, kernel, stride, padding, dilation)
-        return out
+    if places and few:
+        arrays = (out, grad, found) if _is_channels_last(out) else tuple(map(_as_images, (out, grad, found)))
+        if None not in arrays:
+            _max_pool_backward_cells(arrays, kernel, stride, padding, dilation)
+            return out
     grid, sizes, constants = _plan(out, out, grad)
     launch(
         max_pooling._max_pool_backward_kernel, grid, out, grad, found, *sizes, kernel, stride, padding, dilation,
@@ -158,10 +160,22 @@ def _max_pool_backward(
     return out
 
 
+def _as_images(x: DeviceArray) -> DeviceArray | None:
+    """Each plane as an image of one channel; None where planes do not follow one another at equal distances."""
+    *planes, height, width = x.shape
+    images, channels = planes if len(planes) == 2 else (1, *planes)
+    by_image, by_channel, *strides = _four(x.strides)
+    if images > 1 and channels > 1 and by_image != channels * by_channel:
+        return None
+    distance = by_channel if channels > 1 else by_image
+    return x.view((images * channels, 1, height, width), (distance, 1, *strides), x.offset)
+
+
 def _max_pool_backward_cells(
-    out: DeviceArray, grad: DeviceArray, places: DeviceArray, kernel: Pair, stride: Pair, padding: Pair,
-    dilation: Pair,
-) -> None:  # fmt: skip
+    arrays: tuple[Any, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> None:
+    """arrays: out, grad, places."""
+    out, grad, places = arrays
     images, channels, *size = out.shape
     cells = tuple(-(-(size[i] + padding[i]) // stride[i]) for i in (0, 1))
     num_cells = images * cells[0] * cells[1]
@@ -175,7 +189,8 @@ def _max_pool_backward_cells(
 
 
 def _tiles(num_pixels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and blocks of a kernel whose programs have some pixels times some channels, which lie side by side."""
+    """Grid and blocks of a kernel whose programs have some pixels times some channels, which lie side by side (or are
+    one)."""
     block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
     block_m = _TILE // block_n
     return (-(-num_pixels // block_m), -(-channels // block_n)), {"BLOCK_M": block_m, "BLOCK_N": block_n}

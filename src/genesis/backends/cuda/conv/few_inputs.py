@@ -40,7 +40,7 @@ class Shape(NamedTuple):
     ahead: int = 0  # pixels loaded before they are needed
 
 
-_SHAPES = (Shape(4, 4), Shape(2, 4), Shape(2, 4, 1))
+_SHAPES = (Shape(4, 4, 1), Shape(2, 4, 1), Shape(4, 4))  # each the fastest of some first layer on an H200
 
 
 class FewInputsFamily(Family):

@@ -205,7 +205,7 @@ def _max_pool_backward_cells_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The same from places, into an array whose channels lie side by side, for windows of few elements.
+    """The same from places, into an array whose channels lie side by side, or with one, for windows of few elements.
 
     A cell is the pixels from the first of one window to the first of the next. They lie in the same windows, which are
     loaded once; which of a window's elements a pixel is, is known when this is compiled.

@@ -132,10 +132,11 @@ def test_which_problems(case: Any, changes: dict[str, Any], expected: bool) -> N
 
 
 @pytest.mark.usefixtures("simulated")
-def test_the_guess_for_a_stem() -> None:
+def test_the_guess_for_first_layers() -> None:
     """In full precision, where a window of all residues would have zeros; 16 bits and TF32 are left to others."""
     stem = problem_of(((32, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3)))
-    assert next(families.candidates(stem)).family == FewInputsFamily.prefix
+    for problem in (stem, problem_of(((32, 3, 224, 224), (64, 3, 3, 3), (1, 1), (1, 1)))):
+        assert next(families.candidates(problem)).family == FewInputsFamily.prefix
     for others in ({"precision": "high"}, {"dtype": dtypes.float16}):
         names = [each.family for each in families.candidates(dataclasses.replace(stem, **others))]
         assert FewInputsFamily.prefix not in names

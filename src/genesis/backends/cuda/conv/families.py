@@ -24,7 +24,7 @@ _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 _FALLBACK, _FIRST_LAYER, _PATCH, _WGMMA = DirectFamily(), FewChannelsFamily(), PatchFamily(), WgmmaFamily()
 FAMILIES: tuple[Family, ...] = (
-    FewOutputsFamily(), _PATCH, SubPixelFamily(), FewInputsFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER,
+    FewOutputsFamily(), _PATCH, FewInputsFamily(), SubPixelFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER,
     _WGMMA, _FALLBACK,
 )  # fmt: skip
 _WITH_STATISTICS: tuple[Family, ...] = (_FIRST_LAYER, _PATCH, _WGMMA)  # in the same pass

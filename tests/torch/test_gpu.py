@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import genesis
 import genesis.torch
-from genesis.backends.cuda.conv.plans import all_plans
-from genesis.settings import override
 from tests.models.torch_resnet import Bottleneck, ResNet
 
 pytestmark = pytest.mark.gpu
@@ -99,24 +95,6 @@ def test_opaque_to_the_compiler() -> None:
         grad = torch.randn_like(chain(x))
         pairs = zip(results(fused, x, grad), results(compiled, x, grad), strict=True)
         assert all(torch.equal(eager, traced) for eager, traced in pairs)
-
-
-def test_tuning_a_step_reaches_both_passes(tmp_path: Path) -> None:
-    """genesis.tune() of a function that runs PyTorch's backward, on a thread of PyTorch's, itself."""
-    model = genesis.torch.fuse(layers(SHAPES[0], torch.float32))
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    x = torch.randn(8, 64, 14, 14, device="cuda").to(memory_format=torch.channels_last).requires_grad_()
-
-    def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            model(x).float().sum().backward()
-
-    with override(cache_dir=tmp_path):
-        report = genesis.tune(step, budget=20)
-        plans = {plan.problem: plan.candidate for plan in all_plans()}
-    assert {each.problem.direction for each in report.outcomes} == {"forward", "input_grad", "weight_grad"}
-    assert all(plans[each.problem] == each.candidate for each in report.outcomes)  # they are what computes now
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 POOLS = [(8, 64, 56, (3, 2, 1)), (4, 96, 21, (2,)), (2, 20, 30, (5, 1, 2)), (2, 3, 33, (3, 2, 1, 2, True))]

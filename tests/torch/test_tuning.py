@@ -1,0 +1,45 @@
+"""genesis.tune of a step of a PyTorch model."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import genesis
+import genesis.torch
+from genesis.backends.cuda.conv import families
+from genesis.backends.cuda.conv.plans import all_plans
+from genesis.settings import override
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where PyTorch's tensors are; those of the CPU are computed with by the CUDA backend's kernels, simulated."""
+    if request.param == "cpu":
+        request.getfixturevalue("cuda_kernels")
+    return str(request.param)
+
+
+def test_a_step_is_tuned_in_both_passes(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs PyTorch's backward, on a thread of PyTorch's, itself; and of each problem two candidates are measured."""
+    in_turns = families.in_turns
+    monkeypatch.setattr(families, "in_turns", lambda problem: itertools.islice(in_turns(problem), 2))
+    model = genesis.torch.fuse(nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.ReLU()).to(device))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    x = torch.randn(2, 8, 5, 5, device=device).to(memory_format=torch.channels_last).requires_grad_()
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16):
+            model(x).float().sum().backward()
+
+    with override(cache_dir=tmp_path):
+        report = genesis.tune(step, budget=60)
+        plans = {plan.problem: plan.candidate for plan in all_plans()}
+    assert {each.problem.direction for each in report.outcomes} == {"forward", "input_grad", "weight_grad"}
+    assert all(each.complete for each in report.outcomes)
+    assert all(plans[each.problem] == each.candidate for each in report.outcomes)  # they are what computes now
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -29,7 +29,7 @@ def test_launches_are_shown_from_level_3(cuda: Backend, capsys: pytest.CaptureFi
     for level, shown in ((2, False), (3, True)):
         with override(debug=level):
             cuda.add(x, x)
-        assert ("launch _add_kernel(1, 1, 1) on stream 0x0: 0x" in capsys.readouterr().err) is shown
+        assert ("launch _add_kernel(1, 1, 1) on stream 0x0: " in capsys.readouterr().err) is shown
 
 
 def test_code_is_shown_from_level_4(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,13 @@ def test_launches_are_shown_from_level_3(cuda: Backend, capsys: pytest.CaptureFi
         assert ("launch _add_kernel(1, 1, 1) on stream 0x0: " in capsys.readouterr().err) is shown
 
 
+def test_arguments_of_a_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    with override(debug=3):
+        debug.show_launch("_kernel", (4, 2, 1), 0x7F10, [0x7EFE2C001400, None, 16, 0.5])
+    shown = "launch _kernel(4, 2, 1) on stream 0x7f10: 0x7efe2c001400, None, 16, 0.5"
+    assert capsys.readouterr().err == f"genesis: {shown}\n"
+
+
 def test_code_is_shown_from_level_4(capsys: pytest.CaptureFixture[str]) -> None:
     for level, expected in ((3, ""), (4, "genesis: kernel _kernel:\nret;\n")):
         with override(debug=level):

@@ -18,6 +18,7 @@ from genesis.backends.cuda.conv import families, plans, tuner
 from genesis.backends.cuda.conv.added import Added, AddedFamily
 from genesis.backends.cuda.conv.bench import Bench
 from genesis.backends.cuda.conv.candidate import Candidate, Family
+from genesis.backends.cuda.conv.few_inputs import FewInputsFamily
 from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.sub_pixel import SubPixelFamily
@@ -162,6 +163,9 @@ def test_names_that_are_none() -> None:
 def test_kernels_that_do_not_add_are_left_out() -> None:
     image = ConvProblem(INPUT_GRAD, (2, 3, 12, 12), (16, 3, 3, 3), dtype=dtypes.float16, residual=True)
     assert list(SubPixelFamily().variants(image)) == list(FewOutputsFamily().variants(FEW)) == []
+    exact = dataclasses.replace(image, dtype=dtypes.float32)
+    assert FewInputsFamily().variants(exact) == []
+    assert next(families.candidates(exact)).name.startswith("added/few_inputs/")
     assert next(families.candidates(FEW)).name.startswith("added/few_outputs/")
 
 

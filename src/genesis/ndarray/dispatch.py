@@ -26,8 +26,9 @@ class Array:
         self.handle, self.device = handle, device
         self.shape: Shape = shape if type(shape) is tuple else tuple(shape)
         self._changes = changes  # None: nobody has asked for them yet, so that there is no view either
-        if type(handle.dtype) is DType:  # then asking the backend would tell the same, and take longer
-            self.dtype, self.strides = handle.dtype, handle.strides
+        dtype = handle.dtype
+        if type(dtype) is DType:  # then asking the backend would tell the same, and take longer
+            self.dtype, self.strides = dtype, handle.strides
 
     @property
     def changes(self) -> Changes:

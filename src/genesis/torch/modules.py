@@ -128,11 +128,11 @@ def _run(
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
     args = (
         input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation,
+        norm.eps, *geometry, activation, count,
     )  # fmt: skip
     if hands_on and input is given and not compiling and _needs_gradients(input):
-        return ops.conv_bn_relu_and_input(count, *args)
-    return ops.conv_bn_relu(*args, count), given
+        return ops.conv_bn_relu_and_input(*args)
+    return ops.conv_bn_relu(*args), given
 
 
 def forget(module: nn.Module) -> None:

@@ -6,6 +6,7 @@ knows the shapes only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,16 +39,17 @@ def conv_bn_relu(
     return _ConvBNReLU.apply(*_grouped(args, count))
 
 
-def conv_bn_relu_and_input(count: Tensor | None, *args: Any) -> tuple[Tensor, Tensor]:
-    """What conv_bn_relu(*args, count) gives, and the input, as a view; called eagerly only.
+def conv_bn_relu_and_input(*args: Any) -> tuple[Tensor, Tensor]:
+    """What conv_bn_relu(*args), count included, gives, and the input, as a view; called eagerly only.
 
     The gradient of the view comes to the backward of the op, where it is added to that of the input without a pass of
     its own: what uses the input later takes the view.
     """
-    return _ConvBNReLUAndInput.apply(*_grouped(args, count))
+    *rest, count = args
+    return _ConvBNReLUAndInput.apply(*_grouped(rest, count))
 
 
-def _grouped(args: tuple[Any, ...], count: Tensor | None) -> tuple[Any, ...]:
+def _grouped(args: Sequence[Any], count: Tensor | None) -> tuple[Any, ...]:
     """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
     *tensors, mean, var, residual = args[:_NUM_TENSORS]
     return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:]

@@ -189,8 +189,7 @@ def _max_pool_backward_cells(
 
 
 def _tiles(num_pixels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and blocks of a kernel whose programs have some pixels times some channels, which lie side by side (or are
-    one)."""
+    """Grid and blocks of a kernel whose programs have some pixels times some channels, side by side."""
     block_n = min(tiles.power_of_2(channels), _MOST_CHANNELS)
     block_m = _TILE // block_n
     return (-(-num_pixels // block_m), -(-channels // block_n)), {"BLOCK_M": block_m, "BLOCK_N": block_n}

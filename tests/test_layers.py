@@ -22,8 +22,11 @@ class Layer(NamedTuple):
 ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
+SHARED = ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "distribution")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files"), ()),
+    "foundation": Layer(
+        ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "distribution"), ()
+    ),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),

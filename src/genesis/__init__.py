@@ -1,6 +1,6 @@
 """Genesis: a deep-learning framework that a person can read from end to end."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from math import e as e
 from math import inf as inf
@@ -44,6 +44,7 @@ from genesis.creation import set_rng_state as set_rng_state
 from genesis.creation import tensor as tensor
 from genesis.creation import zeros as zeros
 from genesis.creation import zeros_like as zeros_like
+from genesis.distribution import warn_of_others as _warn_of_others
 from genesis.dtypes import DType as DType
 from genesis.dtypes import bfloat16 as bfloat16
 from genesis.dtypes import bool_, promote
@@ -188,6 +189,8 @@ double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
+
+_warn_of_others()
 
 _ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
 _FROM_THERE = {  # a name, and the package that it is from

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import genesis
 from genesis.cli import bench, demo, info, kernels, segment, train, tune
 from genesis.cli.exit_codes import FAILED, INTERRUPTED
+from genesis.distribution import install_command
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
@@ -82,7 +83,7 @@ def _as_sentence(text: str) -> str:
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"needs the package '{error.name}'; install Genesis with its extra: pip install 'genesis[demo]'"
+        return f"needs the package '{error.name}'; install Genesis with its extra: {install_command('demo')}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -12,6 +12,7 @@ from pathlib import Path
 import genesis
 from genesis import cuda
 from genesis.cuda import plans
+from genesis.distribution import NAME
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def versions() -> dict[str, str]:
     """The version of Genesis, of Python, and of each package that Genesis computes with."""
-    found = {"genesis": genesis.__version__, "python": f"{platform.python_version()} on {platform.platform()}"}
+    found = {NAME: genesis.__version__, "python": f"{platform.python_version()} on {platform.platform()}"}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)

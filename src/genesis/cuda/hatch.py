@@ -1,7 +1,7 @@
 """The build hook for hatchling: compiles a project's kernels ahead and puts the cubins into its wheel.
 
     [build-system]
-    requires = ["hatchling", "genesis[cuda]"]
+    requires = ["hatchling", "genesis-dl[cuda]"]
     build-backend = "hatchling.build"
 
     [tool.hatch.build.targets.wheel.hooks.genesis-kernels]

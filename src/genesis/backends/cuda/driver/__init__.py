@@ -10,6 +10,7 @@ from genesis.backends.cuda.driver.interface import KernelError as KernelError
 from genesis.backends.cuda.driver.interface import LoadedKernel as LoadedKernel
 from genesis.backends.cuda.driver.interface import Properties as Properties
 from genesis.backends.cuda.driver.interface import Signature as Signature
+from genesis.distribution import install_command
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
 
@@ -40,7 +41,8 @@ def _create(choice: str) -> Driver:
     try:
         from genesis.backends.cuda.driver.cuda_driver import CudaDriver
     except ImportError as error:
-        raise DeviceError(f"cuda: NVIDIA's bindings are not installed ({error}); pip install genesis[cuda]") from error
+        message = f"cuda: NVIDIA's bindings are not installed ({error}); {install_command('cuda')}"
+        raise DeviceError(message) from error
     return CudaDriver()
 
 

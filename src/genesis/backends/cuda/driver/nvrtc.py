@@ -14,9 +14,10 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 from genesis.backends.cuda.driver.standard_headers import HEADERS
+from genesis.distribution import install_command
 from genesis.errors import CompileError, DeviceError
 
-_INSTALL = "pip install 'genesis[cuda]'"
+_INSTALL = install_command("cuda")
 _WHEELS = (  # where a header that was not found comes from
     (re.compile(r"mma\.h|crt/"), "nvidia-cuda-crt"),
     (re.compile(r"(cub|thrust|cuda|nv)/"), "nvidia-cuda-cccl"),

@@ -65,13 +65,17 @@ def test_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert [line.split()[1] for line in lines[:3]] == ["1/3", "2/3", "3/3"]
-    assert lines[3].startswith("held out: mIoU 0.")
-    assert lines[4] == "network: runs/train/best.safetensors; curves: runs/train/curves.png"
+    assert lines[4] == "its network: runs/train/best.safetensors; curves: runs/train/curves.png"
     assert captured.err == ""
     names = ["best.safetensors", "checkpoint.safetensors", "curves.png", events.NAME]
     assert sorted(path.name for path in Path("runs/train").iterdir()) == names
 
     history = result("runs/train")["history"]
+    best = max(range(3), key=lambda index: history[index]["miou"])
+    score = (
+        f"mIoU {history[best]['miou']:.3f}, object IoU {history[best]['iou'][1]:.3f}, Dice {history[best]['dice']:.3f}"
+    )
+    assert lines[3].startswith(f"best epoch {best + 1} of 3, on what is held out: {score}, accuracy 0.")
     scalars = read_events(Path("runs/train", events.NAME))
     assert [step for step, tag, _ in scalars if tag == "loss"] == list(range(1, 10))
     assert [value for _, tag, value in scalars if tag == "epoch/miou"] == pytest.approx([e["miou"] for e in history])
@@ -99,7 +103,7 @@ def test_more_epochs_and_nothing_left_to_do(capsys: pytest.CaptureFixture[str]) 
     before = values(result("runs/train"))
     capsys.readouterr()
     assert train("--epochs", "2", "--resume") == 0
-    assert capsys.readouterr().out.startswith("held out: ")
+    assert capsys.readouterr().out.startswith("nothing is left to do: all 2 epochs are done; a larger --epochs goes on")
     assert values(result("runs/train")) == before
 
 

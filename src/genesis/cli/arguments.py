@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import genesis
 from genesis.errors import describe
-from genesis.segmentation.training import Plan
+from genesis.segmentation.training import Plan, Training
 
 _DTYPES = {"float32": genesis.float32, "float16": genesis.float16, "bfloat16": genesis.bfloat16}
+
+
+WITHOUT_MATPLOTLIB = "the package 'matplotlib' is not installed"
+_LARGEST = {int: 2**31 - 1, float: sys.float_info.max}  # larger sizes overflow in libraries below, and mean nothing
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -35,6 +40,8 @@ def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[fl
         value = kind(text)
         if not is_right(value):
             raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+        if value > _LARGEST[kind]:
+            raise argparse.ArgumentTypeError(f"expected at most {_LARGEST[kind]}, got {text}")
         return value
 
     parse.__name__ = kind.__name__  # what argparse calls it in its own messages
@@ -66,6 +73,12 @@ def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:
     given = vars(arguments)
     names = [field.name for field in dataclasses.fields(Plan) if field.name in given]
     return dataclasses.replace(defaults, **{name: given[name] for name in names})
+
+
+def nothing_left(training: Training) -> str:
+    """What is said when a training is resumed that is done."""
+    epochs = len(training.history)
+    return f"nothing is left to do: all {epochs} epochs are done; a larger --epochs goes on from there"
 
 
 def add_images(parser: argparse.ArgumentParser, device: str) -> None:

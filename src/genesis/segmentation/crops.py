@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -54,17 +55,16 @@ def batches(
     """
     from genesis.data import DataLoader  # which imports torch: the command line starts without it
 
-    draws = _draws(crops, epoch, num_batches * batch_size)
-    chosen = [draws[start : start + batch_size] for start in range(skip * batch_size, len(draws), batch_size)]
+    chosen = islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches)
     return iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
 
 
-def _draws(crops: Crops, epoch: int, count: int) -> list[Draw]:
+def _batches_of_draws(crops: Crops, epoch: int, batch_size: int) -> Iterator[list[Draw]]:
+    """Without end, so that an epoch takes no more memory the more steps it has."""
     generator = np.random.default_rng([crops.seed, epoch])
-    order: list[int] = []
-    while len(order) < count:
-        order += generator.permutation(len(crops.source)).tolist()
-    return [Draw(epoch, position, picture) for position, picture in enumerate(order[:count])]
+    order = chain.from_iterable(generator.permutation(len(crops.source)).tolist() for _ in count())
+    for first in count(0, batch_size):
+        yield [Draw(epoch, first + place, picture) for place, picture in enumerate(islice(order, batch_size))]
 
 
 def _cut(example: Example, size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -48,8 +48,8 @@ def from_files(image: Path, mask: Path) -> LabelledSet:
 
     Raises: ValueError: a file is no picture, the sizes differ, or the mask is all of one kind. OSError: no such file.
     """
-    values = pictures.values(pictures.read(image).image, 3)
-    brightness = pictures.values(pictures.read(mask, "mask").image, 1)[0]
+    values = pictures.read(image).values(3)
+    brightness = pictures.read(mask, "mask").values(1)[0]
     if values.shape[1:] != brightness.shape:
         raise ValueError(describe("demo", "mask", f"the size of the picture, {_size(values[0])}", _size(brightness)))
     found = brightness > brightness.max() / 2

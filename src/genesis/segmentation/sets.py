@@ -29,7 +29,7 @@ class FolderSource:
 
     def __getitem__(self, index: int) -> Example:
         picture, mask = self.pairs[index]
-        values = pictures.values(pictures.read(picture).image, 3)
+        values = pictures.read(picture).values(3)
         labels = pictures.read_indices(mask).astype(np.uint8)
         return Example(values, np.uint8(1) * (labels > 0) if self.white_is_one else labels)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +202,12 @@ def test_a_bar_in_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress.Counter, "advance", None)  # the bar is chosen, not the silence
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    Image.new("L", (8, 8)).save("a.png")
-    assert segment("a.png", "--model", "unet", "--weights", unet()) == 0
+    names = ["[/red].png", os.fsdecode(b"caf\xe9")]  # what rich would take for markup, what is no UTF-8
+    for name in names:
+        Path(name).parent.mkdir(exist_ok=True)
+        with open(name, "wb") as file:
+            Image.new("L", (8, 8)).save(file, format="PNG")
+    assert segment(*names, "--model", "unet", "--weights", unet()) == 0
     shown = capsys.readouterr().out
     assert "pictures" in shown
-    assert "1/1" in shown
+    assert "2/2" in shown

@@ -79,10 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _segment(segmenter: Segmenter, path: Path, places: outputs.Outputs, most_megapixels: float) -> int:
     """Write the results of a picture; how many pixels it had."""
     picture = pictures.read(path, most_megapixels=most_megapixels)
-    tile = segmenter.tile
     labels = segmenter.labels(picture)
-    smaller = f"in tiles of {segmenter.tile}, as memory did not suffice for {tile}" if segmenter.tile < tile else ""
-    note = "; ".join(part for part in (picture.note, smaller) if part)
+    note = "; ".join(part for part in (picture.note, segmenter.note(picture)) if part)
     report.write(places, path, picture, labels, segmenter.recipe.classes, note)
     if note:
         _say(path, note)

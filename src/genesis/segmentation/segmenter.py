@@ -61,6 +61,7 @@ class Segmenter:
         if tile:
             tiles.windows(1, tile, overlap)  # checks them
         self.model, self.recipe, self.tile, self.overlap = model, recipe, tile, overlap
+        self._tile_asked_for = tile
         self.resize = recipe.resize if resize is None else resize
         self._device, self._dtype = device, dtype
 
@@ -73,9 +74,16 @@ class Segmenter:
             try:
                 return self._labels(picture)
             except Exception as error:
-                if not is_out_of_memory(error) or not self._can_halve(picture):
+                smaller = self._smaller_tile(picture)
+                if not (smaller and is_out_of_memory(error)):
                     raise
-            self.tile //= 2  # behind the block that keeps what the error's frames hold
+            self.tile = smaller  # behind the block that keeps what the error's frames hold
+
+    def note(self, picture: Picture) -> str:
+        """What its owner may not expect of the labels of a picture."""
+        if self.tile == self._tile_asked_for or self._longest(picture) <= self.tile:
+            return ""
+        return f"in tiles of {self.tile}, as memory did not suffice for {self._tile_asked_for}"
 
     def classes(self, values: np.ndarray) -> np.ndarray:
         """The class of each pixel of an image as numbers, (channels, H, W) from 0 to 1."""
@@ -119,9 +127,16 @@ class Segmenter:
             logits = self._run((part(rows.seen, columns.seen) - mean) / std)
             yield rows, columns, logits[:, rows.core_in_seen, columns.core_in_seen]
 
-    def _can_halve(self, picture: Picture) -> bool:
-        half, seen = self.tile // 2, resized_size(picture.size, self.resize, _MOST_ELONGATED * self.resize)
-        return half % tiles.ALIGNMENT == 0 and self.overlap < half < max(seen)
+    def _smaller_tile(self, picture: Picture) -> int:
+        """The tile halved until it cuts the picture; 0 if that leaves less than the overlap."""
+        tile = self.tile // 2
+        while tile >= self._longest(picture):
+            tile //= 2
+        return tile if tile > self.overlap and tile % tiles.ALIGNMENT == 0 else 0
+
+    def _longest(self, picture: Picture) -> int:
+        """Pixels of the longer side of what goes in."""
+        return max(resized_size(picture.size, self.resize, _MOST_ELONGATED * self.resize))
 
     def _run(self, values: np.ndarray) -> np.ndarray:
         """The network on one tile, its sizes padded to the multiples that it needs."""

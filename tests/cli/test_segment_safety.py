@@ -305,7 +305,10 @@ def test_ctrl_c_in_a_process() -> None:
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (130, "")
     assert out.startswith("interrupted after ")
     done = int(out.split()[2])

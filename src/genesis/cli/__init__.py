@@ -7,6 +7,7 @@ import, it imports in run. TAKES_LESS, where it has one, names the options that 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments (those of the process by default) and give the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text at all: never fail to print it
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain, count, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from genesis.segmentation import interrupts
 from genesis.segmentation.examples import Example, Source
 from genesis.segmentation.metrics import IGNORED
 from genesis.tensor import Tensor
@@ -56,7 +58,18 @@ def batches(
     from genesis.data import DataLoader  # which imports torch: the command line starts without it
 
     chosen = islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches)
-    return iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
+    loader: Any = iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
+    held = interrupts.held if workers else nullcontext
+    try:
+        while True:
+            with held():  # while workers start, hand over a batch, and end
+                batch = next(loader, None)
+            if batch is None:
+                return
+            yield batch
+    finally:
+        with held():
+            loader.close()
 
 
 def _batches_of_draws(crops: Crops, epoch: int, batch_size: int) -> Iterator[list[Draw]]:

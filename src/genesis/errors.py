@@ -57,6 +57,8 @@ def describe(op: str, argument: str, expected: object, actual: object) -> str:
 _NO_ROOM = (
     "can't allocate memory",
     "bad_alloc",
+    "_ArrayMemoryError in DataLoader worker",
+    "out of shared memory",
     "Storage size calculation overflowed",
     "integer multiplication overflow",
     "array is too big",

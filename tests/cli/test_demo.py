@@ -151,6 +151,10 @@ def test_resume_can_add_epochs_and_has_nothing_to_do_when_all_are_done(capsys: p
         (["--image", "cut.png", "--mask", "cut.png"], "expected a picture, got cut.png: image file is truncated"),
         (["--image", "grey.png", "--mask", "other.png"], "expected the size of the picture, 180×100, got 90×100"),
         (["--image", "grey.png", "--mask", "black.png"], "expected bright objects on a dark ground, got black.png"),
+        (
+            ["--image", "grey.png", "--mask", "grey.png", "--max-megapixels", "0.01"],
+            "grey.png: more than 0.01 megapixels",
+        ),
         (["--device", "tpu"], "device: argument 'type': expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
     ],
 )

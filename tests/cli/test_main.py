@@ -63,6 +63,13 @@ def test_python_m_genesis_starts_without_torch() -> None:
     [
         (ValueError("one\n  two"), "genesis info: one two\n"),
         (ValueError("info: argument 'x': wrong"), "genesis info: argument 'x': wrong\n"),
+        (
+            ValueError(
+                "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+                "  File \"worker.py\", line 351\nValueError: argument 'image': got a.png: cut\n"
+            ),
+            "genesis info: argument 'image': got a.png: cut\n",
+        ),
         (OSError(), "genesis info: OSError\n"),
         (FileNotFoundError(2, "No such file or directory", "a.png"), "genesis info: a.png: No such file or directory"),
         (ModuleNotFoundError("No", name="skimage"), "genesis info: needs the package 'skimage'; install"),
@@ -97,6 +104,7 @@ def test_a_fault_of_genesis_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch)
     MemoryError(),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 9"),
     RuntimeError("Storage size calculation overflowed with sizes=[2, 3, 999999936, 999999936]"),
+    RuntimeError("Caught _ArrayMemoryError in DataLoader worker process 0.\nOriginal Traceback"),
     OutOfMemoryError("cuda:0: out of memory: asked for 9 GB"),
 ])  # fmt: skip
 def test_no_memory_is_one_line_that_says_what_to_do(

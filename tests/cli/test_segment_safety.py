@@ -106,8 +106,8 @@ def kinds() -> dict[str, Image.Image]:
         "rgb.png": image, "palette.png": image.quantize(16), "cmyk.jpg": image.convert("CMYK"),
         "deep.png": Image.fromarray(deep), "deep.tif": Image.fromarray(deep), "grey.png": image.convert("L"),
         "bits.png": image.convert("1"), "clear.png": image.convert("RGBA"), "clear_grey.png": image.convert("LA"),
-        "moving.gif": image, "moving.webp": image, "dot.png": noise(1, 1), "line.png": noise(1, 10_000),
-        "column.png": noise(10_000, 1),
+        "moving.gif": image, "phone.jpg": image, "moving.webp": image, "dot.png": noise(1, 1),
+        "line.png": noise(1, 10_000), "column.png": noise(10_000, 1),
     }  # fmt: skip
 
 
@@ -117,12 +117,13 @@ def test_kinds_of_pictures_by_tiles_as_in_one_piece(capsys: pytest.CaptureFixtur
     images = kinds()
     for name, image in images.items():
         more = {"save_all": True, "append_images": [noise().rotate(90)]} if name.startswith("moving") else {}
+        more |= {"format": "MPO", "append_images": [noise()], "save_all": True} if name == "phone.jpg" else {}
         image.save(Path("pics", name), exif=image.info.get("exif", b""), **more)
     for tile, folder in (("32", "tiles"), ("0", "whole")):
         assert segment("pics", *UNET, "--tile", tile, "--overlap", "0", "--out", folder) == 0
         captured = capsys.readouterr()
         assert captured.out.startswith(f"{len(images)} of {len(images)} pictures")
-        assert len(captured.err.splitlines()) == 2, "of the two animations"
+        assert len(captured.err.splitlines()) == 3, "of the two animations and the pair"
     for name in outputs.names([Path(name) for name in images]):
         turned = name == "rgb"
         for folder in ("tiles", "whole"):

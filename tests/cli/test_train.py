@@ -197,6 +197,7 @@ def wait_for_step(checkpoint: Path, step: int) -> None:
     (["--out", "b", "--crop", "15"], "argument 'crop': expected a multiple of 2, got 15"),
     (["--out", "b", "--device", "tpu"], "expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
     (["--out", "b", "--weights", "none.pth"], "none.pth"),
+    (["--out", "b", "--max-megapixels", "0.0005"], "more than 0.0005 megapixels, which --max-megapixels allows"),
     (["--out", "b", "--classes", "one.txt"], "argument 'masks': expected numbers below 1"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("pictures")

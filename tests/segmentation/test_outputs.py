@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from genesis.segmentation import outputs, pictures, report, seals
@@ -31,6 +33,12 @@ def test_names_are_unique(paths: list[str], expected: list[str]) -> None:
     found = outputs.names([Path(path) for path in paths])
     assert found == expected
     assert len({name.casefold() for name in found}) == len(found)
+
+
+@given(st.lists(st.from_regex(r"(x/|y/)?[aA](_png)?(_2)?\.(png|PNG|jpg)", fullmatch=True), unique=True, max_size=12))
+def test_whatever_the_pictures_are_called(paths: list[str]) -> None:
+    found = outputs.names([Path(path) for path in paths])
+    assert len({name.casefold() for name in found}) == len(paths)
 
 
 def test_many_equal_names_take_no_time() -> None:

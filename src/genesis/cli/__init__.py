@@ -93,4 +93,7 @@ def _sentence(error: BaseException, takes_less: str) -> str:
         return f"needs the package '{error.name}'; install Genesis with its extra: pip install 'genesis[demo]'"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    said = str(error).strip()
+    if "\nOriginal Traceback" in said:  # from a process that prepares batches: its error is the last line
+        said = said.rpartition("\n")[2].partition(": ")[2]
+    return " ".join(said.split()) or type(error).__name__

@@ -11,6 +11,7 @@ from typing import Any
 
 import genesis
 from genesis.errors import describe
+from genesis.segmentation.pictures import MOST_MEGAPIXELS
 from genesis.segmentation.training import Plan, Training
 
 _DTYPES = {"float32": genesis.float32, "float16": genesis.float16, "bfloat16": genesis.bfloat16}
@@ -64,8 +65,15 @@ def add_training(parser: argparse.ArgumentParser, plan: Plan, out: str) -> None:
     parser.add_argument("--grow", action=argparse.BooleanOptionalAction, default=plan.grow, help=grow)
     parser.add_argument("--seed", type=from_zero(int), default=plan.seed, help="the same seed gives the same network")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
+    add_max_megapixels(parser)
     parser.add_argument("--out", type=Path, default=Path(out), help="folder for all that is written")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+
+
+def add_max_megapixels(parser: argparse.ArgumentParser) -> None:
+    """What all commands have that read pictures."""
+    kind = positive(float)
+    parser.add_argument("--max-megapixels", type=kind, default=MOST_MEGAPIXELS, help="refuse larger pictures")
 
 
 def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:

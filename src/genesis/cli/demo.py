@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not curves.can_draw():  # the picture is what the demo is for
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-    data, plan = _photograph(arguments.image, arguments.mask), plan_of(arguments, PLAN)
+    data, plan = _photograph(arguments.image, arguments.mask, arguments.max_megapixels), plan_of(arguments, PLAN)
     recipe = start.recipe_for(data, "unet", arguments.width, DEPTH, plan.grow)
     start.check_memory("demo", recipe, plan, arguments.device)
     training = Training(data, recipe, plan, arguments.device)
@@ -55,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _photograph(image: Path | None, mask: Path | None) -> LabelledSet:
+def _photograph(image: Path | None, mask: Path | None, most_megapixels: float) -> LabelledSet:
     if image is None and mask is None:
         return photographs.coins()
     if image is None or mask is None:
         given, missing = ("image", "mask") if mask is None else ("mask", "image")
         raise ValueError(describe("demo", missing, f"a file, since --{given} is given", "none"))
-    return photographs.from_files(image, mask)
+    return photographs.from_files(image, mask, most_megapixels)
 
 
 def _train(training: Training, file: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from genesis.cli.arguments import from_zero, positive, read_names
+from genesis.cli.arguments import add_max_megapixels, from_zero, read_names
 from genesis.cli.exit_codes import INTERRUPTED, PARTLY_FAILED
 from genesis.errors import GenesisError, describe, is_out_of_memory
 from genesis.segmentation import outputs, pictures, recipe, report, seals
@@ -38,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tile", type=from_zero(int), default=LARGEST, help="cut larger pictures into tiles of this size, 0: never"
     )
-    parser.add_argument(
-        "--max-megapixels", type=positive(float), default=pictures.MOST_MEGAPIXELS, help="refuse larger pictures"
-    )
+    add_max_megapixels(parser)
     parser.add_argument("--overlap", type=from_zero(int), default=OVERLAP, help="of neighbouring tiles")
 
 

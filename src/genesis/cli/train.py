@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     classes = None if arguments.classes is None else read_names("train", arguments.classes)
-    data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed)
+    data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed, arguments.max_megapixels)
     plan = plan_of(arguments, PLAN)
     recipe = start.recipe_for(data, arguments.model, arguments.width, arguments.depth, plan.grow)
     start.check_memory("train", recipe, plan, arguments.device)

@@ -18,6 +18,7 @@ from skimage import data
 
 import genesis
 from genesis import models
+from genesis.errors import OutOfMemoryError
 from genesis.segmentation import outputs, pictures, report, segmenter
 from genesis.segmentation.recipe import Recipe
 from genesis.segmentation.segmenter import Segmenter, for_inference
@@ -232,22 +233,26 @@ def test_own_mean_and_deviation_of_a_picture_by_blocks(monkeypatch: pytest.Monke
     assert (mean, deviation) == (pytest.approx(seen.mean(), rel=1e-5), pytest.approx(seen.std() + 1e-6, rel=1e-5))
 
 
-def starve(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    """No memory for tiles with more than so many rows."""
+NO_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+
+def starve(monkeypatch: pytest.MonkeyPatch, largest: int, error: Exception = NO_MEMORY) -> None:
+    """No memory for tiles with more than so many rows or columns."""
     run = Segmenter._run
 
     def limited(self: Segmenter, values: np.ndarray) -> np.ndarray:
         if max(values.shape[1:]) > largest:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+            raise error
         return run(self, values)
 
     monkeypatch.setattr(Segmenter, "_run", limited)
 
 
+@pytest.mark.parametrize("error", [NO_MEMORY, MemoryError(), OutOfMemoryError("cuda:0: out of memory")], ids=repr)
 def test_smaller_tiles_where_memory_does_not_suffice(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starve(monkeypatch, 128)
+    starve(monkeypatch, 128, error)
     Image.fromarray(data.coins()).save("coins.png")
     noise().save("small.png")
     assert segment("small.png", "coins.png", *UNET, "--overlap", "64") == 0
@@ -256,6 +261,22 @@ def test_smaller_tiles_where_memory_does_not_suffice(
     assert results("coins")[0]["note"] == note
     assert segment("coins.png", *UNET, "--overlap", "64", "--tile", "128", "--out", "small") == 0
     np.testing.assert_array_equal(results("coins")[1], results("coins", "small")[1])
+
+
+@pytest.mark.gpu
+def test_smaller_tiles_where_a_device_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+    noise(1024, 1024).save("large.png")
+    command = ["large.png", *UNET]
+    genesis.cuda.empty_cache()
+    genesis.cuda.set_memory_limit(genesis.cuda.memory_reserved() + (32 << 20))  # the input of all takes 12 MB
+    try:
+        assert segment(*command, "--device", "cuda") == 0
+    finally:
+        genesis.cuda.set_memory_limit(None)
+    assert "large.png: in tiles of " in capsys.readouterr().err
+    tile = results("large")[0]["note"].split()[3].rstrip(",")
+    assert segment(*command, "--tile", tile, "--out", "cpu") == 0
+    assert (results("large")[1] == results("large", "cpu")[1]).mean() > 0.98
 
 
 @pytest.mark.parametrize("tile", ["2048", "0"])

@@ -51,3 +51,28 @@ def describe(op: str, argument: str, expected: object, actual: object) -> str:
         "conv2d: argument 'weight': expected 4 dimensions, got 2"
     """
     return f"{op}: argument '{argument}': expected {expected}, got {actual}"
+
+
+# What torch and numpy say where they raise an error of a general kind; the last three are of sizes beyond any memory.
+_NO_ROOM = (
+    "can't allocate memory",
+    "bad_alloc",
+    "_ArrayMemoryError in DataLoader worker",
+    "out of shared memory",
+    "Storage size calculation overflowed",
+    "integer multiplication overflow",
+    "array is too big",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was no room, be it Genesis', Python's, numpy's or torch's.
+
+    Example:
+        >>> from genesis.errors import is_out_of_memory
+        >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), is_out_of_memory(KeyError())
+        (True, False)
+    """
+    if isinstance(error, MemoryError | OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError | ValueError) and any(part in str(error) for part in _NO_ROOM)

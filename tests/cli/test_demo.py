@@ -40,10 +40,13 @@ def test_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo("--epochs", "3") == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert re.fullmatch(r"epoch 1/3  loss \d\.\d{4}  held-out IoU \d\.\d{3}  \d+ s left", lines[0])
+    assert re.fullmatch(
+        r"epoch 1/3  loss \d\.\d{4}  held-out mIoU \d\.\d{3}, object IoU \d\.\d{3}  \d+ s left", lines[0]
+    )
     assert re.fullmatch(r"after epoch 1: grown: grow_width of 12 layers \([\d,]+ parameters\)", lines[1])
     assert re.fullmatch(r"after epoch 2: grown: grow_depth encoder.2 \([\d,]+ parameters\)", lines[3])
-    assert re.fullmatch(r"held-out IoU \d\.\d{3}", lines[5])
+    assert re.fullmatch(r"held out, after the last epoch: mIoU \d\.\d{3}, object IoU \d\.\d{3}", lines[5])
+    assert lines[5].split(": ")[1] in lines[4]
     assert lines[6] == "picture: runs/demo/coins.png"
     assert captured.err == ""
     with Image.open("runs/demo/coins.png") as picture:
@@ -64,7 +67,7 @@ def test_the_same_seed_gives_the_same_network(capsys: pytest.CaptureFixture[str]
     for out in ("a", "b"):
         assert demo("--epochs", "1", "--out", out) == 0
     assert demo("--epochs", "1", "--seed", "1", "--out", "c") == 0
-    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("held-out IoU")]
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("held out, after")]
     assert printed[0] == printed[1]
     assert weights("a") == weights("b")
     assert weights("a") != weights("c")
@@ -122,7 +125,9 @@ def test_resume_can_add_epochs_and_has_nothing_to_do_when_all_are_done(capsys: p
     before = weights("runs/demo")
     capsys.readouterr()
     assert demo("--epochs", "2", "--resume") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["held-out", "picture:"]
+    nothing, score, picture = capsys.readouterr().out.splitlines()
+    assert nothing == "nothing is left to do: all 2 epochs are done; a larger --epochs goes on from there"
+    assert (score.split()[0], picture.split()[0]) == ("held", "picture:")
     assert weights("runs/demo") == before
 
 
@@ -146,6 +151,10 @@ def test_resume_can_add_epochs_and_has_nothing_to_do_when_all_are_done(capsys: p
         (["--image", "cut.png", "--mask", "cut.png"], "expected a picture, got cut.png: image file is truncated"),
         (["--image", "grey.png", "--mask", "other.png"], "expected the size of the picture, 180×100, got 90×100"),
         (["--image", "grey.png", "--mask", "black.png"], "expected bright objects on a dark ground, got black.png"),
+        (
+            ["--image", "grey.png", "--mask", "grey.png", "--max-megapixels", "0.01"],
+            "grey.png: more than 0.01 megapixels",
+        ),
         (["--device", "tpu"], "device: argument 'type': expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
     ],
 )
@@ -190,7 +199,7 @@ def test_bars_in_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert demo("--epochs", "1") == 0
     shown = capsys.readouterr().out
     assert "training" in shown
-    assert "held-out IoU" in shown
+    assert "held-out mIoU" in shown
 
 
 def picture(width: int) -> Image.Image:

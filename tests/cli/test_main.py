@@ -10,7 +10,8 @@ import pytest
 
 import genesis
 from genesis import cli
-from genesis.cli import info
+from genesis.cli import info, train
+from genesis.errors import OutOfMemoryError
 from genesis.settings import override
 
 
@@ -27,6 +28,8 @@ def test_without_a_command_it_shows_what_there_is(capsys: pytest.CaptureFixture[
     [
         (["segmnt"], "invalid choice: 'segmnt'"),
         (["demo", "--epochs", "0"], "argument --epochs: expected a number above 0, got 0"),
+        (["demo", "--width", "99999999999999999999"], "argument --width: expected at most 2147483647, got 9999"),
+        (["demo", "--lr", "inf"], "argument --lr: expected at most 1.79"),
         (["demo", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
     ],
 )
@@ -60,6 +63,13 @@ def test_python_m_genesis_starts_without_torch() -> None:
     [
         (ValueError("one\n  two"), "genesis info: one two\n"),
         (ValueError("info: argument 'x': wrong"), "genesis info: argument 'x': wrong\n"),
+        (
+            ValueError(
+                "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+                "  File \"worker.py\", line 351\nValueError: argument 'image': got a.png: cut\n"
+            ),
+            "genesis info: argument 'image': got a.png: cut\n",
+        ),
         (OSError(), "genesis info: OSError\n"),
         (FileNotFoundError(2, "No such file or directory", "a.png"), "genesis info: a.png: No such file or directory"),
         (ModuleNotFoundError("No", name="skimage"), "genesis info: needs the package 'skimage'; install"),
@@ -88,6 +98,53 @@ def test_a_fault_of_genesis_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(info, "run", fail)
     with pytest.raises(AssertionError, match="an invariant"):
         cli.main(["info"])
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: 9"),
+    RuntimeError("Storage size calculation overflowed with sizes=[2, 3, 999999936, 999999936]"),
+    RuntimeError("Caught _ArrayMemoryError in DataLoader worker process 0.\nOriginal Traceback"),
+    OutOfMemoryError("cuda:0: out of memory: asked for 9 GB"),
+])  # fmt: skip
+def test_no_memory_is_one_line_that_says_what_to_do(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    for command in (info, train):
+        monkeypatch.setattr(command, "run", fail)
+    device = isinstance(error, OutOfMemoryError)
+    said = "cuda:0: out of memory: asked for 9 GB" if device else "there is not enough memory"
+    assert cli.main(["info"]) == 2
+    assert capsys.readouterr().err == f"genesis info: {said}\n"
+    assert cli.main(["train", "coins"]) == 2
+    advice = "less is taken with a smaller --crop, --batch-size or --width"
+    assert capsys.readouterr().err == f"genesis train: {said}; {advice}\n"
+
+
+def test_bench_without_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "unet", "--batch", "999999999"]) == 2
+    assert capsys.readouterr().err.startswith("genesis bench: there is not enough memory; less is taken with a smaller")
+
+
+def test_a_fault_that_only_sounds_like_memory_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: object) -> int:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(info, "run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        cli.main(["info"])
+
+
+def test_names_that_are_no_text_are_printed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from genesis import cli; from genesis.cli import info;"
+        "info.run = lambda arguments: print(os.fsdecode(b'caf\\xe9')) or 0; sys.exit(cli.main(['info']))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "caf\\udce9\n", "")
 
 
 def test_ctrl_c(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

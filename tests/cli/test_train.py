@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from PIL import Image
 
 import genesis
 from genesis import cli, models
-from genesis.segmentation import events
+from genesis.segmentation import events, memory, progress
 from tests.segmentation.test_training import read_events
 
 TINY = ["--width", "2", "--depth", "2", "--crop", "16", "--batch-size", "2", "--steps", "3"]
@@ -65,13 +67,17 @@ def test_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert [line.split()[1] for line in lines[:3]] == ["1/3", "2/3", "3/3"]
-    assert lines[3].startswith("held out: mIoU 0.")
-    assert lines[4] == "network: runs/train/best.safetensors; curves: runs/train/curves.png"
+    assert lines[4] == "its network: runs/train/best.safetensors; curves: runs/train/curves.png"
     assert captured.err == ""
     names = ["best.safetensors", "checkpoint.safetensors", "curves.png", events.NAME]
     assert sorted(path.name for path in Path("runs/train").iterdir()) == names
 
     history = result("runs/train")["history"]
+    best = max(range(3), key=lambda index: history[index]["miou"])
+    score = (
+        f"mIoU {history[best]['miou']:.3f}, object IoU {history[best]['iou'][1]:.3f}, Dice {history[best]['dice']:.3f}"
+    )
+    assert lines[3].startswith(f"best epoch {best + 1} of 3, on what is held out: {score}, accuracy 0.")
     scalars = read_events(Path("runs/train", events.NAME))
     assert [step for step, tag, _ in scalars if tag == "loss"] == list(range(1, 10))
     assert [value for _, tag, value in scalars if tag == "epoch/miou"] == pytest.approx([e["miou"] for e in history])
@@ -99,7 +105,7 @@ def test_more_epochs_and_nothing_left_to_do(capsys: pytest.CaptureFixture[str]) 
     before = values(result("runs/train"))
     capsys.readouterr()
     assert train("--epochs", "2", "--resume") == 0
-    assert capsys.readouterr().out.startswith("held out: ")
+    assert capsys.readouterr().out.startswith("nothing is left to do: all 2 epochs are done; a larger --epochs goes on")
     assert values(result("runs/train")) == before
 
 
@@ -191,6 +197,7 @@ def wait_for_step(checkpoint: Path, step: int) -> None:
     (["--out", "b", "--crop", "15"], "argument 'crop': expected a multiple of 2, got 15"),
     (["--out", "b", "--device", "tpu"], "expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
     (["--out", "b", "--weights", "none.pth"], "none.pth"),
+    (["--out", "b", "--max-megapixels", "0.0005"], "more than 0.0005 megapixels, which --max-megapixels allows"),
     (["--out", "b", "--classes", "one.txt"], "argument 'masks': expected numbers below 1"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("pictures")
@@ -215,6 +222,123 @@ def test_numbers_out_of_range(name: str, value: str, expected: str, capsys: pyte
     with pytest.raises(SystemExit, match="2"):
         train(name, value)
     assert f"argument {name}: expected {expected}, got {value}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--width", "999999999"], "argument 'width': expected what takes less than the"),
+    (["--width", "1000000", "--grow"], "argument 'width': expected what takes less than the"),
+    (["--depth", "20"], "argument 'width': expected what takes less than the"),
+    (["--depth", "999999999"], "argument 'depth': expected at most 24, got 999999999"),
+    (["--crop", "99999998"], "argument 'crop': expected what takes less than the"),
+    (["--batch-size", "999999999"], "argument 'batch_size': expected what takes less than the"),
+])  # fmt: skip
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.usefixtures("pictures")
+def test_what_fits_into_no_memory(
+    arguments: list[str], said: str, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(*arguments, "--device", device) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("genesis train: " + said)
+    assert captured.err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_the_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (4 << 30, -1))
+    assert memory.total() == min(4 << 30, memory.total())
+    with pytest.raises(
+        ValueError, match=r"^a: argument 'b': expected .* the 4\.3 GB .*, got 7, which takes 5\.0 GB or more$"
+    ):
+        memory.check("a", "b", 7, 5 * 10**9)
+    memory.check("a", "b", 7, 10**9)
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is not installed."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.usefixtures("pictures", "without_matplotlib")
+def test_without_matplotlib_there_are_no_curves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--epochs", "1") == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0] == "there will be no curves.png: the package 'matplotlib' is not installed"
+    assert lines[-1] == "its network: runs/train/best.safetensors"
+    assert captured.err == ""
+    assert not Path("runs/train/curves.png").exists()
+
+
+@pytest.mark.usefixtures("without_matplotlib")
+def test_without_matplotlib_the_demo_does_not_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--epochs", "1", "--steps", "1"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("genesis demo: needs the package 'matplotlib'")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("pictures")
+def test_in_a_terminal_without_rich_there_are_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
+    assert train("--epochs", "1") == 0
+    assert capsys.readouterr().out.startswith("epoch 1/1  loss ")
+
+
+@pytest.mark.usefixtures("pictures")
+def test_no_bars_where_nothing_is_left_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert train("--epochs", "1") == 0
+    assert "3/3" in capsys.readouterr().out
+    assert train("--epochs", "1", "--resume") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["nothing", "best", "its"]
+
+
+@pytest.mark.usefixtures("pictures")
+def test_the_best_epoch_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the last one's score above the best one's file."""
+    from genesis.segmentation.metrics import Scores
+    from genesis.segmentation.training import Training
+
+    mious = iter([0.25, 0.75, 0.75, 0.5])
+    monkeypatch.setattr(Training, "evaluate", lambda self: Scores(next(mious), 0.8, 0.9, (0.9, 0.6)))
+    assert train("--epochs", "4") == 0
+    said = "mIoU 0.750, object IoU 0.600, Dice 0.800, accuracy 0.900"
+    assert f"best epoch 2 of 4, on what is held out: {said}\nits network: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("pictures")
+def test_ctrl_c_in_a_process_with_workers() -> None:
+    command = [sys.executable, "-m", "genesis", "train", "data", *TINY, "--epochs", "9999", "--workers", "2"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for _ in range(600):
+        if Path("runs/train/best.safetensors").exists():
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (130, "")
+    assert out.splitlines()[-1] == "interrupted; --resume goes on from runs/train/checkpoint.safetensors"
+    assert result("runs/train")["step"] >= 3
 
 
 @pytest.mark.usefixtures("pictures")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,14 @@ def rgb(width: int = 6, height: int = 4) -> Image.Image:
 
 
 def pixels(path: Path) -> np.ndarray:
+    """Of all of a picture, and the same of it part by part."""
     picture = pictures.read(path)
-    assert picture.image.mode in ("RGB", "F")
-    return np.rint(pictures.values(picture.image, 3).transpose(1, 2, 0) * 255).astype(int)
+    whole = picture.values(3)
+    width, height = picture.size
+    boxes = [(x, y, min(x + 2, width), min(y + 3, height)) for y in range(0, height, 3) for x in range(0, width, 2)]
+    for box in boxes:
+        np.testing.assert_array_equal(picture.values(3, box), whole[:, box[1] : box[3], box[0] : box[2]])
+    return np.rint(whole.transpose(1, 2, 0) * 255).astype(int)
 
 
 @pytest.mark.parametrize(("mode", "ending"), [
@@ -51,13 +57,13 @@ def test_16_bits_stay_16_bits(tmp_path: Path) -> None:
     deep = np.array([[0, 1, 65535], [256, 257, 40000]], dtype=np.uint16)
     for ending in ("png", "tif"):
         Image.fromarray(deep).save(tmp_path / f"a.{ending}")
-        image = pictures.read(tmp_path / f"a.{ending}").image
-        np.testing.assert_allclose(pictures.values(image, 1)[0] * 65535, deep, atol=0.01)
+        values = pictures.read(tmp_path / f"a.{ending}").values(1)
+        np.testing.assert_allclose(values[0] * 65535, deep, atol=0.01)
 
 
 def test_real_numbers_from_0_to_1(tmp_path: Path) -> None:
     Image.fromarray(np.float32([[0, 0.25], [0.5, 1]])).save(tmp_path / "a.tif")
-    assert pictures.values(pictures.read(tmp_path / "a.tif").image, 1).tolist() == [[[0, 0.25], [0.5, 1]]]
+    assert pictures.read(tmp_path / "a.tif").values(1).tolist() == [[[0, 0.25], [0.5, 1]]]
 
 
 @pytest.mark.parametrize("value", [-1.0, 1.5, float("nan")])
@@ -90,7 +96,7 @@ def test_of_an_animation_the_first_picture(tmp_path: Path) -> None:
     rgb().save(tmp_path / "a.gif", save_all=True, append_images=[Image.new("RGB", (6, 4), "red")])
     picture = pictures.read(tmp_path / "a.gif")
     assert picture.note == "the first of 2 pictures in the file"
-    np.testing.assert_array_equal(np.asarray(picture.image), np.asarray(rgb()))
+    np.testing.assert_array_equal(pixels(tmp_path / "a.gif"), np.asarray(rgb()))
 
 
 @pytest.mark.parametrize(("name", "content", "said"), [
@@ -117,9 +123,57 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         pictures.read(tmp_path / "none.png")
 
 
-def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
-    Image.new("1", (20000, 20000)).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"exceeds limit"):
+def test_more_pixels_than_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("1", (20000, 20000)).save(path)
+    for call in (pictures.read, pictures.read_indices):
+        with pytest.raises(ValueError, match=r"a\.png: more than 200 megapixels, which --max-megapixels allows"):
+            call(path)
+    rgb(40, 30).save(path)
+    with pytest.raises(ValueError, match=r"a\.png: more than 0\.001 megapixels"):
+        pictures.read(path, most_megapixels=0.001)
+    limit = Image.MAX_IMAGE_PIXELS
+    assert pictures.read(path, most_megapixels=0.0012).size == (40, 30)
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_a_limit_above_pillows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rgb(40, 30).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    assert pictures.read(tmp_path / "a.png").size == (40, 30)
+
+
+@pytest.mark.parametrize("header", [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"\0\0\1\0", b"qoif"])
+def test_only_the_formats_that_are_meant(tmp_path: Path, header: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the name says, no other decoder of Pillow's is asked; that of EPS would start Ghostscript."""
+    path = tmp_path / "a.png"
+    path.write_bytes(header + bytes(200))
+    monkeypatch.setattr("subprocess.Popen", None)
+    for call in (pictures.read, pictures.read_indices):
+        with pytest.raises(ValueError, match=r"a\.png: cannot identify it as BMP, GIF, JPEG, PNG, PPM, TIFF or WEBP"):
+            call(path)
+
+
+def test_every_place_that_opens_pictures_names_the_formats() -> None:
+    package = Path(pictures.__file__).parents[1]
+    opened = [line for file in package.rglob("*.py") for line in file.read_text().splitlines() if "Image.open(" in line]
+    assert opened
+    assert all("formats=FORMATS" in line for line in opened)
+
+
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"a\.png: not a regular file"):
+        pictures.read(tmp_path / "a.png")
+
+
+def test_no_memory_for_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(image: object) -> None:
+        raise MemoryError
+
+    rgb().save(tmp_path / "a.png")
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", fail)
+    with pytest.raises(ValueError, match=r"a\.png: there is no memory for its 6×4 pixels"):
         pictures.read(tmp_path / "a.png")
 
 
@@ -128,7 +182,25 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     ((640, 480), 0, (640, 480)), ((1, 1), 520, (520, 520)), ((10000, 10), 100, (800, 1)),
 ])  # fmt: skip
 def test_resizing_as_torchvision_does(size: tuple[int, int], shorter: int, expected: tuple[int, int]) -> None:
-    assert pictures.resized(Image.new("RGB", size), shorter, 8 * shorter).size == expected
+    assert pictures.Picture(Image.new("RGB", size)).resized(shorter, 8 * shorter).size == expected
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK", "I;16", "I"])
+def test_resizing_converts_first(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As RGB, or grey from 0 to 1, and not the numbers of a palette; block by block gives what one block gives."""
+    levels = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
+    image = Image.fromarray(levels)
+    if mode.startswith("I"):
+        image = Image.fromarray(levels.astype(np.uint16 if mode == "I;16" else np.int32) * 257)
+        expected = Image.fromarray(levels.astype(np.float32) / 255)
+    else:
+        image = image.convert("RGB").quantize(16) if mode == "P" else image.convert(mode)
+        expected = image.convert("RGB")
+    resized = expected.resize((15, 10), Image.Resampling.BILINEAR)
+    for block in (pictures._BLOCK, 7):
+        monkeypatch.setattr(pictures, "_BLOCK", block)
+        found = pictures.Picture(image).resized(10, 80).values(3)
+        np.testing.assert_allclose(found, pictures.values(resized, 3), atol=1e-6)
 
 
 @pytest.mark.parametrize("image", [Image.new("L", (3, 2), 7), Image.new("1", (3, 2), 1), rgb(3, 2).quantize(4)])
@@ -154,16 +226,8 @@ def test_colours_are_those_of_pascal_voc() -> None:
 @pytest.mark.parametrize("num_classes", [2, 256, 300])
 def test_masks_come_back_as_they_were(tmp_path: Path, num_classes: int) -> None:
     labels = np.random.default_rng(0).integers(0, num_classes, (5, 7), dtype=np.uint16)
-    pictures.save_png(palette.mask_image(labels, num_classes), tmp_path / "mask.png")
+    palette.mask_image(labels, num_classes).save(tmp_path / "mask.png")
     np.testing.assert_array_equal(pictures.read_indices(tmp_path / "mask.png"), labels)
-
-
-def test_the_overlay_tints_all_but_the_first_class() -> None:
-    overlay = np.asarray(palette.overlay(rgb(), np.eye(4, 6, dtype=np.uint16), 2))
-    assert overlay[0, 1].tolist() == list(ORANGE)
-    assert overlay[1, 1].tolist() == [164, 50, 20]
-    grey = palette.overlay(Image.fromarray(np.full((4, 6), 0.5, np.float32)), np.zeros((4, 6), np.uint16), 2)
-    assert np.asarray(grey)[0, 0].tolist() == [127, 127, 127]
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

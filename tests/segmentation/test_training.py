@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -249,9 +250,19 @@ def test_small_pictures_are_padded_with_what_does_not_count() -> None:
 
 def test_every_picture_has_its_turn() -> None:
     cut = crops.Crops(DISCS.training, 32, seed=0, turns=False)
-    seen = [draw.picture for draw in crops._draws(cut, 0, 10)]
-    assert sorted(seen) == sorted([*range(5)] * 2)
-    assert seen != [draw.picture for draw in crops._draws(cut, 1, 10)]
+
+    def drawn(epoch: int) -> list[crops.Draw]:
+        return [draw for batch in islice(crops._batches_of_draws(cut, epoch, 4), 3) for draw in batch]
+
+    assert [draw.position for draw in drawn(0)] == list(range(12))
+    seen = [draw.picture for draw in drawn(0)]
+    assert sorted(seen[:5]) == sorted(seen[5:10]) == [*range(5)]
+    assert seen != [draw.picture for draw in drawn(1)]
+
+
+def test_an_epoch_of_a_billion_steps_takes_no_memory_for_it() -> None:
+    batches = crops.batches(crops.Crops(DISCS.training, 8, 0, False), 0, 10**9, 2)
+    assert next(batches)[0].shape == (2, 3, 8, 8)
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -267,7 +278,8 @@ def test_scores() -> None:
     assert scores(matrix).iou == pytest.approx((2 / 4, 1 / 3, 1))
     assert scores(np.zeros((3, 3), np.int64)) == (1, 1, 1, (1, 1, 1))
     assert str(scores(matrix)) == "mIoU 0.417"
-    assert str(scores(matrix[:2, :2])) == "IoU 0.333"
+    assert str(scores(matrix[:2, :2])) == "mIoU 0.417, object IoU 0.333"
+    assert scores(matrix[:2, :2]).miou == pytest.approx((2 / 4 + 1 / 3) / 2), "the background is a class"
 
 
 # --- sets ------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """The command line: `genesis <command>`. Each command is a module of this package.
 
 A command has HELP (one line), add_arguments(parser) and run(arguments), which gives the exit code; what takes long to
-import, it imports in run. COMMANDS lists them.
+import, it imports in run. TAKES_LESS, where it has one, names the options that save memory. COMMANDS lists them.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import genesis
 from genesis.cli import bench, demo, info, kernels, segment, train, tune
 from genesis.cli.exit_codes import FAILED, INTERRUPTED
 from genesis.distribution import install_command
-from genesis.errors import GenesisError
+from genesis.errors import GenesisError, OutOfMemoryError, is_out_of_memory
 from genesis.settings import settings
 
 COMMANDS = {
@@ -34,6 +35,8 @@ _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments (those of the process by default) and give the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text at all: never fail to print it
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -44,11 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"genesis {arguments.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except _EXPECTED as error:
+    except Exception as error:
+        if not (isinstance(error, _EXPECTED) or is_out_of_memory(error)):
+            raise
         if settings.debug >= 1:
             traceback.print_exc()
-        said = _sentence(error).removeprefix(f"{arguments.command}: ")
-        print(f"genesis {arguments.command}: {said}", file=sys.stderr)
+        said = _sentence(error, getattr(COMMANDS[arguments.command], "TAKES_LESS", ""))
+        print(f"genesis {arguments.command}: {said.removeprefix(f'{arguments.command}: ')}", file=sys.stderr)
         return FAILED
 
 
@@ -81,9 +86,15 @@ def _as_sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException, takes_less: str) -> str:
+    if is_out_of_memory(error):
+        said = str(error) if isinstance(error, OutOfMemoryError) else "there is not enough memory"
+        return " ".join(said.split()) + (f"; less is taken with a smaller {takes_less}" if takes_less else "")
     if isinstance(error, ModuleNotFoundError):
         return f"needs the package '{error.name}'; install Genesis with its extra: {install_command('demo')}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    said = str(error).strip()
+    if "\nOriginal Traceback" in said:  # from a process that prepares batches: its error is the last line
+        said = said.rpartition("\n")[2].partition(": ")[2]
+    return " ".join(said.split()) or type(error).__name__

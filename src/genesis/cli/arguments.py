@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import genesis
 from genesis.errors import describe
-from genesis.segmentation.training import Plan
+from genesis.segmentation.pictures import MOST_MEGAPIXELS
+from genesis.segmentation.training import Plan, Training
 
 _DTYPES = {"float32": genesis.float32, "float16": genesis.float16, "bfloat16": genesis.bfloat16}
+
+
+WITHOUT_MATPLOTLIB = "the package 'matplotlib' is not installed"
+_LARGEST = {int: 2**31 - 1, float: sys.float_info.max}  # larger sizes overflow in libraries below, and mean nothing
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -35,6 +41,8 @@ def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[fl
         value = kind(text)
         if not is_right(value):
             raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+        if value > _LARGEST[kind]:
+            raise argparse.ArgumentTypeError(f"expected at most {_LARGEST[kind]}, got {text}")
         return value
 
     parse.__name__ = kind.__name__  # what argparse calls it in its own messages
@@ -57,8 +65,15 @@ def add_training(parser: argparse.ArgumentParser, plan: Plan, out: str) -> None:
     parser.add_argument("--grow", action=argparse.BooleanOptionalAction, default=plan.grow, help=grow)
     parser.add_argument("--seed", type=from_zero(int), default=plan.seed, help="the same seed gives the same network")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
+    add_max_megapixels(parser)
     parser.add_argument("--out", type=Path, default=Path(out), help="folder for all that is written")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+
+
+def add_max_megapixels(parser: argparse.ArgumentParser) -> None:
+    """What all commands have that read pictures."""
+    kind = positive(float)
+    parser.add_argument("--max-megapixels", type=kind, default=MOST_MEGAPIXELS, help="refuse larger pictures")
 
 
 def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:
@@ -66,6 +81,12 @@ def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:
     given = vars(arguments)
     names = [field.name for field in dataclasses.fields(Plan) if field.name in given]
     return dataclasses.replace(defaults, **{name: given[name] for name in names})
+
+
+def nothing_left(training: Training) -> str:
+    """What is said when a training is resumed that is done."""
+    epochs = len(training.history)
+    return f"nothing is left to do: all {epochs} epochs are done; a larger --epochs goes on from there"
 
 
 def add_images(parser: argparse.ArgumentParser, device: str) -> None:

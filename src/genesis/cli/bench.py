@@ -16,6 +16,7 @@ from genesis.cli.info import num_cores, processor
 from genesis.errors import describe
 
 HELP = "time a model on this machine: inference, inference compiled, and a training step"
+TAKES_LESS = "--batch or --size"
 _WARM = 3  # calls until a kind of run has compiled, recorded and allocated what it needs
 
 Run = Callable[[], object]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from genesis import checkpoint
-from genesis.cli.arguments import add_training, plan_of
+from genesis.cli.arguments import add_training, nothing_left, plan_of
 from genesis.cli.exit_codes import INTERRUPTED
 from genesis.errors import describe
 from genesis.segmentation import curves, photographs, start
@@ -17,6 +17,7 @@ from genesis.segmentation.progress import progress
 from genesis.segmentation.training import Plan, Training
 
 HELP = "train a U-Net to find the coins in a photograph (or what your mask marks in yours)"
+TAKES_LESS = "--width"
 PLAN = Plan(epochs=12, steps=20, batch_size=8, crop=96, lr=0.01, turns=True, grow=True)
 DEPTH = 3
 
@@ -28,12 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    data, plan = _photograph(arguments.image, arguments.mask), plan_of(arguments, PLAN)
+    if not curves.can_draw():  # the picture is what the demo is for
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+    data, plan = _photograph(arguments.image, arguments.mask, arguments.max_megapixels), plan_of(arguments, PLAN)
     recipe = start.recipe_for(data, "unet", arguments.width, DEPTH, plan.grow)
+    start.check_memory("demo", recipe, plan, arguments.device)
     training = Training(data, recipe, plan, arguments.device)
     file = arguments.out / "checkpoint.safetensors"
     if arguments.resume:
         training.load_state(checkpoint.load(file), str(file))
+    if training.is_done:
+        print(nothing_left(training))
     try:
         _train(training, file)
     except KeyboardInterrupt:
@@ -44,18 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     found = np.concatenate([training.predict(part[0].values) for part in (data.training, data.held_out)], axis=1)
     result = arguments.out / f"{data.name}.png"
     curves.save_result(result, data, found, training.history, training.events)
-    print(f"held-out IoU {training.history[-1].iou[1]:.3f}")
+    print(f"held out, after the last epoch: {training.history[-1].held_out}")
     print(f"picture: {result}")
     return 0
 
 
-def _photograph(image: Path | None, mask: Path | None) -> LabelledSet:
+def _photograph(image: Path | None, mask: Path | None, most_megapixels: float) -> LabelledSet:
     if image is None and mask is None:
         return photographs.coins()
     if image is None or mask is None:
         given, missing = ("image", "mask") if mask is None else ("mask", "image")
         raise ValueError(describe("demo", missing, f"a file, since --{given} is given", "none"))
-    return photographs.from_files(image, mask)
+    return photographs.from_files(image, mask, most_megapixels)
 
 
 def _train(training: Training, file: Path) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import glob
+import os
 import sys
 import time
 from pathlib import Path
 
-from genesis.cli.arguments import from_zero, read_names
-from genesis.cli.exit_codes import PARTLY_FAILED
-from genesis.errors import GenesisError, describe
-from genesis.segmentation import pictures, recipe, report
+from genesis.cli.arguments import add_max_megapixels, from_zero, read_names
+from genesis.cli.exit_codes import INTERRUPTED, PARTLY_FAILED
+from genesis.errors import GenesisError, describe, is_out_of_memory
+from genesis.segmentation import outputs, pictures, recipe, report, seals
 from genesis.segmentation.progress import counter
 from genesis.segmentation.segmenter import LARGEST, OVERLAP, PRECISIONS, Segmenter, for_inference
 
 HELP = "find the classes in pictures: a label mask, an overlay and the areas for each"
+TAKES_LESS = "--tile or --resize"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--classes", type=Path, help="text file with a name per line")
     parser.add_argument("--out", type=Path, default=Path("runs/segment"), help="folder for the results")
+    overwrite = "replace files in it that are no results of the same pictures; never a file that is read"
+    parser.add_argument("--overwrite", action="store_true", help=overwrite)
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default="float32", help="of weights and activations")
     parser.add_argument(
@@ -34,42 +38,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tile", type=from_zero(int), default=LARGEST, help="cut larger pictures into tiles of this size, 0: never"
     )
+    add_max_megapixels(parser)
     parser.add_argument("--overlap", type=from_zero(int), default=OVERLAP, help="of neighbouring tiles")
 
 
 def run(arguments: argparse.Namespace) -> int:
     paths = find(arguments.images)
+    read = [path for path in (arguments.weights, arguments.classes) if path is not None]
+    planned = outputs.plan(paths, arguments.out, arguments.overwrite, also_read=read)
     classes = None if arguments.classes is None else read_names("segment", arguments.classes)
     model, how = recipe.load(arguments.weights, arguments.model, classes)
     options = {name: getattr(arguments, name) for name in ("tile", "overlap", "resize")}
     segmenter = for_inference(model, how, arguments.device, arguments.precision, **options)
-    failures, num_pixels, start = 0, 0, time.perf_counter()
+    done, num_pixels, start = 0, 0, time.perf_counter()
+    is_interrupted = False
     with counter("pictures", len(paths)) as progress:
-        for path, name in zip(paths, report.names(paths), strict=True):
+        for path, places in zip(paths, planned, strict=True):
             try:
-                num_pixels += _segment(segmenter, path, name, arguments.out)
-            except (GenesisError, OSError, ValueError) as error:
-                failures += 1
-                print(f"genesis segment: {' '.join(str(error).split())}", file=sys.stderr)
+                num_pixels += _segment(segmenter, path, places, arguments.max_megapixels)
+                done += 1
+            except KeyboardInterrupt:
+                is_interrupted = True
+                break
+            except Exception as error:
+                if not (isinstance(error, GenesisError | OSError | ValueError) or is_out_of_memory(error)):
+                    raise
+                _say(path, _reason(error))
             progress.advance(path.name)
-    seconds, done = time.perf_counter() - start, len(paths) - failures
+    seconds = time.perf_counter() - start
     rate = f"{done / seconds:.2f} pictures/s, {num_pixels / seconds / 1e6:.2f} megapixels/s"
-    print(f"{done} of {len(paths)} pictures in {seconds:.1f} s ({rate}); results in {arguments.out}")
-    return PARTLY_FAILED if failures else 0
+    said = f"{done} of {len(paths)} pictures in {seconds:.1f} s ({rate}); results in {arguments.out}"
+    print(f"interrupted after {said}" if is_interrupted else said)
+    if is_interrupted:
+        return INTERRUPTED
+    return PARTLY_FAILED if done < len(paths) else 0
 
 
-def _segment(segmenter: Segmenter, path: Path, name: str, folder: Path) -> int:
+def _segment(segmenter: Segmenter, path: Path, places: outputs.Outputs, most_megapixels: float) -> int:
     """Write the results of a picture; how many pixels it had."""
-    picture = pictures.read(path)
-    if picture.note:
-        print(f"genesis segment: {path}: {picture.note}", file=sys.stderr)
-    labels = segmenter.labels(picture.image)
-    report.write(folder, name, path, picture, labels, segmenter.recipe.classes)
+    picture = pictures.read(path, most_megapixels=most_megapixels)
+    labels = segmenter.labels(picture)
+    note = "; ".join(part for part in (picture.note, segmenter.note(picture)) if part)
+    report.write(places, path, picture, labels, segmenter.recipe.classes, note)
+    if note:
+        _say(path, note)
     return labels.size
+
+
+def _say(path: Path, text: str) -> None:
+    text = " ".join(text.split())
+    print(f"genesis segment: {text}" if str(path) in text else f"genesis segment: {path}: {text}", file=sys.stderr)
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong with a picture, without the frames that hold its memory."""
+    if is_out_of_memory(error):
+        return f"there is not enough memory for it; less is taken with a smaller {TAKES_LESS}"
+    return str(error) or type(error).__name__
 
 
 def find(arguments: list[str]) -> list[Path]:
     """The pictures meant: files as they are named, those in folders, and those that match a pattern; each once.
+
+    What earlier runs wrote is left out, unless it is named.
 
     Raises: ValueError: a folder or a pattern without pictures.
     """
@@ -78,13 +109,20 @@ def find(arguments: list[str]) -> list[Path]:
         path = Path(argument)
         if path.is_dir():
             matches = sorted(file for file in path.iterdir() if file.suffix.lower() in pictures.ENDINGS)
-            expected = f"a folder with pictures ({', '.join(pictures.ENDINGS)})"
+            matches, expected = _no_results(matches), f"a folder with pictures ({', '.join(pictures.ENDINGS)})"
         elif glob.has_magic(argument) and not path.exists():
             matches = [Path(match) for match in sorted(glob.glob(argument, recursive=True)) if Path(match).is_file()]
-            expected = "a pattern that matches files"
+            matches, expected = _no_results(matches), "a pattern that matches files"
         else:
             matches, expected = [path], ""
         if not matches:
             raise ValueError(describe("segment", "IMAGE", expected, argument))
         found += matches
-    return list(dict.fromkeys(found))
+    once: dict[str, Path] = {}
+    for path in found:
+        once.setdefault(os.path.abspath(path), path)
+    return list(once.values())
+
+
+def _no_results(paths: list[Path]) -> list[Path]:
+    return [path for path in paths if not seals.is_result(path)]

@@ -5,15 +5,25 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from genesis.cli.arguments import add_training, from_zero, plan_of, positive, read_names, share
+from genesis.cli.arguments import (
+    WITHOUT_MATPLOTLIB,
+    add_training,
+    from_zero,
+    nothing_left,
+    plan_of,
+    positive,
+    read_names,
+    share,
+)
 from genesis.cli.exit_codes import INTERRUPTED
-from genesis.segmentation import sets, start
+from genesis.segmentation import curves, sets, start
 from genesis.segmentation.recipe import KINDS
 from genesis.segmentation.run_folder import RunFolder
 from genesis.segmentation.segmenter import PRECISIONS
 from genesis.segmentation.training import Plan, Training
 
 HELP = "train a segmentation network on a folder of pictures and masks"
+TAKES_LESS = "--crop, --batch-size or --width"
 PLAN = Plan()
 
 
@@ -42,15 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     classes = None if arguments.classes is None else read_names("train", arguments.classes)
-    data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed)
+    data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed, arguments.max_megapixels)
     plan = plan_of(arguments, PLAN)
     recipe = start.recipe_for(data, arguments.model, arguments.width, arguments.depth, plan.grow)
+    start.check_memory("train", recipe, plan, arguments.device)
     training = Training(data, recipe, plan, arguments.device, arguments.workers)
     if arguments.weights is not None and not arguments.resume:
         left = start.load_what_fits(training.model, arguments.weights)
         print(f"started from {arguments.weights}" + (f", but for {', '.join(left)}" if left else ""))
     folder = RunFolder(arguments.out)
     folder.begin(training, arguments.resume)
+    if training.is_done:
+        print(nothing_left(training))
+    elif not curves.can_draw():
+        print(f"there will be no {folder.curves.name}: {WITHOUT_MATPLOTLIB}")
     try:
         folder.run(training, arguments.save_every)
     except KeyboardInterrupt:
@@ -58,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     finally:
         folder.close()
-    last = training.history[-1]
-    print(f"held out: mIoU {last.miou:.3f}  Dice {last.dice:.3f}  accuracy {last.accuracy:.3f}")
-    print(f"network: {folder.best}; curves: {folder.curves}")
+    best = training.history[training.best - 1]
+    said = f"{best.held_out}, Dice {best.dice:.3f}, accuracy {best.accuracy:.3f}"
+    print(f"best epoch {training.best} of {len(training.history)}, on what is held out: {said}")
+    print(f"its network: {folder.best}" + (f"; curves: {folder.curves}" if curves.can_draw() else ""))
     return 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import nullcontext
+from itertools import chain, count, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from genesis.segmentation import interrupts
 from genesis.segmentation.examples import Example, Source
 from genesis.segmentation.metrics import IGNORED
 from genesis.tensor import Tensor
@@ -54,17 +57,27 @@ def batches(
     """
     from genesis.data import DataLoader  # which imports torch: the command line starts without it
 
-    draws = _draws(crops, epoch, num_batches * batch_size)
-    chosen = [draws[start : start + batch_size] for start in range(skip * batch_size, len(draws), batch_size)]
-    return iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
+    chosen = islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches)
+    loader: Any = iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
+    held = interrupts.held if workers else nullcontext
+    try:
+        while True:
+            with held():  # while workers start, hand over a batch, and end
+                batch = next(loader, None)
+            if batch is None:
+                return
+            yield batch
+    finally:
+        with held():
+            loader.close()
 
 
-def _draws(crops: Crops, epoch: int, count: int) -> list[Draw]:
+def _batches_of_draws(crops: Crops, epoch: int, batch_size: int) -> Iterator[list[Draw]]:
+    """Without end, so that an epoch takes no more memory the more steps it has."""
     generator = np.random.default_rng([crops.seed, epoch])
-    order: list[int] = []
-    while len(order) < count:
-        order += generator.permutation(len(crops.source)).tolist()
-    return [Draw(epoch, position, picture) for position, picture in enumerate(order[:count])]
+    order = chain.from_iterable(generator.permutation(len(crops.source)).tolist() for _ in count())
+    for first in count(0, batch_size):
+        yield [Draw(epoch, first + place, picture) for place, picture in enumerate(islice(order, batch_size))]
 
 
 def _cut(example: Example, size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -18,12 +18,23 @@ if TYPE_CHECKING:
 ACCENT = "#e4572e"
 
 
+def can_draw() -> bool:
+    """Whether there is matplotlib, which pictures of curves need and nothing else."""
+    try:
+        import matplotlib.figure  # noqa: F401  (a broken one is as good as none)
+    except ImportError:
+        return False
+    return True
+
+
 def save(path: Path, history: list[Epoch], events: Sequence[Event] = ()) -> None:
-    """Write a PNG with the loss on the left and the scores on what was held out on the right.
+    """Write a PNG with the loss on the left and the scores on what was held out on the right, if matplotlib is there.
 
     Args:
         events: when the network grew, marked in the curves.
     """
+    if not can_draw():
+        return
     figure = _figure(10, 4)
     left, right = figure.subplots(1, 2)
     _draw(left, {"loss": [epoch.loss for epoch in history]}, events)
@@ -58,7 +69,8 @@ def save_result(
         panel.axvline(seen.labels.shape[1] - 0.5, color=ACCENT, linestyle="--", linewidth=1)
         panel.set_title(title, fontsize=10)
         panel.set_axis_off()
-    numbers = {"loss": [epoch.loss for epoch in history], "held-out IoU": [epoch.iou[1] for epoch in history]}
+    held_out_iou = f"held-out IoU of {data.classes[1]}"
+    numbers = {"loss": [epoch.loss for epoch in history], held_out_iou: [epoch.iou[1] for epoch in history]}
     _draw(panels[1, 1], numbers, events)
     panels[1, 1].set_ylim(0, 1)
     _write(figure, path)

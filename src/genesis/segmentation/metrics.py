@@ -10,7 +10,7 @@ IGNORED = 255  # the label of pixels that don't count
 
 
 class Scores(NamedTuple):
-    """The first three are means over the classes that occur, in the mask or in what was found."""
+    """The first two are means over the classes that occur, in the mask or in what was found; the background is one."""
 
     miou: float  # intersection over union
     dice: float  # twice the intersection over the sum
@@ -18,8 +18,8 @@ class Scores(NamedTuple):
     iou: tuple[float, ...]  # of each class; 1 where it doesn't occur
 
     def __str__(self) -> str:
-        """What is shown while training: the IoU of the object, or the mean where there are several classes."""
-        return f"IoU {self.iou[1]:.3f}" if len(self.iou) == 2 else f"mIoU {self.miou:.3f}"
+        """What is shown while training: the mean, and beside it the object's where that is the only other class."""
+        return f"mIoU {self.miou:.3f}" + (f", object IoU {self.iou[1]:.3f}" if len(self.iou) == 2 else "")
 
 
 def confusion(found: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Colours of classes, label masks as pictures, and photographs with the classes in colour over them."""
+"""Colours of classes, and label masks as pictures."""
 
 from __future__ import annotations
 
@@ -35,24 +35,7 @@ def mask_image(labels: np.ndarray, num_classes: int) -> Any:
     from PIL import Image
 
     if num_classes > 256:
-        return Image.fromarray(labels.astype(np.uint16))
-    image = Image.fromarray(labels.astype(np.uint8))
+        return Image.fromarray(labels.astype(np.uint16, copy=False))
+    image = Image.fromarray(labels.astype(np.uint8, copy=False))
     image.putpalette(colours(num_classes).tobytes())
     return image
-
-
-def overlay(image: Any, labels: np.ndarray, num_classes: int, opacity: float = 0.5) -> Any:
-    """The photograph with each class but the first tinted in its colour.
-
-    Args:
-        image: of Pillow's, mode "RGB" or "F" (0 to 1).
-        labels: (H, W) of the image.
-    """
-    from PIL import Image
-
-    shown = Image.fromarray(np.uint8(np.asarray(image) * 255)) if image.mode == "F" else image
-    pixels = np.array(shown.convert("RGB"))
-    tinted = labels > 0
-    tint = colours(num_classes)[labels[tinted]]
-    pixels[tinted] = (pixels[tinted] * (1 - opacity) + tint * opacity).astype(np.uint8)
-    return Image.fromarray(pixels)

@@ -41,15 +41,15 @@ def immunohistochemistry() -> LabelledSet:
 BY_NAME = {"coins": coins, "immunohistochemistry": immunohistochemistry}
 
 
-def from_files(image: Path, mask: Path) -> LabelledSet:
+def from_files(image: Path, mask: Path, most_megapixels: float = pictures.MOST_MEGAPIXELS) -> LabelledSet:
     """A user's picture, and a mask of the same size in which the objects are bright.
 
     Whether white is written as 1, 255 or 65535 makes no difference in the mask.
 
     Raises: ValueError: a file is no picture, the sizes differ, or the mask is all of one kind. OSError: no such file.
     """
-    values = pictures.values(pictures.read(image).image, 3)
-    brightness = pictures.values(pictures.read(mask, "mask").image, 1)[0]
+    values = pictures.read(image, most_megapixels=most_megapixels).values(3)
+    brightness = pictures.read(mask, "mask", most_megapixels).values(1)[0]
     if values.shape[1:] != brightness.shape:
         raise ValueError(describe("demo", "mask", f"the size of the picture, {_size(values[0])}", _size(brightness)))
     found = brightness > brightness.max() / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from types import TracebackType
@@ -26,8 +27,13 @@ class _Shown:
 def _bars() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
-    return Progress(TextColumn("{task.description:<8}"), *columns)
+    said = TextColumn("{task.fields[text]}", markup=False)  # names of files may have brackets
+    return Progress(TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), said, TimeRemainingColumn())
+
+
+def _has_bars() -> bool:
+    """Whether there is a terminal to draw in, and something to draw with."""
+    return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
 
 
 class PlainProgress(_Shown):
@@ -102,14 +108,14 @@ class BarCounter(Counter):
         self._task = self._bars.add_task(what, total=total, text="")
 
     def advance(self, name: str) -> None:
-        self._bars.update(self._task, advance=1, text=name)
+        self._bars.update(self._task, advance=1, text=name.encode(errors="replace").decode())
 
 
 def progress(epochs: int, done: int = 0) -> PlainProgress:
-    """Of a training: bars where there is a terminal to draw them in."""
-    return (BarProgress if sys.stdout.isatty() else PlainProgress)(epochs, done)
+    """Of a training: bars where there is a terminal to draw them in, and something left to do."""
+    return (BarProgress if done < epochs and _has_bars() else PlainProgress)(epochs, done)
 
 
 def counter(what: str, total: int) -> Counter:
     """Of a row of things: a bar where there is a terminal to draw it in."""
-    return BarCounter(what, total) if sys.stdout.isatty() else Counter()
+    return BarCounter(what, total) if _has_bars() else Counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 import genesis
 from genesis import nn
 from genesis.dtypes import DType
-from genesis.errors import describe
-from genesis.segmentation import pictures, tiles
+from genesis.errors import describe, is_out_of_memory
+from genesis.segmentation import tiles
+from genesis.segmentation.pictures import Picture, blocks, resized_size
 from genesis.segmentation.recipe import Recipe
 from genesis.segmentation.tiles import Window
 
@@ -20,7 +21,9 @@ OVERLAP = 128
 LARGEST = 2048  # an image with a longer side is cut into tiles of it
 _MOST_ELONGATED = 8  # a resized picture is at most so many times longer than wide
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 2048
+
+Part = Callable[[slice, slice], np.ndarray]  # the rows and columns of an image as (channels, H, W) from 0 to 1
 
 
 def for_inference(
@@ -58,39 +61,82 @@ class Segmenter:
         if tile:
             tiles.windows(1, tile, overlap)  # checks them
         self.model, self.recipe, self.tile, self.overlap = model, recipe, tile, overlap
+        self._tile_asked_for = tile
         self.resize = recipe.resize if resize is None else resize
         self._device, self._dtype = device, dtype
 
-    def labels(self, image: Any) -> np.ndarray:
-        """The class of each pixel of an image of Pillow's: (H, W) uint16."""
-        smaller = pictures.resized(image, self.resize, _MOST_ELONGATED * self.resize)
-        values = pictures.values(smaller, self.recipe.channels)
-        width, height = image.size
-        if smaller.size == image.size:
-            found = np.empty((height, width), np.uint16)
-            for rows, columns, logits in self._tile_logits(values):
-                found[rows.core, columns.core] = decide(logits)
-            return found
-        return enlarged_labels(self.logits(values), height, width)
+    def labels(self, picture: Picture) -> np.ndarray:
+        """The class of each pixel of a picture: (H, W) uint8, or uint16 of more than 256 classes.
+
+        Where a tile finds no memory, tiles of half the size are tried, for this picture and those that follow.
+        """
+        while True:
+            try:
+                return self._labels(picture)
+            except Exception as error:
+                smaller = self._smaller_tile(picture)
+                if not (smaller and is_out_of_memory(error)):
+                    raise
+            self.tile = smaller  # behind the block that keeps what the error's frames hold
+
+    def note(self, picture: Picture) -> str:
+        """What its owner may not expect of the labels of a picture."""
+        if self.tile == self._tile_asked_for or self._longest(picture) <= self.tile:
+            return ""
+        return f"in tiles of {self.tile}, as memory did not suffice for {self._tile_asked_for}"
+
+    def classes(self, values: np.ndarray) -> np.ndarray:
+        """The class of each pixel of an image as numbers, (channels, H, W) from 0 to 1."""
+        return self._decided(lambda rows, columns: values[:, rows, columns], *values.shape[1:])
 
     def logits(self, values: np.ndarray) -> np.ndarray:
         """What the network says of an image: (channels, H, W) from 0 to 1 → (num_classes, H, W) float32."""
         whole: np.ndarray | None = None
-        for rows, columns, logits in self._tile_logits(values):
+        height, width = values.shape[1:]
+        for rows, columns, logits in self._tile_logits(lambda *part: values[:, *part], height, width):
             if whole is None:
-                whole = np.empty((logits.shape[0], *values.shape[1:]), np.float32)
+                whole = np.empty((logits.shape[0], height, width), np.float32)
             whole[:, rows.core, columns.core] = logits
         assert whole is not None  # there is at least one tile
         return whole
 
-    def _tile_logits(self, values: np.ndarray) -> Iterator[tuple[Window, Window, np.ndarray]]:
+    def _labels(self, picture: Picture) -> np.ndarray:
+        smaller = picture.resized(self.resize, _MOST_ELONGATED * self.resize)
+        width, height = picture.size
+        channels = self.recipe.channels
+        if smaller.size != picture.size:
+            return enlarged_labels(self.logits(smaller.values(channels)), height, width)
+
+        def part(rows: slice, columns: slice) -> np.ndarray:
+            return picture.values(channels, (columns.start, rows.start, columns.stop, rows.stop))
+
+        return self._decided(part, height, width)
+
+    def _decided(self, part: Part, height: int, width: int) -> np.ndarray:
+        """The class of each pixel; no logits are kept but those of one tile."""
+        found = np.empty((height, width), label_dtype(len(self.recipe.classes)))
+        for rows, columns, logits in self._tile_logits(part, height, width):
+            found[rows.core, columns.core] = decide(logits)
+        return found
+
+    def _tile_logits(self, part: Part, height: int, width: int) -> Iterator[tuple[Window, Window, np.ndarray]]:
         """Tile by tile, its windows and the logits of its core."""
-        values = self._normalized(values)
-        height, width = values.shape[1:]
+        mean, std = self._normalization(part, height, width)
         tile = self.tile if max(height, width) > self.tile else 0
         for rows, columns in tiles.grid(height, width, tile, self.overlap):
-            logits = self._run(values[:, rows.seen, columns.seen])
+            logits = self._run((part(rows.seen, columns.seen) - mean) / std)
             yield rows, columns, logits[:, rows.core_in_seen, columns.core_in_seen]
+
+    def _smaller_tile(self, picture: Picture) -> int:
+        """The tile halved until it cuts the picture; 0 if that leaves less than the overlap."""
+        tile = self.tile // 2
+        while tile >= self._longest(picture):
+            tile //= 2
+        return tile if tile > self.overlap and tile % tiles.ALIGNMENT == 0 else 0
+
+    def _longest(self, picture: Picture) -> int:
+        """Pixels of the longer side of what goes in."""
+        return max(resized_size(picture.size, self.resize, _MOST_ELONGATED * self.resize))
 
     def _run(self, values: np.ndarray) -> np.ndarray:
         """The network on one tile, its sizes padded to the multiples that it needs."""
@@ -102,33 +148,51 @@ class Segmenter:
         logits = output["out"] if isinstance(output, dict) else output
         return logits.to(genesis.float32).cpu().numpy()[0, :, :height, :width]
 
-    def _normalized(self, values: np.ndarray) -> np.ndarray:
+    def _normalization(self, part: Part, height: int, width: int) -> tuple[Any, Any]:
+        """What is subtracted from an image, and what it is then divided by."""
         mean, std = self.recipe.mean, self.recipe.std
-        if mean is None or std is None:
-            return (values - values.mean()) / (values.std() + 1e-6)
-        return (values - _per_channel(mean)) / _per_channel(std)
+        if mean is not None and std is not None:
+            return _per_channel(mean), _per_channel(std)
+        total = squares = count = 0.0
+        for left, top, right, bottom in blocks(width, height):
+            values = part(slice(top, bottom), slice(left, right))
+            total += values.sum(dtype=np.float64)
+            squares += np.square(values, dtype=np.float64).sum()
+            count += values.size
+        deviation = max(0.0, squares / count - (total / count) ** 2) ** 0.5
+        return np.float32(total / count), np.float32(deviation + 1e-6)
+
+
+def label_dtype(num_classes: int) -> type[np.unsignedinteger[Any]]:
+    """What holds the numbers of so many classes; one logit decides between two."""
+    return np.uint8 if num_classes <= 256 else np.uint16
 
 
 def decide(logits: np.ndarray) -> np.ndarray:
-    """(num_classes, H, W) → (H, W) uint16: the class with the largest logit; of one logit, whether it is above 0."""
+    """(num_classes, H, W) → (H, W): the class with the largest logit; of one logit, whether it is above 0."""
     found = logits[0] > 0 if len(logits) == 1 else logits.argmax(axis=0)
-    return found.astype(np.uint16)
+    return found.astype(label_dtype(len(logits)))
 
 
 def enlarged_labels(logits: np.ndarray, height: int, width: int) -> np.ndarray:
     """The class of each pixel of a larger (or smaller) image: decided after the logits were interpolated.
 
-    As interpolate(mode="bilinear") and decide(), but a few rows at a time: the logits of a whole photograph with many
+    As interpolate(mode="bilinear") and decide(), but a block at a time: the logits of a whole photograph with many
     classes would take gigabytes.
     """
     top, bottom, down = _neighbours(logits.shape[1], height)
     left, right, across = _neighbours(logits.shape[2], width)
-    wide = logits[:, :, left] * (1 - across) + logits[:, :, right] * across
-    found = np.empty((height, width), np.uint16)
+    found = np.empty((height, width), label_dtype(len(logits)))
     for start in range(0, height, _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
-        part = down[rows, None]
-        found[rows] = decide(wide[:, top[rows]] * (1 - part) + wide[:, bottom[rows]] * part)
+        first, part = top[start], down[rows, None]
+        source = logits[:, first : bottom[rows][-1] + 1]
+        for begin in range(0, width, _COLUMNS_AT_ONCE):
+            columns = slice(begin, begin + _COLUMNS_AT_ONCE)
+            share = across[columns]
+            wide = source[:, :, left[columns]] * (1 - share) + source[:, :, right[columns]] * share
+            above, below = wide[:, top[rows] - first], wide[:, bottom[rows] - first]
+            found[rows, columns] = decide(above * (1 - part) + below * part)
     return found
 
 

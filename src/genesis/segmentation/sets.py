@@ -12,6 +12,7 @@ from genesis.errors import describe
 from genesis.segmentation import photographs, pictures
 from genesis.segmentation.examples import Example, LabelledSet
 from genesis.segmentation.metrics import IGNORED
+from genesis.segmentation.pictures import MOST_MEGAPIXELS
 
 
 class FolderSource:
@@ -19,23 +20,30 @@ class FolderSource:
 
     Args:
         white_is_one: masks hold 0 and 255, and 255 is the class 1.
+        most_megapixels: larger pictures are refused.
     """
 
-    def __init__(self, pairs: Sequence[tuple[Path, Path]], white_is_one: bool) -> None:
-        self.pairs, self.white_is_one = pairs, white_is_one
+    def __init__(
+        self, pairs: Sequence[tuple[Path, Path]], white_is_one: bool, most_megapixels: float = MOST_MEGAPIXELS
+    ) -> None:
+        self.pairs, self.white_is_one, self.most_megapixels = pairs, white_is_one, most_megapixels
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> Example:
         picture, mask = self.pairs[index]
-        values = pictures.values(pictures.read(picture).image, 3)
-        labels = pictures.read_indices(mask).astype(np.uint8)
+        values = pictures.read(picture, most_megapixels=self.most_megapixels).values(3)
+        labels = pictures.read_indices(mask, self.most_megapixels).astype(np.uint8)
         return Example(values, np.uint8(1) * (labels > 0) if self.white_is_one else labels)
 
 
 def open_set(
-    data: str, classes: tuple[str, ...] | None = None, held_out_share: float = 0.2, seed: int = 0
+    data: str,
+    classes: tuple[str, ...] | None = None,
+    held_out_share: float = 0.2,
+    seed: int = 0,
+    most_megapixels: float = MOST_MEGAPIXELS,
 ) -> LabelledSet:
     """The set that a word or a path means.
 
@@ -44,14 +52,21 @@ def open_set(
         classes: names of the classes, the first for number 0.
         held_out_share: of the pictures of a folder.
         seed: decides which are held out.
+        most_megapixels: larger pictures are refused.
     """
     if data in photographs.BY_NAME and not Path(data).exists():
         found = photographs.BY_NAME[data]()
         return dataclasses.replace(found, classes=_checked(classes or found.classes, found.classes))
-    return folder(Path(data), classes, held_out_share, seed)
+    return folder(Path(data), classes, held_out_share, seed, most_megapixels)
 
 
-def folder(path: Path, classes: tuple[str, ...] | None, held_out_share: float, seed: int) -> LabelledSet:
+def folder(
+    path: Path,
+    classes: tuple[str, ...] | None,
+    held_out_share: float,
+    seed: int,
+    most_megapixels: float = MOST_MEGAPIXELS,
+) -> LabelledSet:
     """Pictures in path/images, their masks under the same names in path/masks.
 
     A mask has one channel with a class's number per pixel, 255 where a pixel doesn't count; or 0 and 255 for background
@@ -63,7 +78,8 @@ def folder(path: Path, classes: tuple[str, ...] | None, held_out_share: float, s
     pairs = _pairs(path)
     numbers: set[int] = set()
     for picture, mask in pairs:
-        labels, size = pictures.read_indices(mask), pictures.read(picture).size
+        labels = pictures.read_indices(mask, most_megapixels)
+        size = pictures.read(picture, most_megapixels=most_megapixels).size
         if labels.shape[::-1] != size:
             expected, got = f"the size of {picture.name}, {size[0]}×{size[1]}", f"{labels.shape[1]}×{labels.shape[0]}"
             raise ValueError(describe("train", "mask", expected, f"{mask}: {got}"))
@@ -78,7 +94,8 @@ def folder(path: Path, classes: tuple[str, ...] | None, held_out_share: float, s
     held_out = min(len(pairs) - 1, max(1, round(held_out_share * len(pairs))))
     order = np.random.default_rng(seed).permutation(len(pairs))
     seen, unseen = ([pairs[i] for i in sorted(part)] for part in (order[held_out:], order[:held_out]))
-    return LabelledSet(path.name, names, FolderSource(seen, white_is_one), FolderSource(unseen, white_is_one))
+    learned, judging = (FolderSource(part, white_is_one, most_megapixels) for part in (seen, unseen))
+    return LabelledSet(path.name, names, learned, judging)
 
 
 def _checked(classes: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from genesis import nn
+from genesis.errors import describe
 from genesis.nn import state as module_state
+from genesis.segmentation import memory
 from genesis.segmentation.examples import LabelledSet, Source
 from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
+from genesis.segmentation.training import Plan
 
 _MOST_PICTURES = 32  # whose mean and deviation are taken
+_DEEPEST = 24  # levels of a U-Net; a picture would need 2²³ pixels in each direction
 _LEAST_DEVIATION = 0.01  # of a channel that is the same everywhere, which brightening the crops would make huge
 
 
@@ -34,6 +38,25 @@ def recipe_for(
     width = (width + 1) // 2 if grow else width
     arguments = {"in_channels": 3, "num_classes": num_classes, "width": width, "depth": depth}
     return Recipe(model, arguments, data.classes, *mean_and_deviation(data.training))
+
+
+def check_memory(op: str, recipe: Recipe, plan: Plan, device: str) -> None:
+    """Refuse what can fit into no memory of this machine, before any of it is allocated.
+
+    The bounds are low: the largest convolutions of a U-Net with AdamW's state, a batch with its first activations.
+
+    Raises: ValueError.
+    """
+    width, depth = recipe.arguments.get("width", 16), recipe.arguments.get("depth", 1)
+    if depth > _DEEPEST:
+        raise ValueError(describe(op, "depth", f"at most {_DEEPEST}", depth))
+    width *= 2 if plan.grow else 1
+    on_cpu = device == "cpu"
+    num_copies = 4 if on_cpu else 1  # gradients and two moments are where the network is
+    memory.check(op, "width", width, 12 * (width * 2 ** (depth - 1)) ** 2 * 4 * num_copies)
+    pixel = 20 + (8 * width if on_cpu else 0)  # three channels, the label, and what the first layer gives
+    memory.check(op, "crop", plan.crop, plan.crop**2 * pixel)
+    memory.check(op, "batch_size", plan.batch_size, plan.batch_size * plan.crop**2 * pixel)
 
 
 def mean_and_deviation(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:

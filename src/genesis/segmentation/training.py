@@ -23,7 +23,7 @@ from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.metrics import IGNORED, Scores, confusion, scores
 from genesis.segmentation.progress import PlainProgress
 from genesis.segmentation.recipe import Recipe
-from genesis.segmentation.segmenter import PRECISIONS, Segmenter, decide
+from genesis.segmentation.segmenter import PRECISIONS, Segmenter
 from genesis.tensor import Tensor
 
 AUX_WEIGHT = 0.5  # of the auxiliary head's loss, as in torchvision's training
@@ -70,6 +70,10 @@ class Epoch:
     accuracy: float
     iou: tuple[float, ...]
 
+    @property
+    def held_out(self) -> Scores:
+        return Scores(self.miou, self.dice, self.accuracy, self.iou)
+
 
 class Training:
     """A network on its way.
@@ -113,6 +117,11 @@ class Training:
     def events(self) -> list[growth.Event]:
         """How the network grew."""
         return self._growths.events
+
+    @property
+    def best(self) -> int:
+        """The number of the epoch with the highest mIoU, from 1 on; the first of several."""
+        return 1 + max(range(len(self.history)), key=lambda index: self.history[index].miou)
 
     @property
     def is_done(self) -> bool:
@@ -202,7 +211,7 @@ class Training:
         """The class of each pixel of (channels, H, W) from 0 to 1, by the network as it is now."""
         was_training = self.model.training
         self.model.eval()
-        found = decide(Segmenter(self.model, self.recipe, self.device).logits(values))
+        found = Segmenter(self.model, self.recipe, self.device).classes(values)
         self.model.train(was_training)
         return found
 

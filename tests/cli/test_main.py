@@ -165,7 +165,7 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with override(cache_dir=tmp_path, cuda="off"):
         assert cli.main(["info"]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert rows["genesis"] == genesis.__version__
+    assert rows["genesis-dl"] == genesis.__version__
     assert rows["python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert rows["cpu"].startswith(info.processor())
     assert rows["cuda"].startswith("none: ")

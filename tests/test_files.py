@@ -1,4 +1,4 @@
-"""Files: replaced with their permissions, locks and leftovers of dead and living processes, kinds by their structure."""
+"""Files: replaced with their permissions; locks and leftovers of dead and living processes; kinds by structure."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_what_could_not_be_read_back_is_refused(content: Any, metadata: Any, sai
 
 def test_a_header_that_no_reader_takes_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genesis.tensor_files.MAX_HEADER", 10_000)
-    with pytest.raises(ValueError, match="at most 10,000 bytes of all that is no tensor, got 1[34],"):
+    with pytest.raises(ValueError, match=r"at most 10,000 bytes of all that is no tensor, got 1[34],"):
         genesis.save({"bytes": bytes(10_000)}, path)
     assert not path.exists()
     genesis.save({"tensor": genesis.zeros(10_000)}, path)
@@ -249,5 +249,5 @@ def test_a_device_without_room_names_the_file(path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_damage_ends_in_a_sentence(seed: int, tmp_path: Path) -> None:
-    for loaded in mutations(tmp_path, seed, 60):
-        assert loaded is None or isinstance(loaded, dict)
+    loaded = list(mutations(tmp_path, seed, 60))
+    assert None in loaded

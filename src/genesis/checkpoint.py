@@ -111,7 +111,7 @@ def _checked_notes(metadata: Mapping[str, str]) -> dict[str, str]:
     for key, value in metadata.items():
         for text in (key, value):
             if not isinstance(text, str):
-                raise DTypeError(describe("save", "metadata", "strings", f"{ascii(text)}, of {type(text).__name__}"))
+                raise DTypeError(describe("save", "metadata", "strings", f"{text!a}, of {type(text).__name__}"))
             if not _is_unicode(text):
                 raise ValueError(describe("save", "metadata", "Unicode text", ascii(text)))
         if key in (_TREE, _FORMAT):

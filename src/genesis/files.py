@@ -76,8 +76,9 @@ def replaced(path: str | os.PathLike[str], make_folder: bool = True) -> Iterator
             with suppress(OSError):
                 temporary.unlink()
         if isinstance(error, OSError) and error.errno is not None:
-            if error.filename is None or _target_name(os.path.basename(str(error.filename))) == target.name:
-                error.filename = os.fspath(path)  # of a full disk, the system does not say where
+            named = error.filename  # None of a full disk
+            if named is None or _target_name(os.path.basename(str(named))) == target.name:
+                error.filename = os.fspath(path)
         raise
     finally:
         if descriptor >= 0:

@@ -239,8 +239,7 @@ def test_a_forked_process_does_not_hold_what_its_parent_held(path: Path) -> None
     assert released.wait(30)
     with pytest.raises(BlockingIOError):
         Lock(path)
-    os.close(lock._descriptor)  # as if the parent had died, its child having been left
-    lock._descriptor = -1
+    lock.leave()  # as if the parent had died, its child having been left
     Lock(path).release()
     stop.set()
     child.join()

@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import stat
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -190,11 +189,12 @@ class Lock:
     def leave(self) -> None:
         """Close the file: for a process that was forked, and would go on holding what its parent holds."""
         descriptor, self._descriptor = self._descriptor, -1
+        _held.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
 
 
-_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+_held: set[Lock] = set()  # of this process
 
 
 def _leave_inherited() -> None:

@@ -10,10 +10,11 @@ import numpy as np
 from genesis import checkpoint
 from genesis.cli.arguments import add_training, plan_of
 from genesis.cli.exit_codes import INTERRUPTED
-from genesis.errors import describe
+from genesis.errors import CheckpointError, describe
 from genesis.segmentation import curves, photographs, start
 from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.progress import progress
+from genesis.segmentation.run_folder import claim
 from genesis.segmentation.training import Plan, Training
 
 HELP = "train a U-Net to find the coins in a photograph (or what your mask marks in yours)"
@@ -31,18 +32,36 @@ def run(arguments: argparse.Namespace) -> int:
     data, plan = _photograph(arguments.image, arguments.mask), plan_of(arguments, PLAN)
     recipe = start.recipe_for(data, "unet", arguments.width, DEPTH, plan.grow)
     training = Training(data, recipe, plan, arguments.device)
-    file = arguments.out / "checkpoint.safetensors"
-    if arguments.resume:
-        training.load_state(checkpoint.load(file), str(file))
+    file, result = arguments.out / "checkpoint.safetensors", arguments.out / f"{data.name}.png"
+    for given in (arguments.image, arguments.mask):
+        if given is not None and result.exists() and result.samefile(given):
+            raise ValueError(describe("demo", "out", f"another folder than that of {given}", arguments.out))
+
+    def repeats() -> bool:
+        try:
+            return training.repeats(checkpoint.load(file))
+        except CheckpointError:
+            return False
+
+    lock = claim("demo", [file, result], arguments.resume, arguments.overwrite, repeats)
+    try:
+        if arguments.resume:
+            training.load_state(checkpoint.load(file), str(file))
+        return _run(training, file, result)
+    finally:
+        lock.release()
+
+
+def _run(training: Training, file: Path, result: Path) -> int:
     try:
         _train(training, file)
     except KeyboardInterrupt:
-        done = len(training.history)
-        print(f"interrupted; {file} has the first {done} of {plan.epochs} epochs, --resume goes on from there")
+        done, epochs = len(training.history), training.plan.epochs
+        print(f"interrupted; {file} has the first {done} of {epochs} epochs, --resume goes on from there")
         return INTERRUPTED
     # Each part by itself, so that the network doesn't see over the boundary.
+    data = training.data
     found = np.concatenate([training.predict(part[0].values) for part in (data.training, data.held_out)], axis=1)
-    result = arguments.out / f"{data.name}.png"
     curves.save_result(result, data, found, training.history, training.events)
     print(f"held-out IoU {training.history[-1].iou[1]:.3f}")
     print(f"picture: {result}")
@@ -61,13 +80,8 @@ def _photograph(image: Path | None, mask: Path | None) -> LabelledSet:
 def _train(training: Training, file: Path) -> None:
     """The epochs that are left. There is a checkpoint from the first moment on."""
     if not training.history:
-        _save(training, file)
+        checkpoint.save(training.state(), file)
     with progress(training.plan.epochs, done=len(training.history)) as shown:
         while not training.is_done:
             training.run_epoch(shown)
-            _save(training, file)
-
-
-def _save(training: Training, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(training.state(), file)
+            checkpoint.save(training.state(), file)

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         left = start.load_what_fits(training.model, arguments.weights)
         print(f"started from {arguments.weights}" + (f", but for {', '.join(left)}" if left else ""))
     folder = RunFolder(arguments.out)
-    folder.begin(training, arguments.resume)
+    folder.begin(training, arguments.resume, arguments.overwrite)
     try:
         folder.run(training, arguments.save_every)
     except KeyboardInterrupt:

@@ -56,7 +56,10 @@ def mutations(folder: Path, seed: int, count: int) -> Iterator[Any]:
 def _read(path: Path) -> Any:
     try:
         content = state.read(path)
-        recipe.load(path, None if b"recipe" in path.read_bytes() else "unet")
+        if "training" in path.name:
+            recipe.load(path, "unet")
+        else:
+            nn.Linear(2, 3).load(path)
     except CheckpointError as error:
         if str(path) not in str(error) or len(str(error)) > 5000:
             raise AssertionError(f"not a sentence about the file: {error}") from error

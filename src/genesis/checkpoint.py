@@ -2,9 +2,6 @@
 
 The tensors stand in the file under readable names ("model/conv.weight"; a flat state_dict keeps its own), where any
 safetensors reader finds them. All else, and how it is nested, is JSON in the metadata. Nothing in a file is executed.
-
-The safetensors library checks what is read. The bytes themselves are written and read here: in one pass, without a
-second copy of the tensors, and with bfloat16, for which the library's numpy interface needs another package.
 """
 
 from __future__ import annotations
@@ -12,17 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import safetensors
 
-from genesis import dtypes
+from genesis import dtypes, tensor_files
 from genesis.dtypes import DType
-from genesis.errors import CheckpointError, DTypeError, describe
+from genesis.errors import CheckpointError, DTypeError, OutOfMemoryError, describe
 from genesis.files import replaced
 from genesis.ndarray import CPU, Device, NDArray
 from genesis.tensor import Tensor
@@ -30,13 +27,8 @@ from genesis.tensor import Tensor
 FORMAT = 1
 _TREE, _FORMAT = "genesis.tree", "genesis.format"  # our entries in the file's metadata
 
-_PICKLES = (b"PK\x03\x04", b"\x80")  # how PyTorch's files begin: a zip archive, or a bare pickle
-
-_FILE_NAMES = {
-    dtypes.float64: "F64", dtypes.float32: "F32", dtypes.float16: "F16", dtypes.bfloat16: "BF16", dtypes.int64: "I64",
-    dtypes.int32: "I32", dtypes.int16: "I16", dtypes.int8: "I8", dtypes.uint8: "U8", dtypes.bool_: "BOOL",
-}  # fmt: skip
-_FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
+MAX_DEPTH = 100  # of containers in containers
+_MAX_BITS = 14_000  # Python reads integers of up to 4,300 digits
 
 
 def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
@@ -48,9 +40,11 @@ def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | N
     Args:
         obj: a module (its state_dict() is saved), or any nesting of dictionaries, lists and tuples of tensors, numbers,
             strings, bytes and None.
-        path: the file; ".safetensors" is the usual ending.
+        path: the file; ".safetensors" is the usual ending. It keeps its permissions.
         metadata: strings to be kept with it, see read_metadata().
-    Raises: DTypeError: obj holds something else; OSError: the file cannot be written.
+    Raises: DTypeError: obj holds something else. ValueError: what could not be read back: a key of a tensor, or
+        metadata, that is no Unicode text (file names may be such); a nesting deeper than 100; more than 100 MB that are
+        not in tensors. OSError: the file cannot be written.
     Example:
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + "/state.safetensors"
@@ -62,10 +56,10 @@ def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | N
         obj = obj.state_dict()
     packed = _Packer()
     tree = packed.pack(obj, ())
-    notes = {str(key): str(value) for key, value in (metadata or {}).items()}
-    notes |= {_FORMAT: str(FORMAT), _TREE: json.dumps(tree)}
-    with replaced(path, make_folder=False) as temporary, open(temporary, "xb") as file:
-        _write(file, packed.tensors, notes)
+    notes = _checked_notes(metadata or {}) | {_FORMAT: str(FORMAT), _TREE: json.dumps(tree)}
+    header, arrays = tensor_files.header_of(packed.tensors, notes)
+    with replaced(path, make_folder=False) as temporary, open(temporary, "wb") as file:
+        tensor_files.write(file, header, arrays)
         file.flush()
         os.fsync(file.fileno())
     _sync_folder(temporary.parent)
@@ -80,29 +74,63 @@ def load(path: str | os.PathLike[str], device: str | Device | None = None) -> An
         FileNotFoundError: there is none.
     """
     target = CPU if device is None else Device(device)
-    with open(path, "rb") as file:
-        header, notes, start = _read_header(path, file)
-        arrays = _read_tensors(path, file, header, start)
-    tensors = {name: Tensor(array.to_device(target)) for name, array in arrays.items()}
+    with _opened(path) as (file, header, notes, start):
+        arrays = tensor_files.read_tensors(path, file, header, start)
+    try:
+        tensors = {name: Tensor(array.to_device(target)) for name, array in arrays.items()}
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(f"{path}: {error}") from error
     if _TREE not in notes:
         return tensors
     try:
         return _unpack(json.loads(notes[_TREE]), tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: damaged: its tree does not fit its tensors ({error!r})") from None
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged: its tree does not fit its tensors ({_shortened(error)})") from None
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata that was given to save()."""
-    with open(path, "rb") as file:
-        _, notes, _ = _read_header(path, file)
-    return {key: value for key, value in notes.items() if key not in (_TREE, _FORMAT)}
+    with _opened(path) as (_, _, notes, _):
+        return {key: value for key, value in notes.items() if key not in (_TREE, _FORMAT)}
 
 
-def is_torch_file(path: str | os.PathLike[str]) -> bool:
-    """Whether path begins as what torch.save() writes, whatever its name ends in."""
+@contextmanager
+def _opened(path: Any) -> Iterator[Any]:
+    """The file, its header, its metadata, and where the elements start; of a format that we can read."""
     with open(path, "rb") as file:
-        return file.read(4).startswith(_PICKLES)
+        header, notes, start = tensor_files.read_header(path, file)
+        written = notes.get(_FORMAT, str(FORMAT))
+        if written not in map(str, range(1, FORMAT + 1)):
+            reads = f"this Genesis reads up to {FORMAT}; update Genesis"
+            raise CheckpointError(f"{path}: written in format {_shortened(written)}, {reads}")
+        yield file, header, notes, start
+
+
+def _checked_notes(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Metadata that can be read back as it is."""
+    for key, value in metadata.items():
+        for text in (key, value):
+            if not isinstance(text, str):
+                raise DTypeError(describe("save", "metadata", "strings", f"{text!a}, of {type(text).__name__}"))
+            if not _is_unicode(text):
+                raise ValueError(describe("save", "metadata", "Unicode text", ascii(text)))
+        if key in (_TREE, _FORMAT):
+            raise ValueError(describe("save", "metadata", f"other keys than {_TREE} and {_FORMAT}", repr(key)))
+    return dict(metadata)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether readers take it: half a surrogate pair, as Python has for bytes in a file's name, they refuse."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shortened(value: Any) -> str:
+    """What a file says, as part of a message: in printable characters, and not too many."""
+    return value if isinstance(value, str) and value.isalnum() and len(value) < 20 else reprlib.repr(value)
 
 
 # --- the state as a tree of plain values ------------------------------------------------------------------------------
@@ -117,11 +145,17 @@ class _Packer:
 
     def pack(self, value: Any, place: tuple[str, ...]) -> Any:
         """JSON for value: itself if JSON has it, else a dictionary of one entry that names the kind."""
+        if len(place) > MAX_DEPTH:
+            expected = f"containers at most {MAX_DEPTH} deep, and none inside itself"
+            raise ValueError(describe("save", "/".join(("obj", *place[:3], "…")), expected, "deeper ones"))
         if value is None or isinstance(value, bool | str):
             return value
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            expected = f"integers of at most {_MAX_BITS:,} bits"
+            raise ValueError(describe("save", "/".join(("obj", *place)), expected, f"{value.bit_length():,}"))
         if isinstance(value, int | float):
             return int(value) if isinstance(value, int) else float(value)  # without numpy's or an enum's subclass
-        if isinstance(value, np.generic):
+        if isinstance(value, np.generic) and not isinstance(value, np.longdouble):  # whose item() is one again
             return self.pack(value.item(), place)
         if isinstance(value, Tensor):
             return {"tensor": self._name(value.array, place)}
@@ -151,6 +185,8 @@ class _Packer:
         if known is not None:
             return known
         name = base = "/".join(place) or "tensor"
+        if not _is_unicode(name):
+            raise ValueError(describe("save", "obj", "keys that are Unicode text", ascii(name)))
         count = 1
         while name in self.tensors or name == "__metadata__":
             count += 1
@@ -178,68 +214,6 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "dict":
         return {_unpack(key, tensors): _unpack(item, tensors) for key, item in content}
     raise ValueError(f"unknown kind {kind!r}")
-
-
-# --- the file: 8 bytes with the length of a JSON header, the header, the elements ----------------------------------
-
-
-def _write(file: BinaryIO, tensors: dict[str, NDArray], notes: dict[str, str]) -> None:
-    header: dict[str, Any] = {"__metadata__": notes}
-    # Wide elements first, so that every tensor starts at a multiple of its element size.
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
-    end = 0
-    for name, array in ordered:
-        start, end = end, end + array.numel * array.dtype.itemsize
-        header[name] = {"dtype": _FILE_NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little"))
-    file.write(text)
-    for _, array in ordered:
-        file.write(_little_endian(array.bits()).reshape(-1).view(np.uint8).data)
-
-
-def _read_header(path: Any, file: BinaryIO) -> tuple[dict[str, Any], dict[str, str], int]:
-    """The entries of the tensors, the metadata, and where the elements start, of a whole file that we can read."""
-    start = file.read(8)
-    if not start:
-        raise CheckpointError(f"{path}: empty; writing it may have been interrupted")
-    try:
-        with safetensors.safe_open(path, framework="numpy"):
-            pass
-    except safetensors.SafetensorError as error:
-        advice = "; a PyTorch checkpoint? try genesis.load_torch" if start.startswith(_PICKLES) else ""
-        raise CheckpointError(f"{path}: not a complete safetensors file ({error}){advice}") from None
-    length = int.from_bytes(start, "little")
-    header = json.loads(file.read(length))
-    notes = header.pop("__metadata__", {})
-    written = notes.get(_FORMAT, str(FORMAT))
-    if not written.isdigit() or int(written) > FORMAT:
-        raise CheckpointError(f"{path}: written in format {written}, this Genesis reads up to {FORMAT}; update Genesis")
-    return header, notes, 8 + length
-
-
-def _read_tensors(path: Any, file: BinaryIO, header: dict[str, Any], start: int) -> dict[str, NDArray]:
-    arrays = {}
-    for name, entry in header.items():
-        dtype = _FROM_FILE.get(entry["dtype"])
-        if dtype is None:
-            raise CheckpointError(
-                f"{path}: tensor {name!r} has the dtype {entry['dtype']}, which Genesis does not have"
-            )
-        begin, end = entry["data_offsets"]
-        file.seek(start + begin)
-        values = np.empty(end - begin, np.uint8)
-        if file.readinto(values) != end - begin:  # type: ignore[attr-defined]
-            raise CheckpointError(f"{path}: incomplete: it ends within tensor {name!r}")
-        values = values.view("uint16" if dtype is dtypes.bfloat16 else dtype.name)
-        arrays[name] = NDArray.from_numpy(_little_endian(values).reshape(entry["shape"]), dtype)
-    return arrays
-
-
-def _little_endian(values: np.ndarray) -> np.ndarray:
-    """The file's byte order, or back from it: the same change on a big-endian machine, none on others."""
-    return values if sys.byteorder == "little" else values.byteswap()
 
 
 def _sync_folder(folder: Path) -> None:

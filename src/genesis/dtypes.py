@@ -27,7 +27,7 @@ class DType:
         return f"genesis.{self.name}"
 
     def __reduce__(self) -> str:  # copies and pickles stay the same object
-        return self.name
+        return "bool_" if self.name == "bool" else self.name  # the module's name for it
 
 
 float64 = DType("float64", 8, FLOAT)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+import zipfile
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from genesis import dtypes
 from genesis.autograd import Variable
-from genesis.errors import CheckpointError, DeviceError, DTypeError, describe
+from genesis.errors import CheckpointError, DeviceError, DTypeError, OutOfMemoryError, describe
+from genesis.files import kind_of
 from genesis.ndarray import CPU, Device, NDArray, backend_of
 
 if TYPE_CHECKING:
@@ -89,20 +92,43 @@ def load_torch(path: str | os.PathLike[str], device: str | Device | None = None)
     import torch
 
     path = os.fspath(path)
-    try:
-        with open(path, "rb") as file:  # a file, as torch.load would judge by the ending of a name
+    if kind_of(path) == "safetensors":
+        raise CheckpointError(f"{path}: not a PyTorch checkpoint, but a safetensors file; use genesis.load")
+    with open(path, "rb") as file:  # a file, as torch.load would judge by the ending of a name
+        _check_archive(path, file)
+        try:
             loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except pickle.UnpicklingError as error:
-        reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or str(error)
-        raise CheckpointError(
-            f"{path}: refused: it is damaged, or holds more than tensors and plain values, which only running its "
-            f"code could restore ({reason})"
-        ) from None
-    except Exception as error:  # a damaged archive fails in as many ways as there are places in it
-        raise CheckpointError(f"{path}: not a complete PyTorch checkpoint ({error})") from None
-    return _from_torch_tree(loaded, path, CPU if device is None else Device(device), {})
+        except pickle.UnpicklingError as error:
+            reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or str(error)
+            raise CheckpointError(
+                f"{path}: refused: it is damaged, or holds more than tensors and plain values, which only running its "
+                f"code could restore ({reason})"
+            ) from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which is a place before the beginning, where a part is missing
+                error.filename = path
+                raise
+            raise CheckpointError(f"{path}: not a complete PyTorch checkpoint (its end is missing)") from None
+        except Exception as error:  # a damaged archive fails in as many ways as there are places in it
+            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                raise OutOfMemoryError(f"{path}: no memory for its tensors") from None
+            raise CheckpointError(f"{path}: not a complete PyTorch checkpoint ({error})") from None
+    try:
+        return _from_torch_tree(loaded, path, CPU if device is None else Device(device), {})
+    except RecursionError:
+        raise CheckpointError(f"{path}: its containers are nested too deep, or contain themselves") from None
+
+
+def _check_archive(path: str, file: BinaryIO) -> None:
+    """Raise for an archive whose parts would take more memory than the file has bytes: torch.save() packs nothing."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(part.file_size for part in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):  # no archive, or damaged: torch.load says so
+        unpacked = 0
+    if unpacked > file.seek(0, os.SEEK_END):
+        raise CheckpointError(f"{path}: refused: it is compressed, as no checkpoint of PyTorch is")
+    file.seek(0)
 
 
 def _from_torch_tree(value: Any, path: str, device: Device, known: dict[int, Any]) -> Any:

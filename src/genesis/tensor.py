@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.interop import to_torch
 from genesis.methods import Methods
 from genesis.ndarray import Device, NDArray
+from genesis.pickling import Clones, Memory
 from genesis.shapes import Shape
 
 OPERANDS: tuple[type[Any], ...] = (Variable, int, float, np.generic)  # what == and != compare with
@@ -346,15 +348,23 @@ class Tensor(Methods):
         if not self.is_leaf:
             raise GraphError("deepcopy: only leaves can be copied; use .detach().clone()")
         copied = type(self).__new__(type(self))
-        Variable.__init__(copied, self.array.clone(), self.requires_grad)
+        Variable.__init__(copied, Clones.of(memo).of_array(self.array), self.requires_grad)
         memo[id(self)] = copied
         copied.grad = None if self.grad is None else self._like(self.grad.array.clone())
+        vars(copied).update(copy.deepcopy(self._given_attributes(), memo))
         return copied
 
     def __reduce__(self) -> Any:
         if self.requires_grad and not self.is_leaf:
             raise GraphError("pickle: only leaves can be pickled; use .detach()")
-        return _restored, (type(self), self.array.bits(), self.dtype, str(self.device), self.requires_grad)
+        memory = Memory.of(self.array)
+        place = memory.place_of(self.array)
+        return _restored, (type(self), memory, *place, self.requires_grad), self._given_attributes() or None
+
+    def _given_attributes(self) -> dict[str, Any]:
+        """What users have hung on this tensor."""
+        own = ("array", "grad", "requires_grad")
+        return {name: value for name, value in vars(self).items() if name not in own and not name.startswith("_")}
 
 
 def _drawn(target: Tensor, op: str, scale: float, shift: float) -> Any:
@@ -372,9 +382,11 @@ def _copied(target: Tensor, source: Any, non_blocking: bool = False) -> Any:
     return F.expand(F.cast(F.to_device(source, target.device, non_blocking), target.dtype), target.shape)
 
 
-def _restored(kind: type[Tensor], bits: np.ndarray, dtype: DType, device: str, requires_grad: bool) -> Any:
+def _restored(
+    kind: type[Tensor], memory: Memory, shape: Shape, strides: Shape, offset: int, requires_grad: bool
+) -> Any:  # fmt: skip
     tensor = kind.__new__(kind)
-    Variable.__init__(tensor, NDArray.from_numpy(bits, dtype).to_device(Device(device)), requires_grad)
+    Variable.__init__(tensor, memory.row.view(shape, strides, memory.row.offset + offset), requires_grad)
     return tensor
 
 

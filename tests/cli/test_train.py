@@ -192,7 +192,7 @@ def wait_for_step(checkpoint: Path, step: int) -> None:
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["--resume", "--out", "nowhere"], "nowhere/checkpoint.safetensors"),
-    ([], "argument 'out': expected a folder without a training; --resume goes on with this one, got runs/train"),
+    ([], "without a training; --resume goes on with this one, --overwrite begins anew, got runs/train"),
     (["--resume", "--seed", "5"], "is of a training with another plan: seed = 0"),
     (["--out", "b", "--crop", "15"], "argument 'crop': expected a multiple of 2, got 15"),
     (["--out", "b", "--device", "tpu"], "expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import genesis
 from genesis import growth, nn, optim
 from genesis.errors import CheckpointError, GrowthError
+from genesis.growth.log import _added
+from genesis.growth.transaction import count, current
 from genesis.tensor import Tensor
 from tests.growth.measure import digest, outputs, train
 from tests.growth.networks import CASES
@@ -108,7 +112,7 @@ def test_what_does_not_fit_changes_nothing(grown: Trained, tmp_path: Path) -> No
             growth.load(tmp_path / name, fine, fine_optimizer)
     growth.load(tmp_path / "bare", fine)
     again = digest(fine)
-    with pytest.raises(GrowthError, match=r"replay: argument 'log': expected operations among grow_width, .* got fly"):
+    with pytest.raises(GrowthError, match=r"'log, step 0': expected operations among grow_width, .* got 'fly'"):
         growth.replay(fine, {"steps": [{"operations": [{"operation": "fly", "where": "0"}], "example": None}]})
     assert digest(fine) == again
     assert len(growth.history(fine)) == 4
@@ -116,14 +120,97 @@ def test_what_does_not_fit_changes_nothing(grown: Trained, tmp_path: Path) -> No
 
 def test_the_values_must_fit_too(grown: Trained, tmp_path: Path) -> None:
     model, _, _ = grown
-    state = {"model": {}, "growth": growth.history(model).state_dict(), "more": {}}
-    genesis.save(state, tmp_path / "empty")
+    values = model.state_dict()
+    del values["8.bias"]
     other = fresh()[0]
     before = digest(other)
-    with pytest.raises(CheckpointError, match="missing key"):
-        growth.load(tmp_path / "empty", other)
-    assert digest(other) == before
-    assert len(growth.history(other)) == 0
+    for given, said in ((values, "missing key"), ({}, "missing key"), ([1], "state: expected a state, names and")):
+        genesis.save({"model": given, "growth": growth.history(model).state_dict(), "more": {}}, tmp_path / "state")
+        with pytest.raises(CheckpointError, match=said):
+            growth.load(tmp_path / "state", other)
+        assert digest(other) == before
+        assert len(growth.history(other)) == 0
+
+
+def step(*operations: Any, example: Any = ([[2, 1, 8, 8], "float32"],), **more: Any) -> Any:
+    return {"operations": operations, "example": example, "deviation": 0.0, **more}
+
+
+@pytest.mark.parametrize(("log", "said"), [
+    (None, "argument 'log': expected what history"),
+    ({"steps": 3}, "argument 'log': expected what history"),
+    ({"steps": [3]}, "argument 'log, step 0': expected operations, an example and a deviation, got no operations"),
+    ({"steps": [step(example=5)]}, "got no example"),
+    ({"steps": [step(deviation="x")]}, "got no deviation"),
+    ({"steps": [step(), step(3)]}, "argument 'log, step 1': expected operations among grow_width, .* got None"),
+    ({"steps": [step({"operation": [], "where": "0"})]}, "expected operations among grow_width"),
+    ({"steps": [step({"operation": "grow_width", "where": 3})]}, "grow_width, where': expected a name, got 3"),
+    ({"steps": [step({"operation": "grow_width", "channels": 10**30})]}, "channels': expected a number of channels"),
+    ({"steps": [step({"operation": "grow_width", "channels": True})]}, "channels': expected a number of channels"),
+    ({"steps": [step({"operation": "grow_depth", "kernel_size": 3.0})]}, "kernel_size': expected a size, got 3.0"),
+    ({"steps": [step({"operation": "grow_width", "optimizer": 1})]}, "optimizer': expected no such argument, got 1"),
+    ({"steps": [step({"operation": "prune_branches", "which": ["a"]})]}, "which': expected numbers"),
+    ({"steps": [step(example=[[[2**20, 2**20], "float32"]])]}, "expected the shape of an input of at most"),
+    ({"steps": [step(example=[[[-1, 3], "float32"]])]}, "expected the shape of an input of at most"),
+])  # fmt: skip
+def test_a_log_that_is_none_is_refused_before_anything_is_done(log: Any, said: str) -> None:
+    model = fresh()[0]
+    before = digest(model)
+    with pytest.raises(GrowthError, match=said):
+        growth.replay(model, log)
+    assert digest(model) == before
+
+
+@pytest.mark.parametrize("operation", [
+    {"operation": "grow_width", "where": "0", "channels": 200_000, "new": "zero", "noise": 0.0},
+    {"operation": "grow_width", "where": "6", "channels": 200_000, "new": "copy", "noise": 0.0},
+    {"operation": "grow_depth", "where": "0", "channels": 2_000_000, "kernel_size": 3},
+    {"operation": "grow_depth", "where": "0", "channels": 2, "kernel_size": 10_001},
+    {"operation": "grow_depth", "where": "7", "channels": 20_000_000, "kernel_size": 3},
+    {"operation": "grow_branches", "where": "0", "channels": 20_000_000, "kernel_size": 3},
+    {"operation": "grow_branches", "where": "6", "channels": 20_000_000, "kernel_size": 3},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("then", [None, {"operation": "prune_width", "where": "0", "channels": 1, "by": "magnitude"}])
+def test_a_log_takes_no_more_than_the_file_holds(operation: Any, then: Any, tmp_path: Path) -> None:
+    """Each of these would take gigabytes; it is refused before the first."""
+    model = fresh()[0]
+    log = {"steps": [step(*([operation] if then is None else [operation, then]))]}
+    genesis.save({"model": model.state_dict(), "growth": log, "more": {}}, tmp_path / "state")
+    before = digest(model)
+    with pytest.raises(GrowthError, match=rf"state: replay: {operation['operation']} of . needs [\d,]+ numbers, where"):
+        growth.load(tmp_path / "state", model)
+    assert digest(model) == before
+    with pytest.raises(GrowthError, match="numbers, where"):
+        growth.replay(model, log, max_elements=100_000)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_operation_adds_is_known_beforehand(name: str) -> None:
+    """To the last number for widths, from below for blocks; so a file's own growth always has room."""
+    case = CASES[name]
+    model = case.build()
+    operations: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
+        *[(growth.grow_width, where, {}) for where in case.wide],
+        *[(growth.grow_depth, where, {"channels": 6, "kernel_size": 3}) for where in case.deep],
+        *[(growth.grow_branches, where, {"channels": 6, "kernel_size": 3}) for where in case.branched],
+    ]
+    with growth.transaction(model, example=genesis.randn(case.shape), seed=0):
+        opened = current(model)
+        assert opened is not None
+        for operation, where, arguments in operations:
+            before = count(model)
+            arguments = arguments or {"channels": 2 * width_of(model, where)}
+            added = _added(opened, {"operation": operation.__name__, "where": where, **arguments})
+            operation(model, where, **arguments)
+            if operation is growth.grow_width:
+                assert count(model) - before == added
+            else:
+                assert (count(model) - before) / 2 < added <= count(model) - before
+
+
+def width_of(model: nn.Module, where: str) -> int:
+    layer = model.get_submodule(where)
+    return getattr(layer, "out_channels", None) or next(layer.parameters()).shape[0]
 
 
 def test_several_optimizers_and_averages_go_into_one_file(tmp_path: Path) -> None:

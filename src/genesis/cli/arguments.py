@@ -67,7 +67,9 @@ def add_training(parser: argparse.ArgumentParser, plan: Plan, out: str) -> None:
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     add_max_megapixels(parser)
     parser.add_argument("--out", type=Path, default=Path(out), help="folder for all that is written")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
+    begin.add_argument("--overwrite", action="store_true", help="begin anew in the place of what is in that folder")
 
 
 def add_max_megapixels(parser: argparse.ArgumentParser) -> None:

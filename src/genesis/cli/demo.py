@@ -10,10 +10,11 @@ import numpy as np
 from genesis import checkpoint
 from genesis.cli.arguments import add_training, nothing_left, plan_of
 from genesis.cli.exit_codes import INTERRUPTED
-from genesis.errors import describe
+from genesis.errors import CheckpointError, describe
 from genesis.segmentation import curves, photographs, start
 from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.progress import progress
+from genesis.segmentation.run_folder import claim
 from genesis.segmentation.training import Plan, Training
 
 HELP = "train a U-Net to find the coins in a photograph (or what your mask marks in yours)"
@@ -35,20 +36,38 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = start.recipe_for(data, "unet", arguments.width, DEPTH, plan.grow)
     start.check_memory("demo", recipe, plan, arguments.device)
     training = Training(data, recipe, plan, arguments.device)
-    file = arguments.out / "checkpoint.safetensors"
-    if arguments.resume:
-        training.load_state(checkpoint.load(file), str(file))
-    if training.is_done:
-        print(nothing_left(training))
+    file, result = arguments.out / "checkpoint.safetensors", arguments.out / f"{data.name}.png"
+    for given in (arguments.image, arguments.mask):
+        if given is not None and result.exists() and result.samefile(given):
+            raise ValueError(describe("demo", "out", f"another folder than that of {given}", arguments.out))
+
+    def repeats() -> bool:
+        try:
+            return training.repeats(checkpoint.load(file))
+        except CheckpointError:
+            return False
+
+    lock = claim("demo", [file, result], arguments.resume, arguments.overwrite, repeats)
+    try:
+        if arguments.resume:
+            training.load_state(checkpoint.load(file), str(file))
+        if training.is_done:
+            print(nothing_left(training))
+        return _run(training, file, result)
+    finally:
+        lock.release()
+
+
+def _run(training: Training, file: Path, result: Path) -> int:
     try:
         _train(training, file)
     except KeyboardInterrupt:
-        done = len(training.history)
-        print(f"interrupted; {file} has the first {done} of {plan.epochs} epochs, --resume goes on from there")
+        done, epochs = len(training.history), training.plan.epochs
+        print(f"interrupted; {file} has the first {done} of {epochs} epochs, --resume goes on from there")
         return INTERRUPTED
     # Each part by itself, so that the network doesn't see over the boundary.
+    data = training.data
     found = np.concatenate([training.predict(part[0].values) for part in (data.training, data.held_out)], axis=1)
-    result = arguments.out / f"{data.name}.png"
     curves.save_result(result, data, found, training.history, training.events)
     print(f"held out, after the last epoch: {training.history[-1].held_out}")
     print(f"picture: {result}")
@@ -67,13 +86,8 @@ def _photograph(image: Path | None, mask: Path | None, most_megapixels: float) -
 def _train(training: Training, file: Path) -> None:
     """The epochs that are left. There is a checkpoint from the first moment on."""
     if not training.history:
-        _save(training, file)
+        checkpoint.save(training.state(), file)
     with progress(training.plan.epochs, done=len(training.history)) as shown:
         while not training.is_done:
             training.run_epoch(shown)
-            _save(training, file)
-
-
-def _save(training: Training, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(training.state(), file)
+            checkpoint.save(training.state(), file)

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         left = start.load_what_fits(training.model, arguments.weights)
         print(f"started from {arguments.weights}" + (f", but for {', '.join(left)}" if left else ""))
     folder = RunFolder(arguments.out)
-    folder.begin(training, arguments.resume)
+    folder.begin(training, arguments.resume, arguments.overwrite)
     if training.is_done:
         print(nothing_left(training))
     elif not curves.can_draw():

@@ -8,11 +8,12 @@ from typing import Any
 
 import genesis
 from genesis import checkpoint, dtypes
-from genesis.errors import CheckpointError, GrowthError, describe
+from genesis.errors import CheckpointError, GrowthError
 from genesis.growth import structure, width
 from genesis.growth.history import history
+from genesis.growth.log import checked, is_recorded_input, require_room, room_for
 from genesis.growth.snapshot import Snapshot
-from genesis.growth.transaction import transaction
+from genesis.growth.transaction import count, current, transaction
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
 
@@ -26,7 +27,7 @@ _OPERATIONS = {
 
 def replay(
     model: Module, log: Mapping[str, Any], optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
-    averages: Module | Sequence[Module] = (),
+    averages: Module | Sequence[Module] = (), max_elements: int | None = None,
 ) -> None:  # fmt: skip
     """Grow a freshly built network as the one grew whose `history(...).state_dict()` log is; then its state fits.
 
@@ -34,7 +35,9 @@ def replay(
 
     Args:
         optimizer, averages: grow along, as in transaction().
-    Raises: GrowthError: a step cannot be done on this network; nothing has changed.
+        max_elements: refuse a log by which the network would come to learn more numbers: whoever writes a log decides
+            how much memory it takes.
+    Raises: GrowthError: log is none, or a step cannot be done on this network; nothing has changed.
 
     Example:
         >>> from genesis import growth
@@ -45,15 +48,18 @@ def replay(
         >>> second.load_state_dict(first.state_dict())
         IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     """
-    optimizers, copies = _several(optimizer), _several(averages)
+    optimizers, copies, steps = _several(optimizer), _several(averages), checked(log, _OPERATIONS)
     snapshot, num_before = Snapshot([model, *copies], optimizers, ()), len(history(model))
     try:
-        for step in log["steps"]:
+        for step in steps:
             example = tuple(_zeros(model, given) for given in step["example"] or ())
             with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False) as done:
                 for operation in step["operations"]:
+                    opened = current(model)
+                    if max_elements is not None and opened is not None:
+                        require_room(opened, operation, max_elements)
                     arguments = {key: value for key, value in operation.items() if key != "operation"}
-                    _operation(operation["operation"])(model, **arguments)
+                    _OPERATIONS[operation["operation"]](model, **arguments)
             done.deviation = step["deviation"]  # measured on the values that the other network had
     except BaseException:
         snapshot.restore()
@@ -113,15 +119,20 @@ def load(
         pairs += zip(given, kept, strict=True)
     if len(history(model)):
         raise CheckpointError(f"{path}: argument 'model': expected a freshly built network, got one that has grown")
+    if not isinstance(state["model"], dict):
+        raise CheckpointError(f"{path}: expected a state, names and tensors, got {type(state['model']).__name__}")
     snapshot = Snapshot([model, *copies], optimizers, ())
     try:
-        replay(model, state["growth"], optimizers, averages=copies)
+        room = max(room_for(state["growth"], state["model"]), count(model))
+        replay(model, state["growth"], optimizers, averages=copies, max_elements=room)
         model.load_state_dict(state["model"])
         for each, its in pairs:
             each.load_state_dict(its)
-    except BaseException:
+    except BaseException as error:
         snapshot.restore()
         history(model).steps.clear()
+        if isinstance(error, GrowthError):
+            raise GrowthError(f"{path}: {error}") from error
         raise
     return state["more"]
 
@@ -132,13 +143,7 @@ def _several(given: Any) -> list[Any]:
 
 def _zeros(model: Module, given: Any) -> Any:
     """An input of the recorded shape; what was no tensor is as it was."""
-    if not (isinstance(given, list | tuple) and len(given) == 2 and given[1] in dtypes.BY_NAME):
+    if not is_recorded_input(given):
         return given
     shape, dtype = given
     return genesis.zeros(tuple(shape), dtype=dtypes.BY_NAME[dtype], device=next(model.parameters()).device)
-
-
-def _operation(name: str) -> Any:
-    if name not in _OPERATIONS:
-        raise GrowthError(describe("replay", "log", f"operations among {', '.join(_OPERATIONS)}", name))
-    return _OPERATIONS[name]

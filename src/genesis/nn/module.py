@@ -9,7 +9,7 @@ from typing import Any, Self
 from genesis import dtypes
 from genesis.autograd import HookHandle
 from genesis.dtypes import DType
-from genesis.errors import DTypeError, describe
+from genesis.errors import CheckpointError, DTypeError, describe
 from genesis.ndarray import Device, NDArray
 from genesis.nn import state
 from genesis.nn.parameter import Parameter
@@ -423,7 +423,11 @@ class Module:
             >>> nn.Linear(2, 1).load(path)
             IncompatibleKeys(missing_keys=[], unexpected_keys=[])
         """
-        return self.load_state_dict(state.weights_in(state.read(path), path), strict)
+        weights = state.weights_in(state.read(path), path)
+        try:
+            return self.load_state_dict(weights, strict)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
     # --- text ---------------------------------------------------------------------------------------------------------
 

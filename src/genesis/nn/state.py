@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from genesis import checkpoint
 from genesis.autograd import no_grad
 from genesis.errors import CheckpointError, DTypeError, describe
+from genesis.files import kind_of
 from genesis.interop import from_dlpack, load_torch
 from genesis.tensor import Tensor
 
@@ -75,7 +76,7 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
 
 def read(path: str | os.PathLike[str]) -> Any:
     """What is in a file of Genesis', of safetensors or of PyTorch (tensors and plain values only)."""
-    return load_torch(path) if checkpoint.is_torch_file(path) else checkpoint.load(path)
+    return load_torch(path) if kind_of(path) == "torch" else checkpoint.load(path)
 
 
 def weights_in(content: Any, path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -86,7 +87,7 @@ def weights_in(content: Any, path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
         kind = f"entries {', '.join(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
         raise CheckpointError(f"{path}: expected a model's state, names and tensors, got {kind}")
-    if all(key.startswith(_DATA_PARALLEL) for key in content):
+    if all(isinstance(key, str) and key.startswith(_DATA_PARALLEL) for key in content):
         return {key.removeprefix(_DATA_PARALLEL): value for key, value in content.items()}
     return dict(content)
 
@@ -117,8 +118,9 @@ def _with_rest(lines: list[str], total: int, kind: str) -> list[str]:
     return [*lines, f"and {rest} more {kind} keys"] if rest else lines
 
 
-def _closest(name: str, known: Iterable[str], words: str) -> str:
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def _closest(name: Any, known: Iterable[Any], words: str) -> str:
+    known = [other for other in known if isinstance(other, str)]  # in a file of PyTorch, keys can be anything
+    matches = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     return f" ({words} '{matches[0]}')" if matches else ""
 
 

@@ -12,6 +12,8 @@ import struct
 import time
 from pathlib import Path
 
+from genesis.errors import describe
+
 NAME = "events.out.tfevents.0.genesis"  # TensorBoard looks for "tfevents" in the name
 
 
@@ -23,8 +25,11 @@ class EventFile:
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:
+        if type(size) is not int or size < 0:
+            raise ValueError(describe("train", "events", "the size of a file", repr(size)))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "ab")  # noqa: SIM115  (open as long as the training)
+        size = min(size, self._file.tell())
         self._file.truncate(size)
         if size == 0:
             self._write(_text(3, b"brain.Event:2"), step=0)
@@ -37,9 +42,13 @@ class EventFile:
 
     def flush(self) -> int:
         """Bring all to the disk; the size of the file."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            return self._file.seek(0, os.SEEK_END)
+        except OSError as error:
+            error.filename = self._file.name  # of a full disk, the system does not say where
+            raise
 
     def close(self) -> None:
         self._file.close()

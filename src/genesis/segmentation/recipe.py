@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import reprlib
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from genesis import growth, models, nn
-from genesis.errors import CheckpointError, describe
+from genesis.errors import CheckpointError, GrowthError, describe
+from genesis.growth import log as growth_log
 from genesis.nn import state as module_state
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TORCHVISION_RESIZE = 520  # the shorter side at which torchvision's segmentation weights were measured
+MAX_CHANNELS, MAX_DEPTH, MAX_RESIZE = 2**20, 16, 2**14  # of what a file may say; what it may hold is the lower limit
 State = Mapping[str, Any]
 
 
@@ -52,9 +58,18 @@ class Recipe:
 
 
 class Kind(NamedTuple):
-    """What is to be known about a model by name: its arguments as its weights show them, and torchvision's resize."""
+    """What is to be known about a model by name.
 
+    Args:
+        types: of its arguments, of which a file gives all and no other: a path among them would be opened.
+        arguments: as its weights show them.
+        least: how many numbers it learns at least with these arguments, told without building it.
+        resize: torchvision's.
+    """
+
+    types: dict[str, type]
     arguments: Callable[[State], dict[str, Any]]
+    least: Callable[[dict[str, Any]], int]
     resize: int
 
 
@@ -70,10 +85,28 @@ def _unet_arguments(state: State) -> dict[str, Any]:
     return {"in_channels": first[1], "num_classes": classes, "width": first[0], "depth": depth}
 
 
+def _least_of_torchvision(arguments: dict[str, Any]) -> int:
+    """The last layer alone: all before it has one size."""
+    return 256 * arguments["num_classes"]
+
+
+def _least_of_unet(arguments: dict[str, Any]) -> int:
+    """The weights of the convolutions."""
+    widths = [arguments["width"] * 2**level for level in range(arguments["depth"])]
+    down = sum(9 * after * (before + after) for before, after in pairwise([arguments["in_channels"], *widths]))
+    up = sum(4 * coarse * fine + 27 * fine * fine for fine, coarse in pairwise(widths))
+    return down + up + widths[0] * arguments["num_classes"]
+
+
+_OF_TORCHVISION = Kind(
+    {"num_classes": int, "aux_loss": bool}, _torchvision_arguments, _least_of_torchvision, TORCHVISION_RESIZE
+)
 KINDS = {
-    "deeplabv3_resnet50": Kind(_torchvision_arguments, TORCHVISION_RESIZE),
-    "fcn_resnet50": Kind(_torchvision_arguments, TORCHVISION_RESIZE),
-    "unet": Kind(_unet_arguments, 0),
+    "deeplabv3_resnet50": _OF_TORCHVISION,
+    "fcn_resnet50": _OF_TORCHVISION,
+    "unet": Kind(
+        {"in_channels": int, "num_classes": int, "width": int, "depth": int}, _unet_arguments, _least_of_unet, 0
+    ),
 }
 
 
@@ -84,25 +117,30 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
         path: what `genesis train` or `genesis demo` wrote, or a file of torchvision's weights.
         name: the model; not needed for a file of `genesis train` or `genesis demo`, which says it.
         classes: names, instead of those in the file.
-    Raises: CheckpointError: the file is no network of this name. ValueError: no or another number of classes.
+    Raises: CheckpointError: the file is no network of this name, or says of it what does not fit its weights.
+        ValueError: no or another number of classes.
     """
     content = module_state.read(path)
     state = module_state.weights_in(content, path)
-    noted = content.get("recipe")
-    if noted is not None:
-        recipe = Recipe(**{**noted, "classes": tuple(noted["classes"])})
-        if name not in (None, recipe.model):
-            raise CheckpointError(f"{path}: expected the weights of {name}, got those of {recipe.model}")
-    else:
-        recipe = _guess(path, name, state)
+    recipe = _noted(path, content["recipe"]) if "recipe" in content else _guess(path, name, state)
+    if name not in (None, recipe.model):
+        raise CheckpointError(f"{path}: expected the weights of {name}, got those of {recipe.model}")
     if classes is not None:
         if len(classes) != len(recipe.classes):
             raise ValueError(describe("segment", "classes", f"{len(recipe.classes)} names", f"{len(classes)}"))
         recipe = dataclasses.replace(recipe, classes=classes)
+    log = content.get("growth")
+    room = growth_log.room_for(log, state)
+    least = KINDS[recipe.model].least(recipe.arguments)
+    if least > room:  # it is the file that says so: nothing is built that its weights could not fill
+        raise CheckpointError(f"{path}: its recipe needs {least:,} numbers, and its weights are {room:,}")
     model = recipe.build()
-    if "growth" in content:  # the network grew after it was built
-        growth.replay(model, content["growth"])
-    model.load_state_dict(state)
+    try:
+        if log is not None:  # the network grew after it was built
+            growth.replay(model, _with_small_inputs(log, recipe.multiple), max_elements=room)
+        model.load_state_dict(state)
+    except (CheckpointError, GrowthError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
     return model, recipe
 
 
@@ -113,6 +151,71 @@ def class_names(num_logits: int) -> tuple[str, ...]:
     return ("background", *(f"class {number}" for number in range(1, num_logits)))
 
 
+def _noted(path: Path, noted: Any) -> Recipe:
+    """The recipe that a file says, each field of its type and within what a network can be."""
+
+    def refuse(expected: str, got: Any) -> CheckpointError:
+        return CheckpointError(f"{path}: not the recipe of a network: expected {expected}, got {reprlib.repr(got)}")
+
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    if not isinstance(noted, dict) or not fields - {"resize"} <= noted.keys() <= fields:
+        raise refuse(f"the fields {', '.join(sorted(fields))}", noted)
+    name, arguments, classes = noted["model"], noted["arguments"], noted["classes"]
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise refuse(f"a model among {', '.join(KINDS)}", name)
+    if not isinstance(arguments, dict) or {key: type(value) for key, value in arguments.items()} != kind.types:
+        raise refuse(f"the arguments {', '.join(kind.types)}, plain numbers", arguments)
+    _require_sizes(path, arguments)
+    num_classes = max(2, arguments["num_classes"])
+    if not _is_sequence(classes, num_classes, lambda value: isinstance(value, str)):
+        raise refuse(f"the names of {num_classes} classes", classes)
+    channels = arguments.get("in_channels", 3)
+    for part, lowest in (("mean", -math.inf), ("std", 0.0)):
+        if not (noted[part] is None or _is_sequence(noted[part], channels, functools.partial(_is_above, lowest))):
+            raise refuse(f"a {part} per channel", noted[part])
+    resize = noted.get("resize", 0)
+    if type(resize) is not int or not 0 <= resize <= MAX_RESIZE:
+        raise refuse(f"a resize from 0 to {MAX_RESIZE}", resize)
+    mean, std = (None if part is None else tuple(part) for part in (noted["mean"], noted["std"]))
+    return Recipe(name, arguments, tuple(classes), mean, std, resize)
+
+
+def _is_sequence(value: Any, length: int, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list | tuple) and len(value) == length and all(map(fits, value))
+
+
+def _is_above(lowest: float, value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value > lowest
+
+
+def _require_sizes(path: Path, arguments: dict[str, Any]) -> None:
+    for key, value in arguments.items():
+        highest = MAX_DEPTH if key == "depth" else MAX_CHANNELS
+        if type(value) is int and not 1 <= value <= highest:
+            raise CheckpointError(f"{path}: not a network's size: expected {key} from 1 to {highest}, got {value}")
+
+
+def _with_small_inputs(log: Any, multiple: int) -> Any:
+    """A log whose inputs are as small as shows the same: two samples, and planes of one place where they had one."""
+    steps = log.get("steps") if isinstance(log, dict) else None
+    if not isinstance(steps, list | tuple) or not all(isinstance(step, dict) for step in steps):
+        return log  # which replay() refuses
+
+    def small(given: Any) -> Any:
+        if not growth_log.is_recorded_input(given) or not all(type(size) is int for size in given[0]):
+            return given
+        shape, dtype = given
+        limits = (2, MAX_CHANNELS, 2 * multiple, 2 * multiple)
+        return [list(map(min, shape, limits)) if len(shape) == 4 else shape, dtype]
+
+    return {"steps": [{**step, "example": _each(small, step.get("example"))} for step in steps]}
+
+
+def _each(function: Callable[[Any], Any], values: Any) -> Any:
+    return [function(value) for value in values] if isinstance(values, list | tuple) else values
+
+
 def _guess(path: Path, name: str | None, state: State) -> Recipe:
     """The recipe of weights alone: sizes from their shapes, the rest as is usual for the model."""
     if name not in KINDS:
@@ -121,6 +224,9 @@ def _guess(path: Path, name: str | None, state: State) -> Recipe:
         arguments = KINDS[name].arguments(state)
     except KeyError as error:
         raise CheckpointError(f"{path}: expected the weights of {name}, which have the key {error}") from None
+    except (AttributeError, IndexError):  # of what is no tensor, or one without dimensions
+        raise CheckpointError(f"{path}: expected the weights of {name}, whose convolutions have 4 dimensions") from None
+    _require_sizes(path, arguments)
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     if arguments.get("in_channels", 3) == 3:

@@ -14,6 +14,7 @@ from genesis.segmentation import memory
 from genesis.segmentation.examples import LabelledSet, Source
 from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
 from genesis.segmentation.training import Plan
+from genesis.tensor import Tensor
 
 _MOST_PICTURES = 32  # whose mean and deviation are taken
 _DEEPEST = 24  # levels of a U-Net; a picture would need 2²³ pixels in each direction
@@ -75,6 +76,10 @@ def load_what_fits(model: nn.Module, path: Path) -> list[str]:
     """
     own = model.state_dict()
     given = module_state.weights_in(module_state.read(path), path)
-    fitting = {key: value for key, value in given.items() if key in own and own[key].shape == value.shape}
+    fitting = {
+        key: value
+        for key, value in given.items()
+        if key in own and isinstance(value, Tensor) and own[key].shape == value.shape
+    }
     model.load_state_dict(fitting, strict=not fitting)  # which says what is wrong, if nothing fits
     return [key for key in own if key not in fitting]

@@ -18,6 +18,7 @@ import genesis
 import genesis.nn.functional as F
 from genesis import amp, growth, nn, optim
 from genesis.errors import CheckpointError, describe
+from genesis.growth import log as growth_log
 from genesis.segmentation import crops
 from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.metrics import IGNORED, Scores, confusion, scores
@@ -244,11 +245,24 @@ class Training:
         if not isinstance(state, dict) or not mine.keys() <= state.keys():
             raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(mine)}")
         for part in ("plan", "recipe", "data"):
-            different = [key for key in mine[part] if key != "epochs" and state[part].get(key) != mine[part][key]]
+            theirs = state[part] if isinstance(state[part], dict) else {}
+            different = [key for key in mine[part] if key != "epochs" and theirs.get(key) != mine[part][key]]
             if different:
-                saved = ", ".join(f"{key} = {state[part].get(key)}" for key in different)
+                saved = ", ".join(f"{key} = {theirs.get(key)}" for key in different)
                 raise CheckpointError(f"{where} is of a training with another {part}: {saved}")
-        growth.replay(self.model, state["growth"], self._optimizer)
+        try:
+            self._take(state)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{where}: damaged, or of another Genesis: {error}") from error
+
+    def repeats(self, state: Any) -> bool:
+        """Whether state() of this training, done anew from the beginning, will give what this state is of."""
+        mine = self.state()
+        return isinstance(state, dict) and all(state.get(part) == mine[part] for part in ("plan", "recipe", "data"))
+
+    def _take(self, state: dict[str, Any]) -> None:
+        room = growth_log.room_for(state["growth"], state["model"])
+        growth.replay(self.model, state["growth"], self._optimizer, max_elements=room)
         self._growths.load_state_dict(state["growth schedule"])
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])

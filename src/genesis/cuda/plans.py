@@ -142,7 +142,7 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
     index = _index("import_plans", device)
     from genesis.backends.cuda.conv import plans, platform
 
-    added = platform.store(index).take(path)
+    added = platform.store(index).take(path, lambda key, entry: plans.fits(key, entry, index))
     plans.forget_calls()
     return added
 

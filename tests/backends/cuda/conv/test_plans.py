@@ -19,11 +19,14 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import bench, families, plans, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.driver import KernelError
+from genesis.cuda.plans import import_plans
 from genesis.errors import OutOfMemoryError
 from genesis.settings import override
 
+_FAMILIES = families.FAMILIES
 PROBLEM = ConvProblem("forward", (1, 4, 5, 5), (3, 4, 1, 1), dtype=dtypes.float32)
 
 
@@ -258,6 +261,32 @@ def test_what_was_tuned_is_stored(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("another")]  # what was the best is no longer there
     if name.startswith("fake/"):
         assert chosen() == ("fake/another", plans.GUESSED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "absent/1", "fake/absent", "apart/cudnn/eng1", "apart/apart/apart/x", "added/added/x", "sub_pixel/sub_pixel/x",
+        "cudnn/eng", "cudnn/eng99999999999999999999_k1=1", "cudnn/engx_ky=z", "cublaslt/algorithm 1", "wgmma/x",
+    ],
+)  # fmt: skip
+def test_a_stored_name_that_nothing_has(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fakes.candidates = [Fake("guess")]
+    monkeypatch.setattr(families, "FAMILIES", (fakes, *_FAMILIES))
+    platform.store(0).put(PROBLEM.key, Entry(name, 0.0, 0.0, 0))
+    assert chosen() == ("fake/guess", plans.GUESSED)
+
+
+def test_an_imported_plan_replaces_ours_only_if_there_is_such_a_kernel(fakes: FakeFamily, tmp_path: Path) -> None:
+    fakes.candidates = [Fake("ours"), Fake("theirs")]
+    theirs, ours, key = Store(tmp_path / "theirs", platform.describe(0)), platform.store(0), PROBLEM.key
+    for name, expected in (("absent", "ours"), ("theirs", "theirs")):
+        ours.put(key, Entry("fake/ours", 1.0, 0.0, 0))
+        theirs.put(key, Entry(f"fake/{name}", 0.5, 0.0, 0))
+        theirs.export(tmp_path / "exported")
+        import_plans(tmp_path / "exported")
+        assert chosen()[0] == f"fake/{expected}"
+        plans.forget()
 
 
 def test_what_was_in_use_stays_built(fakes: FakeFamily) -> None:

@@ -167,12 +167,20 @@ def _from_store(plan: Plan) -> bool:
         return False
     try:
         candidate = families.named(plan.problem, entry.candidate)
-        if candidate is None:
+        if candidate is None or candidate.workspace(plan.problem) > workspace_limit():
             return False
         plan.use(candidate, STORED if entry.complete else GUESSED)
     except KernelError:  # no longer to be had: with the same versions, only on a device in another state
         return False
     return True
+
+
+def fits(key: str, entry: Entry, device: int) -> bool:
+    """Is there a candidate as an entry from elsewhere says, for the problem of this key?"""
+    try:
+        return families.named(ConvProblem.from_key(key, device), entry.candidate) is not None
+    except ValueError:
+        return False
 
 
 def warm_up(device: int = 0) -> None:
@@ -194,7 +202,7 @@ def _load_libraries(known: Store, device: int) -> None:
         key, name = next(asks, (None, ""))
         if key is None:
             continue
-        with contextlib.suppress(KernelError):  # then the first convolution will say so
+        with contextlib.suppress(KernelError, ValueError):  # then the first convolution will say so
             warm_up(device)
             problem = ConvProblem.from_key(key, device)
             candidate = families.named(problem, name)

@@ -208,8 +208,8 @@ def test_a_wrong_row_of_ours_is_dropped_alone_and_said_once(tmp_path: Path, colu
     spoiled = Store(tmp_path, PLATFORM)
     with pytest.warns(UserWarning, match=rf"a tuned plan in .* was dropped: {column} ") as said:
         assert spoiled.all() == {"a": ENTRY, "c": ENTRY}
-        assert spoiled.get("b") is None
     assert len(said) == 1
+    assert spoiled.get("b") is None
     assert Store(tmp_path, PLATFORM).all() == {"a": ENTRY, "c": ENTRY}, "it is gone from the file"
     assert len(list(tmp_path.iterdir())) == 1
 

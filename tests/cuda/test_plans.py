@@ -31,7 +31,8 @@ def test_a_model_is_tuned_with_its_gradients_and_left_as_it_was(simulated: Path)
     model, x = network(), genesis.randn(2, 3, 6, 6, device="cuda")
     before = {name: value.tolist() for name, value in model.state_dict().items()}
     told: list[tuple[str, int, int]] = []
-    report = genesis.tune(model, x, progress=lambda *args: told.append(args))
+    with genesis.float32_precision("high"):  # of so few results, the last bit of their error hangs on the processor
+        report = genesis.tune(model, x, progress=lambda *args: told.append(args))
     directions = sorted(outcome.problem.direction for outcome in report.outcomes)
     assert directions == ["forward", "forward", "input_grad", "weight_grad", "weight_grad"]
     assert len(report) == 5
@@ -39,7 +40,8 @@ def test_a_model_is_tuned_with_its_gradients_and_left_as_it_was(simulated: Path)
     assert {name: value.tolist() for name, value in model.state_dict().items()} == before
     assert all(parameter.grad is None for parameter in model.parameters())
     assert told[-1][1] == told[-1][2]
-    assert len(genesis.tune(model, x)) == 0, "all of it is known now"
+    with genesis.float32_precision("high"):
+        assert len(genesis.tune(model, x)) == 0, "all of it is known now"
     assert sum("(tuned)" in line for line in plans.describe_plans()) == 5
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,9 @@ import pytest
 
 import genesis
 from genesis import cli, nn
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import plans as engine
+from genesis.cli import tune
 from genesis.cuda import plans
 from genesis.errors import CheckpointError
 from genesis.settings import override
@@ -98,6 +102,41 @@ def test_the_command_without_a_device(capsys: pytest.CaptureFixture[str]) -> Non
     with override(cuda="off"):
         assert cli.main(["tune", "resnet18"]) == 2
     assert "there is no CUDA device" in capsys.readouterr().err
+
+
+def test_the_command_without_triton(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_drivers", {})
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with override(cuda="simulated"):
+        assert cli.main(["tune", "resnet18"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "genesis tune: there is no CUDA device, and nothing to tune elsewhere: Triton is not installed"
+    )
+    assert "[cuda]" in said
+    assert "[demo]" not in said
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_in_a_terminal_is_one_line_and_in_a_pipe_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tune.time, "monotonic", lambda: now[0])
+    terminal, pipe = Terminal(), io.StringIO()
+    progress, piped = tune.Progress(terminal), tune.Progress(pipe)
+    for each in (progress, piped):
+        for problem, done, second in (("a long name", 1, 0.0), ("b", 1, 0.1), ("b", 2, 2.5), ("c", 3, 2.6)):
+            now[0] = second
+            each(problem, done, 3)
+        each.end()
+        each.end()
+    line = len("a long name: 1 of 3")
+    shown = [text.ljust(line) if i == 1 else text for i, text in enumerate(["a long name: 1 of 3", "b: 1 of 3"])]
+    assert terminal.getvalue() == "".join(f"\r{text}" for text in [*shown, "b: 2 of 3", "c: 3 of 3"]) + "\n"
+    assert pipe.getvalue() == "a long name: 1 of 3\nb: 2 of 3\n"
 
 
 def test_a_file_that_is_none(simulated: Path) -> None:

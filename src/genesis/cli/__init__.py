@@ -30,6 +30,8 @@ COMMANDS = {
 # What a user can cause and mend. Anything else is a fault of Genesis, and its traceback is wanted.
 _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
 
+_CUDA_PACKAGES = ("triton", "cuda", "cudnn", "nvidia")  # as they are imported; all others are of the extra demo
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments (those of the process by default) and give the exit code."""
@@ -82,7 +84,8 @@ def _as_sentence(text: str) -> str:
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"needs the package '{error.name}'; install Genesis with its extra: pip install 'genesis[demo]'"
+        extra = "cuda" if str(error.name).partition(".")[0] in _CUDA_PACKAGES else "demo"
+        return f"needs the package '{error.name}'; install Genesis with its extra: pip install 'genesis[{extra}]'"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import genesis
-from genesis.errors import describe
+from genesis.errors import OutOfMemoryError, describe
 from genesis.segmentation.training import Plan
 
 _DTYPES = {"float32": genesis.float32, "float16": genesis.float16, "bfloat16": genesis.bfloat16}
@@ -86,12 +88,34 @@ def images_and_model(arguments: argparse.Namespace) -> tuple[genesis.Tensor, gen
     """What add_images and `model`, a name that models.create() knows, ask for."""
     from genesis import models  # takes its time
 
+    command = arguments.command
+    if len(arguments.size) > 2:
+        shown = " ".join(map(str, arguments.size))
+        raise ValueError(describe(command, "size", "height and width, or one number for both", shown))
     height, width = (arguments.size * 2)[:2]
     device, dtype = arguments.device, _DTYPES[arguments.dtype]
     model = models.create(arguments.model)
     channels = arguments.channels or next((p.shape[1] for p in model.parameters() if p.ndim == 4), 3)
-    images = genesis.randn(arguments.batch, channels, height, width, device=device, dtype=dtype)
-    return images, model.to(device, dtype)
+    shape = (arguments.batch, channels, height, width)
+    if math.prod(shape) * dtype.itemsize >= 2**63:
+        raise ValueError(describe(command, "batch", "images that fit into memory", "x".join(map(str, shape))))
+    with in_memory(arguments):
+        return genesis.randn(shape, device=device, dtype=dtype), model.to(device, dtype)
+
+
+@contextmanager
+def in_memory(arguments: argparse.Namespace) -> Iterator[None]:
+    """What is computed inside on those images has room, or one sentence says that it has not."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | OutOfMemoryError) and "allocate memory" not in str(error):  # PyTorch's
+            raise
+        size = "x".join(map(str, (arguments.size * 2)[:2]))
+        batch = f"{arguments.batch} of {size}"
+        raise OutOfMemoryError(
+            f"{arguments.command}: {arguments.model} with a batch of {batch} does not fit into memory"
+        ) from error
 
 
 def read_names(command: str, path: Path) -> tuple[str, ...]:

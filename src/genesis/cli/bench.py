@@ -11,7 +11,7 @@ from typing import Any
 
 import genesis
 from genesis import cuda, optim
-from genesis.cli.arguments import add_images, images_and_model, positive
+from genesis.cli.arguments import add_images, images_and_model, in_memory, positive
 from genesis.cli.info import num_cores, processor
 from genesis.errors import describe
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with genesis.float32_precision(arguments.precision):
+    with genesis.float32_precision(arguments.precision), in_memory(arguments):
         images, model = images_and_model(arguments)
         runs = _runs(model, images, arguments.only)
         print(f"{arguments.model} on {tuple(images.shape)} {images.dtype.name}, {_device(images)}")

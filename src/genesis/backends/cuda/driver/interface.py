@@ -65,6 +65,7 @@ class Driver(Protocol):
     """The whole of what the backend asks of a device."""
 
     name: str
+    version: str  # for people to read
     dlpack_device_type: int  # of its memory: 2 is CUDA, 1 the host
 
     def device_count(self) -> int: ...

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import genesis
 from genesis import cuda
-from genesis.backends.cuda import driver
 from genesis.cuda import plans
-from genesis.cuda.device import DeviceProperties
+from genesis.cuda.device import DeviceProperties, driver_version
 from genesis.errors import GenesisError
 from genesis.settings import settings
 
@@ -55,7 +54,7 @@ def devices() -> dict[str, str]:
     try:
         count = max(1, cuda.device_count())  # where there is none, asking for the first says why
         found["cuda"] = ", ".join([_device(cuda.get_device_properties(index)) for index in range(count)])
-        found["cuda driver"] = driver.get().version
+        found["cuda driver"] = driver_version()
     except (GenesisError, ImportError, RuntimeError) as error:
         found["cuda"] = f"not available: {str(error).removeprefix('cuda: ')}"
     return found

@@ -2,8 +2,8 @@
 
 SQLite's transactions give what a store must: a process that is killed while it writes loses at most what it was
 writing, and writers wait for each other. A file that is no store of ours, or a damaged one, is set aside with a warning
-and a new one begun; a row that Genesis never writes is dropped, alone; where the folder cannot be written, the process
-goes on with what it tunes itself.
+and a new one begun; a row that Genesis never writes is dropped, alone; where the folder cannot be written, or others
+could write there, the process goes on with what it tunes itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from genesis.backends.cuda import cache
 from genesis.backends.cuda.conv import store_file
 from genesis.backends.cuda.conv.entry import COLUMNS, parsed
 from genesis.backends.cuda.conv.entry import Entry as Entry
@@ -159,8 +160,8 @@ class Store:
         if self._process != os.getpid():
             self._process, self._connection = os.getpid(), None
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._connection = store_file.opened(self.path, self.platform)
+                cache.private_folder(self.path.parent)
+                self._connection = store_file.opened(cache.private_file(self.path), self.platform)
             except (OSError, sqlite3.OperationalError) as error:
                 warnings.warn(f"tuned plans cannot be kept in {self.path}: {error}", stacklevel=2)
         return self._connection

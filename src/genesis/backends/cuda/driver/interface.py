@@ -65,8 +65,11 @@ class Driver(Protocol):
     """The whole of what the backend asks of a device."""
 
     name: str
-    version: str  # for people to read
     dlpack_device_type: int  # of its memory: 2 is CUDA, 1 the host
+
+    @property
+    def version(self) -> str:
+        """For people to read."""
 
     def device_count(self) -> int: ...
     def properties(self, device: int) -> Properties: ...

@@ -30,9 +30,7 @@ def main() -> int:
     if arguments.one:
         print(json.dumps(measured(arguments.models[0], arguments.budgets[0], arguments)))
         return 0
-    print(
-        f"{'model':<14} {'budget':>7} {'tuned':>9} {'to the end':>10} {'took':>8} {'before':>10} {'after':>10} {'speed':>7}"
-    )
+    print(f"{'model':<14}  budget     tuned to the end     took     before      after   speed")
     for model in arguments.models:
         before = in_a_process(model, 0.0, arguments)["step"]
         for budget in arguments.budgets:

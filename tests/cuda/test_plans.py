@@ -13,6 +13,7 @@ import genesis
 from genesis import cli, nn
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv import plans as engine
+from genesis.backends.cuda.conv.tuner import error_bound
 from genesis.cli import tune
 from genesis.cuda import plans
 from genesis.errors import CheckpointError
@@ -47,6 +48,23 @@ def test_a_model_is_tuned_with_its_gradients_and_left_as_it_was(simulated: Path)
     with genesis.float32_precision("high"):
         assert len(genesis.tune(model, x)) == 0, "all of it is known now"
     assert sum("(tuned)" in line for line in plans.describe_plans()) == 5
+
+
+@pytest.mark.gpu
+def test_a_short_time_on_empty_caches_tunes_every_convolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 seconds tuned nothing. See benchmarks/bench_tuning.py for networks as they are trained."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    model = genesis.models.create("resnet18").to("cuda", genesis.bfloat16)
+    x = genesis.randn(16, 3, 128, 128, device="cuda", dtype=genesis.bfloat16)
+    with override(cache_dir=tmp_path):
+        engine.forget()
+        few = genesis.tune(model, x, budget=2)
+        assert len(few) > 0
+        engine.forget()
+        report = genesis.tune(model, x, budget=20)
+        assert (report.num_left, len(report) > len(few)) == (0, True)
+        assert all(outcome.error <= error_bound(outcome.problem) for outcome in report.outcomes)
+    engine.forget()
 
 
 def test_without_gradients_only_the_forward(simulated: Path) -> None:

@@ -116,6 +116,71 @@ def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
     assert not any(outcome.complete for outcome in session.outcomes)
 
 
+def gathered(problems: list[ConvProblem], seconds: float = 60.0) -> plans.Session:
+    session = plans.Session(seconds, gathers=True)
+    plans.begin(session)
+    for problem in problems:
+        plans.plan(problem)
+    plans.share_out(session)
+    plans.end(session)
+    return session
+
+
+def test_gathering_compiles_nothing_where_something_is_ready_made(fakes: FakeFamily) -> None:
+    """The call that finds out what there is to tune must not take longer than tuning."""
+    ready_made = Fake("ready-made")
+    ready_made.is_ready_made = True
+    fakes.candidates = [Fake("the best guess"), ready_made]
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    assert chosen()[0] == "fake/ready-made"
+    plans.end(session)
+    plans.forget()
+    assert chosen()[0] == "fake/the best guess"
+
+
+def test_gathering_counts_the_calls(fakes: FakeFamily, simulated: Backend) -> None:
+    fakes.candidates = [Fake("only")]
+    operands = arrays(simulated)
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    for _ in range(3):
+        run(simulated, *operands)
+    plans.end(session)
+    assert session.counts == {PROBLEM: 3}
+    assert plans._contest(session.met[PROBLEM], session).cost == pytest.approx(3 * tuner._estimate(PROBLEM))
+
+
+def test_a_guess_that_wins_a_short_contest_is_stored_too(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "FAMILIES", (fakes,))
+    fakes.candidates = [Fake("guess"), Fake("slow", seconds=0.3), *[Fake(str(i), seconds=0.3) for i in range(9)]]
+    session = gathered([PROBLEM], 0.5)
+    (outcome,) = session.outcomes
+    assert (outcome.candidate.name, outcome.complete) == ("fake/guess", False)
+    entry = platform.store(0).get(PROBLEM.key)
+    assert entry is not None
+    assert (entry.candidate, entry.complete) == ("fake/guess", False)
+
+
+def test_what_another_process_tuned_to_the_end_meanwhile_stays(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess"), *[Fake(str(i), seconds=0.3) for i in range(9)]]
+    session = plans.Session(0.5, gathers=True)
+    plans.begin(session)
+    plans.plan(PROBLEM)
+    theirs = Entry("fake/3", 9.0, 0.0, 0)
+    platform.store(0).put(PROBLEM.key, theirs)
+    plans.share_out(session)
+    plans.end(session)
+    assert platform.store(0).get(PROBLEM.key) == theirs
+
+
+def test_those_without_time_are_guessed_at_their_next_call(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    assert gathered([PROBLEM], 1e-9).outcomes == []
+    assert plans.all_plans() == []
+    assert chosen() == ("fake/guess", plans.GUESSED)
+
+
 def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake(str(i)) for i in range(12)]
     problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2)), dataclasses.replace(PROBLEM, padding=(3, 3))]

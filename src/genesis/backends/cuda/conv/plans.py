@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -179,8 +180,10 @@ def _from_store(plan: Plan) -> bool:
 def fits(key: str, entry: Entry, device: int) -> bool:
     """Is there a candidate as an entry from elsewhere says, for the problem of this key?"""
     try:
-        return families.named(ConvProblem.from_key(key, device), entry.candidate) is not None
-    except ValueError:
+        problem = ConvProblem.from_key(key, device)
+        candidate = families.named(problem, entry.candidate)
+        return candidate is not None and candidate.workspace(problem) >= 0  # for which cuDNN must have the plan
+    except (KernelError, ValueError):
         return False
 
 
@@ -334,7 +337,8 @@ def _guess(plan: Plan, below: int | None = None) -> None:
     slow: Candidate | None = None
     choice: Iterable[Candidate] = families.candidates(plan.problem)
     if is_gathering():
-        choice = sorted(choice, key=lambda candidate: not candidate.is_ready_made)
+        ready_made = (candidate for candidate in families.candidates(plan.problem) if candidate.is_ready_made)
+        choice = itertools.chain(itertools.islice(ready_made, 1), choice)
     for candidate in choice:
         if candidate.builds_slowly and not settings.deterministic:
             slow = candidate if slow is None and below is None else slow

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genesis.backends.cuda.conv.entry import COLUMNS, parsed
+from genesis.backends.cuda.conv.entry import parsed
 from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.errors import CheckpointError
 
@@ -159,11 +159,8 @@ def _check_own(draw: random.Random, folder: Path) -> None:
         store.get(problem)
     store.put("new", Entry("family/1", 1.0, 0.0, 0))
     assert store.get("new") == Entry("family/1", 1.0, 0.0, 0)
-    if store.path.is_file():
-        with contextlib.closing(sqlite3.connect(store.path)) as connection, contextlib.suppress(sqlite3.Error):
-            connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-            for row in connection.execute(f"SELECT {COLUMNS} FROM plans").fetchall():
-                parsed(row)
+    for problem, entry in store.all().items():
+        parsed((problem, *entry[:4], int(entry.complete)))
 
 
 def main() -> None:

@@ -266,7 +266,19 @@ def test_an_entry_that_does_not_fit_replaces_none_of_ours(tmp_path: Path) -> Non
     assert ours.get("a") == ENTRY
 
 
-@pytest.mark.parametrize("seed", range(12))
+def test_a_message_that_is_no_text(tmp_path: Path) -> None:
+    """SQLite quotes the schema where it cannot read it, whatever bytes that has."""
+    store = Store(tmp_path, PLATFORM)
+    store.put("a", ENTRY)
+    content = store.path.read_bytes()
+    store.path.write_bytes(content.replace(b"CREATE TABLE platform", b"CREATE TABLE\xff\xfe\xffatform"))
+    damaged = Store(tmp_path, PLATFORM)
+    with pytest.warns(UserWarning, match="is no store of tuned plans"):
+        damaged.put("b", ENTRY)
+    assert damaged.all() == {"b": ENTRY}
+
+
+@pytest.mark.parametrize("seed", [*range(10), 1799])
 def test_tampered_stores(tmp_path: Path, seed: int) -> None:
     """More of them: python -m tests.backends.cuda.conv.fuzz_store."""
     fuzz_store.check(seed, tmp_path)

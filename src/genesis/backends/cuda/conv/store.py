@@ -171,7 +171,7 @@ class Store:
         """A damaged or foreign file is set aside, and the next _open() begins another."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if not store_file.is_damage(error):  # locked for too long, no space, …
                 warnings.warn(f"tuned plans in {self.path} cannot be reached: {error}", stacklevel=3)
                 return

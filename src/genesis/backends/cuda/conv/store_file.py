@@ -38,16 +38,23 @@ class NotOurs(sqlite3.DatabaseError):
     """A database, but no store of tuned plans."""
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """Is there no store in the file, or none any more? Else it is only out of reach for now: locked, no space, …"""
-    return isinstance(error, NotOurs) or (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Is there no store in the file, or none any more? Else it is only out of reach for now: locked, no space, …
+
+    A message of SQLite's that quotes what is no text, from a schema for one, arrives as a UnicodeDecodeError.
+    """
+    return isinstance(error, NotOurs | UnicodeDecodeError) or (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """To a file of our own, or a new one. Raises: sqlite3.Error."""
     connection = sqlite3.connect(path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = FULL")
-    return _careful(connection)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        return _careful(connection)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def create(connection: sqlite3.Connection, platform: str) -> None:
@@ -56,7 +63,7 @@ def create(connection: sqlite3.Connection, platform: str) -> None:
 
 
 def opened(path: Path, platform: str) -> sqlite3.Connection:
-    """The store in a file of our own, begun if there is none. Raises: sqlite3.Error: is_damage() says of which kind."""
+    """The store in a file of our own, begun if there is none. Raises: sqlite3.Error, or what is_damage() knows."""
     connection = connect(path)
     try:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,37 +35,53 @@ class Settings:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        self.cache_dir = Path(self.cache_dir).expanduser()
-        try:
-            self.debug = int(self.debug)
-        except ValueError:
-            self.debug = -1
-        self.tune = _number(self.tune, float)
-        self.workspace = int(_number(self.workspace, int))
-        self.deterministic = {"0": False, "1": True}.get(str(self.deterministic), self.deterministic)
-        _require("GENESIS_DEBUG", self.debug in range(5), "a number from 0 to 4", self.debug)
+        debug, tune, workspace = _number(self.debug, int), _number(self.tune, float), _number(self.workspace, int)
+        cache_dir, deterministic = _folder(self.cache_dir), {"0": False, "1": True}.get(str(self.deterministic))
+        if isinstance(self.deterministic, bool):
+            deterministic = self.deterministic
+        _require("GENESIS_DEBUG", debug in range(5), "a number from 0 to 4", self.debug)
         _require("GENESIS_CHECK", self.check in ("", "nan", "cpu"), "nan or cpu", self.check)
+        _require("GENESIS_CACHE_DIR", cache_dir is not None, "a folder", self.cache_dir)
         _require("GENESIS_CUDA", self.cuda in ("auto", "off", "simulated"), "auto, off or simulated", self.cuda)
-        _require("GENESIS_TUNE", self.tune >= 0, "a number of seconds, at least 0", self.tune)
-        _require("GENESIS_WORKSPACE", self.workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
-        _require("GENESIS_DETERMINISTIC", self.deterministic in (False, True), "0 or 1", self.deterministic)
+        _require("GENESIS_TUNE", tune >= 0, "a number of seconds, at least 0", self.tune)
+        _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
+        _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
+        assert cache_dir is not None
+        assert deterministic is not None
+        self.debug, self.tune, self.workspace = int(debug), float(tune), int(workspace)
+        self.cache_dir, self.deterministic = cache_dir, deterministic
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Settings from GENESIS_… variables; unknown ones are an error, so that a typing slip is seen."""
+        """Settings from GENESIS_… variables. Of unknown ones, which may be another program's, a warning tells."""
         names = {f"GENESIS_{field.name.upper()}": field.name for field in dataclasses.fields(cls)}
         given = {name: value for name, value in environment.items() if name.startswith("GENESIS_") and value != ""}
-        for name in given:
-            _require(name, name in names, f"one of {', '.join(names)}", name)
-        return cls(**{names[name]: value for name, value in given.items()})  # type: ignore[arg-type]
+        for name in sorted(given.keys() - names):
+            import difflib  # only then: it takes its time
+
+            known = [each.removeprefix("GENESIS_") for each in names]
+            nearest = difflib.get_close_matches(name.removeprefix("GENESIS_"), known, n=1)
+            meant = f"did you mean GENESIS_{nearest[0]}?" if nearest else f"there are {', '.join(names)}"
+            warnings.warn(f"{name} is no switch of Genesis, and has no effect on it: {meant}", stacklevel=3)
+        return cls(**{names[name]: value for name, value in given.items() if name in names})  # type: ignore[arg-type]
 
 
 def _number(value: Any, kind: type[int] | type[float]) -> float:
     """value as a number; -1 where it is none."""
+    if isinstance(value, float) and kind is int and not value.is_integer():
+        return -1
     try:
         return kind(value)
-    except ValueError:
+    except (OverflowError, TypeError, ValueError):
         return -1
+
+
+def _folder(value: Any) -> Path | None:
+    """value as a path; None where it cannot be one."""
+    try:
+        return None if "\0" in str(value) else Path(value).expanduser()
+    except (RuntimeError, TypeError):  # the home of a user whom nobody knows
+        return None
 
 
 def _require(name: str, holds: bool, expected: str, actual: object) -> None:
@@ -70,8 +89,23 @@ def _require(name: str, holds: bool, expected: str, actual: object) -> None:
         raise ValueError(f"{name}: expected {expected}, got {actual!r}")
 
 
-settings = Settings.from_environment(os.environ)
+def _read() -> Settings:
+    """Those of the environment. The command `genesis` ends with one sentence where they are wrong."""
+    try:
+        return Settings.from_environment(os.environ)
+    except ValueError as error:
+        arguments = sys.orig_argv[1:3]
+        if arguments != ["-m", "genesis"] and Path(sys.argv[0]).name not in ("genesis", "genesis.exe"):
+            raise
+        print(f"genesis: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+settings = _read()
 _listeners: list[Callable[[], None]] = []
+_lock = threading.RLock()
+_outside: dict[str, Any] = {}  # what holds without any override
+_overrides: list[dict[str, Any]] = []  # those in force, in the order in which they began
 
 
 def on_change(listener: Callable[[], None]) -> None:
@@ -82,7 +116,10 @@ def on_change(listener: Callable[[], None]) -> None:
 
 @contextmanager
 def override(**changes: object) -> Iterator[Settings]:
-    """Other settings inside the with block.
+    """Other settings inside the with block, in all threads.
+
+    Blocks of several threads may overlap in any way: what holds is what was there before the first of them, with the
+    changes of all that have not ended, in the order in which they began.
 
     Example:
         >>> from genesis.settings import override, settings
@@ -90,17 +127,27 @@ def override(**changes: object) -> Iterator[Settings]:
         ...     settings.debug
         1
     """
-    before = dataclasses.asdict(settings)
-    changed = dataclasses.replace(settings, **changes)  # type: ignore[arg-type]  # validates before anything changes
-    _assign(dataclasses.asdict(changed))
+    checked = dataclasses.replace(settings, **changes)  # type: ignore[arg-type]  # before anything changes
+    mine = {name: getattr(checked, name) for name in changes}
     try:
+        with _lock:
+            if not _overrides:
+                _outside.update({field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
+            _overrides.append(mine)
+            _apply()
         yield settings
     finally:
-        _assign(before)
+        with _lock:
+            _overrides[:] = [each for each in _overrides if each is not mine]
+            _apply()
 
 
-def _assign(values: Mapping[str, object]) -> None:
+def _apply() -> None:
+    """Bring the settings in line with the overrides in force, and tell all who follow them."""
+    values = dict(_outside)
+    for each in _overrides:
+        values.update(each)
     for name, value in values.items():
         setattr(settings, name, value)
-    for listener in _listeners:
+    for listener in tuple(_listeners):
         listener()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
+import genesis
 from genesis import cli
+from genesis.cli import bench
 from genesis.settings import override
 
 QUICK = ["--batch", "2", "--size", "16", "--rounds", "2", "--seconds", "60"]
@@ -62,14 +65,38 @@ def test_on_cuda(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bench: argument 'only': expected a kind that there is on CUDA, got compiled" in capsys.readouterr().err
 
 
+def test_what_finds_no_room_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def infer(model: object, images: object) -> bench.Run:
+        def run() -> object:
+            return torch.empty(2**60, dtype=torch.uint8)
+
+        return run
+
+    monkeypatch.setitem(bench._KINDS, "inference", infer)
+    assert cli.main(["bench", "unet", *QUICK, "--only", "inference"]) == 2
+    said = capsys.readouterr().err
+    assert said == "genesis bench: there is not enough memory; less is taken with a smaller --batch or --size\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["unett"], "models.create: argument 'name': expected one of unet"),
+        (["unett"], "models.create: argument 'name': expected one of {}, got 'unett'; did you mean unet?"),
+        (["nope"], "models.create: argument 'name': expected one of {}, got 'nope'\n"),
+        (["unet", "--size", "1", "2", "3"], "'size': expected height and width, or one number for both, got 1 2 3"),
+        (
+            ["unet", "--batch", "2147483647", "--size", "99999"],
+            "'batch': expected images that fit into memory, got 2",
+        ),
+        (["unet", "--batch", "99999999", "--size", "9996"], "there is not enough memory"),
         (["unet", "--channels", "3"], "expected 1 channels"),
         (["unet", "--device", "gpu"], "'gpu'"),
     ],
 )
 def test_a_slip(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message.format(", ".join(genesis.models.names())) in said
+    assert said.count("\n") == 1

@@ -10,6 +10,7 @@ import pytest
 
 import genesis
 from genesis import cli
+from genesis.backends.cuda import driver
 from genesis.cli import info, train
 from genesis.errors import OutOfMemoryError
 from genesis.settings import override
@@ -73,6 +74,10 @@ def test_python_m_genesis_starts_without_torch() -> None:
         (OSError(), "genesis info: OSError\n"),
         (FileNotFoundError(2, "No such file or directory", "a.png"), "genesis info: a.png: No such file or directory"),
         (ModuleNotFoundError("No", name="skimage"), "genesis info: needs the package 'skimage'; install"),
+        (
+            ModuleNotFoundError("No", name="triton.language"),
+            "genesis info: needs the package 'triton.language'; install",
+        ),
     ],
 )
 def test_an_error_is_one_line(
@@ -86,6 +91,8 @@ def test_an_error_is_one_line(
     captured = capsys.readouterr()
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
+    if isinstance(error, ModuleNotFoundError):
+        assert ("[cuda]" in captured.err) == (error.name != "skimage") != ("[demo]" in captured.err)
     with override(debug=1):
         assert cli.main(["info"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
@@ -168,7 +175,7 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert rows["genesis-dl"] == genesis.__version__
     assert rows["python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert rows["cpu"].startswith(info.processor())
-    assert rows["cuda"].startswith("none: ")
+    assert rows["cuda"] == "not available: switched off by GENESIS_CUDA=off"
     assert rows["precision"].startswith("highest")
     assert rows["convolution"] == "nothing to tune without a CUDA device"
     assert rows["cache"] == f"{tmp_path} (1 files, 1.5 MB)"
@@ -178,7 +185,24 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_info_names_the_devices() -> None:
     with override(cuda="simulated"):
-        assert info.devices()["cuda"] == "simulated, simulated"
+        found = info.devices()
+    assert found["cuda"] == "simulated (sm_90, 8.6 GB), simulated (sm_90, 8.6 GB)"
+    assert found["cuda driver"].startswith("none: on host memory")
+
+
+def test_info_says_what_is_not_installed_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_drivers", {})
+    for choice, module, said in (
+        ("auto", "cuda.bindings", "NVIDIA's bindings are"),
+        ("simulated", "triton", "Triton is"),
+    ):
+        with monkeypatch.context() as patch, override(cuda=choice):
+            patch.setitem(sys.modules, module, None)
+            patch.delitem(sys.modules, "genesis.backends.cuda.driver.cuda_driver", raising=False)
+            found = info.devices()
+        assert "cuda driver" not in found
+        assert found["cuda"].startswith(f"not available: {said} not installed (")
+        assert "[cuda]" in found["cuda"]
 
 
 def test_info_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

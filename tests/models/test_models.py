@@ -82,8 +82,10 @@ def test_a_name_that_is_taken() -> None:
 
 
 def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match=r"argument 'name': expected one of resnet50.*, got 'resnet5'"):
+    with pytest.raises(ValueError, match=r"'name': expected one of .*, got 'resnet5'; did you mean resnet50\?"):
         models.create("resnet5")
+    with pytest.raises(ValueError, match=rf"expected one of {', '.join(models.names())}, got 'nope'$"):
+        models.create("nope")
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,8 @@ from genesis.errors import DeviceError
 
 _MODULES = {"cpu": "genesis.backends.cpu", "cuda": "genesis.backends.cuda"}
 _plain: dict[str, Backend] = {}  # the backends themselves
+_stands_in: dict[str, list[Backend]] = {}  # by use(), in the order in which the blocks began
+_lock = threading.RLock()  # of all that changes these
 _seed: int | None = None
 active: dict[str, Backend] = {}  # what NDArray dispatches to: the same, or the tools around them
 
@@ -38,26 +41,37 @@ def manual_seed(seed: int) -> None:
 
 @contextmanager
 def use(device_type: str, backend: Backend) -> Iterator[Backend]:
-    """Compute with this backend instead, inside the with block."""
-    before = get(device_type)
-    _set(device_type, backend)
+    """Compute with this backend instead, inside the with block, in all threads; of several blocks the last rules."""
+    own = get(device_type)
+    with _lock:
+        chain = _stands_in.setdefault(device_type, [])
+        if not chain:
+            chain.append(own)
+        chain.append(backend)
+        _set(device_type, backend)
     try:
         yield backend
     finally:
-        _set(device_type, before)
+        with _lock:
+            del chain[len(chain) - 1 - [each is backend for each in reversed(chain)].index(True)]
+            _set(device_type, chain[-1])
+            if len(chain) == 1:
+                chain.clear()
 
 
 def equip(tools: Callable[[Backend], Backend]) -> None:
     """Put tools(backend) in front of every backend from now on, in the place of the tools that were there."""
     global _tools
-    _tools = tools
-    for device_type, backend in _plain.items():
-        active[device_type] = tools(backend)
+    with _lock:
+        _tools = tools
+        for device_type, backend in _plain.items():
+            active[device_type] = tools(backend)
 
 
 def _set(device_type: str, backend: Backend) -> None:
-    _plain[device_type] = backend
-    active[device_type] = _tools(backend)
+    with _lock:
+        _plain[device_type] = backend
+        active[device_type] = _tools(backend)
 
 
 def _no_tools(backend: Backend) -> Backend:

@@ -32,6 +32,8 @@ COMMANDS = {
 # What a user can cause and mend. Anything else is a fault of Genesis, and its traceback is wanted.
 _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
 
+_CUDA_PACKAGES = ("triton", "cuda", "cudnn", "nvidia")  # as they are imported; all others are of the extra demo
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments (those of the process by default) and give the exit code."""
@@ -91,7 +93,8 @@ def _sentence(error: BaseException, takes_less: str) -> str:
         said = str(error) if isinstance(error, OutOfMemoryError) else "there is not enough memory"
         return " ".join(said.split()) + (f"; less is taken with a smaller {takes_less}" if takes_less else "")
     if isinstance(error, ModuleNotFoundError):
-        return f"needs the package '{error.name}'; install Genesis with its extra: {install_command('demo')}"
+        extra = "cuda" if str(error.name).partition(".")[0] in _CUDA_PACKAGES else "demo"
+        return f"needs the package '{error.name}'; install Genesis with its extra: {install_command(extra)}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     said = str(error).strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -109,12 +110,18 @@ def images_and_model(arguments: argparse.Namespace) -> tuple[genesis.Tensor, gen
     """What add_images and `model`, a name that models.create() knows, ask for."""
     from genesis import models  # takes its time
 
+    command = arguments.command
+    if len(arguments.size) > 2:
+        shown = " ".join(map(str, arguments.size))
+        raise ValueError(describe(command, "size", "height and width, or one number for both", shown))
     height, width = (arguments.size * 2)[:2]
     device, dtype = arguments.device, _DTYPES[arguments.dtype]
     model = models.create(arguments.model)
     channels = arguments.channels or next((p.shape[1] for p in model.parameters() if p.ndim == 4), 3)
-    images = genesis.randn(arguments.batch, channels, height, width, device=device, dtype=dtype)
-    return images, model.to(device, dtype)
+    shape = (arguments.batch, channels, height, width)
+    if math.prod(shape) * dtype.itemsize >= 2**63:
+        raise ValueError(describe(command, "batch", "images that fit into memory", "x".join(map(str, shape))))
+    return genesis.randn(shape, device=device, dtype=dtype), model.to(device, dtype)
 
 
 def read_names(command: str, path: Path) -> tuple[str, ...]:

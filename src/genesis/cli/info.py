@@ -12,6 +12,7 @@ from pathlib import Path
 import genesis
 from genesis import cuda
 from genesis.cuda import plans
+from genesis.cuda.device import DeviceProperties, driver_version
 from genesis.distribution import NAME
 from genesis.errors import GenesisError
 from genesis.settings import settings
@@ -53,10 +54,16 @@ def devices() -> dict[str, str]:
     found = {"cpu": f"{processor()}, {num_cores()} cores{limit}"}
     try:
         count = max(1, cuda.device_count())  # where there is none, asking for the first says why
-        found["cuda"] = ", ".join([cuda.get_device_name(index) for index in range(count)])
+        found["cuda"] = ", ".join([_device(cuda.get_device_properties(index)) for index in range(count)])
+        found["cuda driver"] = driver_version()
     except (GenesisError, ImportError, RuntimeError) as error:
-        found["cuda"] = f"none: {error}"
+        found["cuda"] = f"not available: {str(error).removeprefix('cuda: ')}"
     return found
+
+
+def _device(properties: DeviceProperties) -> str:
+    architecture = f"sm_{properties.major}{properties.minor}"
+    return f"{properties.name} ({architecture}, {properties.total_memory / 1e9:.1f} GB)"
 
 
 def processor() -> str:

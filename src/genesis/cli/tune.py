@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+import time
 from pathlib import Path
+from typing import TextIO
 
 import genesis
 from genesis import cuda
@@ -13,20 +16,24 @@ from genesis.cuda import plans
 from genesis.errors import DeviceError, describe
 
 HELP = "measure which kernels compute a model's convolutions fastest, and remember them"
+TAKES_LESS = "--batch or --size"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a name that models.create() knows: unet, resnet50, …")
     add_images(parser, device="cuda")
     parser.add_argument("--train", action="store_true", help="the gradients too")
-    parser.add_argument("--budget", type=positive(float), default=60.0, help="seconds that it may take")
+    parser.add_argument("--budget", type=positive(float), default=60.0, help="seconds, once the model has run")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write all plans of the device to a file")
     parser.add_argument("--import", dest="source", type=Path, metavar="FILE", help="take over plans from such a file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not cuda.is_available():
-        raise DeviceError("tune: there is no CUDA device, and nothing to tune elsewhere")
+    try:
+        cuda.get_device_name(0)
+    except DeviceError as error:
+        reason = str(error).removeprefix("cuda: ")
+        raise DeviceError(f"tune: there is no CUDA device, and nothing to tune elsewhere: {reason}") from error
     if arguments.model is None and arguments.source is None and arguments.export is None:
         raise ValueError(describe("tune", "model", "a model's name, --import or --export", "nothing"))
     if arguments.source is not None:
@@ -41,10 +48,35 @@ def run(arguments: argparse.Namespace) -> int:
 def _tune(arguments: argparse.Namespace) -> plans.TuningReport:
     images, model = images_and_model(arguments)
     model.train(arguments.train)
+    progress = Progress(sys.stderr)
     with genesis.float32_precision(arguments.precision), genesis.set_grad_enabled(arguments.train):
-        return plans.tune(model, images, budget=arguments.budget, progress=_show)
+        report = plans.tune(model, images, budget=arguments.budget, progress=progress)
+    progress.end()
+    return report
 
 
-def _show(problem: str, done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(f"\r{problem}: {done} of {total}", end=end, file=sys.stderr, flush=True)
+class Progress:
+    """One line that is written over again and again in a terminal; elsewhere a line every few seconds."""
+
+    _EVERY = 2.0  # seconds
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._overwrites = file, file.isatty()
+        self._said = -math.inf  # when
+        self._length = 0  # of what stands on the line
+
+    def __call__(self, problem: str, done: int, total: int) -> None:
+        line, now = f"{problem}: {done} of {total}", time.monotonic()
+        if self._overwrites:
+            rest = " " * (self._length - len(line))  # of a longer one that was there
+            print(f"\r{line}{rest}", end="", file=self._file, flush=True)
+            self._length = len(line)
+        elif now - self._said >= self._EVERY:
+            print(line, file=self._file, flush=True)
+            self._said = now
+
+    def end(self) -> None:
+        """What is written next begins on a line of its own."""
+        if self._length:
+            print(file=self._file, flush=True)
+            self._length = 0

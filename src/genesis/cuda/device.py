@@ -94,6 +94,11 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
     return found.major, found.minor
 
 
+def driver_version() -> str:
+    """What stands between Genesis and the devices, in words. Raises: DeviceError: there is none."""
+    return driver.get().version
+
+
 def synchronize(device: DeviceLike = None) -> None:
     """Wait until all that was launched on a device, the current one by default, is done; late errors show here."""
     backends.get("cuda").synchronize(index_of("synchronize", device))

@@ -33,6 +33,7 @@ class TuningReport:
     """What was tuned; its text is a table."""
 
     outcomes: list[Outcome]
+    num_left: int = 0  # convolutions that the time did not suffice for
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -43,6 +44,8 @@ class TuningReport:
             speed = f"{each.milliseconds * 1e3:9.1f} µs {each.flops_per_second / 1e12:7.1f} TFLOP/s"
             rest = f"error {each.error:.1e}  {each.candidate.name}" + ("" if each.complete else "  (time was up)")
             lines.append(f"{speed}  {rest}  {each.problem}")
+        if self.num_left:
+            lines.append(f"{self.num_left} more had no time, and run on the best guess")
         return "\n".join(lines) or "nothing was tuned"
 
 
@@ -90,14 +93,16 @@ def tune(
 ) -> TuningReport:
     """Tune every convolution that a model or function computes, with its gradients where there are any.
 
-    The function is called once; then each convolution gets its part of the time. Parameters keep their gradients and
-    buffers their values (running statistics too).
+    The function is called once, which shows how often it computes which convolution. Then the time begins: those that
+    take longest come first, and what needs no compiler. Parameters keep their gradients and buffers their values
+    (running statistics too).
 
     Args:
         function: a Module or any function of tensors; or a step that runs its backward itself, of a PyTorch model too.
         inputs: what it is called with.
-        budget, progress: as for tuning(). What gets too little time is not measured to the end, and goes on at the
-            next call.
+        budget: seconds, after that first call. What gets too little time is not measured to the end, and goes on at
+            the next call of tune().
+        progress: as for tuning().
     Returns: what was tuned, and how fast it is now.
     Example:
         >>> model = genesis.nn.Conv2d(3, 4, 3)
@@ -119,7 +124,9 @@ def tune(
     finally:
         for buffer, value in zip(buffers, before, strict=True):
             buffer.array.copy_into(value.array)
-    return TuningReport([] if session is None else session.outcomes)
+    if session is None:
+        return TuningReport([])
+    return TuningReport(session.outcomes, len(session.met) - len(session.outcomes))
 
 
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
@@ -142,7 +149,7 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
     index = _index("import_plans", device)
     from genesis.backends.cuda.conv import plans, platform
 
-    added = platform.store(index).take(path)
+    added = platform.store(index).take(path, lambda key, entry: plans.fits(key, entry, index))
     plans.forget_calls()
     return added
 

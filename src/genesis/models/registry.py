@@ -45,14 +45,14 @@ def create(name: str, **kwargs: Any) -> nn.Module:
 
     Args:
         kwargs: for the model's own constructor, `genesis.models.<name>`; weights: a file to load.
-    Raises: ValueError: there is no such model; the closest names are shown.
+    Raises: ValueError: there is no such model; those that there are are shown, and the closest.
     Example: >>> genesis.models.create("unet", width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
     (1, 1, 8, 8)
     """
     if name not in _constructors:
-        closest = difflib.get_close_matches(name, _constructors, n=3, cutoff=0.4)
-        hint = f"one of {', '.join(closest or names())}"
-        raise ValueError(describe("models.create", "name", hint, repr(name)))
+        closest = difflib.get_close_matches(str(name), _constructors, n=1)
+        hint = f"; did you mean {closest[0]}?" if closest else ""
+        raise ValueError(describe("models.create", "name", f"one of {', '.join(names())}", f"{name!r}{hint}"))
     return _constructors[name](**kwargs)
 
 

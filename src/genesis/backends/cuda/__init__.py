@@ -25,6 +25,6 @@ def load() -> Backend:
 
 # What the families stand on.
 _PARTS = {
-    "array", "driver", "interpreter", "kernels", "launch", "memory", "pointwise", "simulated", "streams", "tiles",
-    "tuning", "walk",
+    "array", "cache", "driver", "interpreter", "kernels", "launch", "memory", "pointwise", "simulated", "streams",
+    "tiles", "tuning", "walk",
 }  # fmt: skip

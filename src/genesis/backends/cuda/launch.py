@@ -27,6 +27,7 @@ their addresses. prepare_raw() goes one step further: it is for plans that hold 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ _ALIGNED = {dtype: f"*{name}/16" for dtype, name in TRITON_NAMES.items()}
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "launch_cooperative_grid")
 _loaded: dict[tuple[Any, ...], LoadedKernel] = {}
 driver.forget_on_switch(_loaded.clear)
+_locks: dict[tuple[Any, ...], threading.Lock] = {}
+_lock = threading.Lock()  # of _locks
 
 
 class Specimen(NamedTuple):
@@ -149,9 +152,19 @@ def _layout_kind(layout: Layout) -> str:
 def load(kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]) -> LoadedKernel:
     """The kernel compiled for arguments of these kinds, on this device; compiled on first use."""
     key = (kernel.fn, device, kinds, tuple(constants.items()))  # Triton hashes its own functions slowly
-    found = _loaded.get(key)
-    if found is None:
-        found = _loaded[key] = driver.get().load_kernel(device, kernel, _signature(kernel, kinds, constants))
+    return _loaded.get(key) or _load(key, kernel, device, kinds, constants)
+
+
+def _load(
+    key: tuple[Any, ...], kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]
+) -> LoadedKernel:
+    """Threads compile different kernels side by side, and wait for each other's."""
+    with _lock:
+        one_compiles = _locks.setdefault(key, threading.Lock())
+    with one_compiles:
+        found = _loaded.get(key)
+        if found is None:
+            found = _loaded[key] = driver.get().load_kernel(device, kernel, _signature(kernel, kinds, constants))
     return found
 
 

@@ -21,6 +21,7 @@ class SimulatedDriver:
     """Two devices of a few GiB that nobody has to own."""
 
     name = "simulated"
+    version = "none: on host memory, by Triton's interpreter"
     watches_memory = True
     dlpack_device_type = 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,13 @@ SPLIT = "eng47_k0=19_k2=5_k5=3_k14=6"
 OTHERS = ["eng47_k0=1_k2=5_k5=3_k14=6", "eng46_k2=10_k12=-1_k13=2_k17=21", "eng62_k25=2", "eng1_k2=0_k10=19", "eng0"]
 UNSURE = "eng63"  # cuDNN notes that its sums may be in less than float32
 PROBLEM = ConvProblem(WEIGHT_GRAD, (3, 200, 8, 11), (264, 200, 1, 1), (2, 1), (2, 1), dtype=dtypes.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> Iterator[None]:
+    conv_cudnn._names.cache_clear()
+    yield
+    conv_cudnn._names.cache_clear()
 
 
 @pytest.fixture

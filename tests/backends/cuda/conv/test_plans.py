@@ -19,11 +19,14 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.conv import bench, families, plans, platform, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.store import Entry, Store
 from genesis.backends.cuda.conv.triton_direct import DirectFamily
 from genesis.backends.cuda.driver import KernelError
+from genesis.cuda.plans import import_plans
 from genesis.errors import OutOfMemoryError
 from genesis.settings import override
 
+_FAMILIES = families.FAMILIES
 PROBLEM = ConvProblem("forward", (1, 4, 5, 5), (3, 4, 1, 1), dtype=dtypes.float32)
 
 
@@ -103,15 +106,79 @@ def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
     """No candidate is measured before all problems are known; then none gets the time of another."""
     fakes.candidates = [Fake(str(i), seconds=0.05) for i in range(40)]
     problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]
-    session = plans.Session(60, gathers=True)
+    session = plans.Session(2, gathers=True)  # less than one of them could use
     plans.begin(session)
     assert [plans.plan(problem).origin for problem in problems] == [plans.GUESSED] * 2
     assert not session.outcomes
-    session.deadline = time.monotonic() + 2  # less than one of them could use
     plans.share_out(session)
     plans.end(session)
     assert [outcome.problem for outcome in session.outcomes] == problems
     assert not any(outcome.complete for outcome in session.outcomes)
+
+
+def gathered(problems: list[ConvProblem], seconds: float = 60.0) -> plans.Session:
+    session = plans.Session(seconds, gathers=True)
+    plans.begin(session)
+    for problem in problems:
+        plans.plan(problem)
+    plans.share_out(session)
+    plans.end(session)
+    return session
+
+
+def test_gathering_compiles_nothing_where_something_is_ready_made(fakes: FakeFamily) -> None:
+    """The call that finds out what there is to tune must not take longer than tuning."""
+    ready_made = Fake("ready-made")
+    ready_made.is_ready_made = True
+    fakes.candidates = [Fake("the best guess"), ready_made]
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    assert chosen()[0] == "fake/ready-made"
+    plans.end(session)
+    plans.forget()
+    assert chosen()[0] == "fake/the best guess"
+
+
+def test_gathering_counts_the_calls(fakes: FakeFamily, simulated: Backend) -> None:
+    fakes.candidates = [Fake("only")]
+    operands = arrays(simulated)
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    for _ in range(3):
+        run(simulated, *operands)
+    plans.end(session)
+    assert session.counts == {PROBLEM: 3}
+    assert plans._contest(session.met[PROBLEM], session).cost == pytest.approx(3 * tuner._estimate(PROBLEM))
+
+
+def test_a_guess_that_wins_a_short_contest_is_stored_too(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "FAMILIES", (fakes,))
+    fakes.candidates = [Fake("guess"), Fake("slow", seconds=0.3), *[Fake(str(i), seconds=0.3) for i in range(9)]]
+    session = gathered([PROBLEM], 0.5)
+    (outcome,) = session.outcomes
+    assert (outcome.candidate.name, outcome.complete) == ("fake/guess", False)
+    entry = platform.store(0).get(PROBLEM.key)
+    assert entry is not None
+    assert (entry.candidate, entry.complete) == ("fake/guess", False)
+
+
+def test_what_another_process_tuned_to_the_end_meanwhile_stays(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess"), *[Fake(str(i), seconds=0.3) for i in range(9)]]
+    session = plans.Session(0.5, gathers=True)
+    plans.begin(session)
+    plans.plan(PROBLEM)
+    theirs = Entry("fake/3", 9.0, 0.0, 0)
+    platform.store(0).put(PROBLEM.key, theirs)
+    plans.share_out(session)
+    plans.end(session)
+    assert platform.store(0).get(PROBLEM.key) == theirs
+
+
+def test_those_without_time_are_guessed_at_their_next_call(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    assert gathered([PROBLEM], 1e-9).outcomes == []
+    assert plans.all_plans() == []
+    assert chosen() == ("fake/guess", plans.GUESSED)
 
 
 def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
@@ -258,6 +325,32 @@ def test_what_was_tuned_is_stored(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("another")]  # what was the best is no longer there
     if name.startswith("fake/"):
         assert chosen() == ("fake/another", plans.GUESSED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "absent/1", "fake/absent", "apart/cudnn/eng1", "apart/apart/apart/x", "added/added/x", "sub_pixel/sub_pixel/x",
+        "cudnn/eng", "cudnn/eng99999999999999999999_k1=1", "cudnn/engx_ky=z", "cublaslt/algorithm 1", "wgmma/x",
+    ],
+)  # fmt: skip
+def test_a_stored_name_that_nothing_has(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fakes.candidates = [Fake("guess")]
+    monkeypatch.setattr(families, "FAMILIES", (fakes, *_FAMILIES))
+    platform.store(0).put(PROBLEM.key, Entry(name, 0.0, 0.0, 0))
+    assert chosen() == ("fake/guess", plans.GUESSED)
+
+
+def test_an_imported_plan_replaces_ours_only_if_there_is_such_a_kernel(fakes: FakeFamily, tmp_path: Path) -> None:
+    fakes.candidates = [Fake("ours"), Fake("theirs")]
+    theirs, ours, key = Store(tmp_path / "theirs", platform.describe(0)), platform.store(0), PROBLEM.key
+    for name, expected in (("absent", "ours"), ("theirs", "theirs")):
+        ours.put(key, Entry("fake/ours", 1.0, 0.0, 0))
+        theirs.put(key, Entry(f"fake/{name}", 0.5, 0.0, 0))
+        theirs.export(tmp_path / "exported")
+        import_plans(tmp_path / "exported")
+        assert chosen()[0] == f"fake/{expected}"
+        plans.forget()
 
 
 def test_what_was_in_use_stays_built(fakes: FakeFamily) -> None:

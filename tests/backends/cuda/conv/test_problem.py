@@ -53,5 +53,20 @@ def test_the_problem_of_a_key() -> None:
     assert ConvProblem.from_key(PROBLEM.key, 1) == dataclasses.replace(PROBLEM, device=1)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "", "problem", "[]", "null", "{}", "[" * 3000, PROBLEM.key[:-1], PROBLEM.key.replace("2", "2.5", 1),
+        PROBLEM.key.replace("[2,8,9,7]", "[2,8,9]"), PROBLEM.key.replace("[2,8,9,7]", "[2,8,-9,7]"),
+        PROBLEM.key.replace("[2,8,9,7]", '[2,8,9,"7"]'), PROBLEM.key.replace("[2,1]", "[0,1]"),
+        PROBLEM.key.replace("float32", "complex64"), PROBLEM.key.replace("forward", "sideways"),
+        PROBLEM.key.replace("{", '{"device":7,'), PROBLEM.key.replace("false", "0", 1),
+    ],
+)  # fmt: skip
+def test_a_key_that_no_problem_has(key: str) -> None:
+    with pytest.raises(ValueError, match="no key of a convolution"):
+        ConvProblem.from_key(key)
+
+
 def test_the_key_is_the_same_on_every_device() -> None:
     assert dataclasses.replace(PROBLEM, device=1).key == PROBLEM.key

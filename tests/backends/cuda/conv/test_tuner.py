@@ -1,78 +1,25 @@
-"""In which order the tuner measures, and what a short time finds; by a clock that only building and running move."""
+"""In which order the candidates of a problem are measured, and what a short time finds."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.conv import families, tuner
+from genesis.backends.cuda import launch
+from genesis.backends.cuda.conv import bench, families, tuner
 from genesis.backends.cuda.conv.bench import Built
-from genesis.backends.cuda.conv.candidate import Candidate, Family, Launch
-from genesis.backends.cuda.conv.problem import ConvProblem
+from genesis.backends.cuda.conv.candidate import Candidate, Family
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv.tuner import Contest, Outcome
-
-PROBLEM = ConvProblem("forward", (1, 4, 5, 5), (3, 4, 1, 1), dtype=dtypes.float16)
-REFERENCE = 1.5  # seconds, to compile it
-
-
-class Fake(Candidate):
-    """Takes so many seconds to build, and so many milliseconds to run."""
-
-    def __init__(self, name: str, seconds: float, milliseconds: float, *, is_right: bool = True) -> None:
-        self.name, self.seconds, self.milliseconds, self.is_right = name, seconds, milliseconds, is_right
-        self.is_ready_made = seconds < 0.1
-
-    def supports(self, problem: ConvProblem) -> bool:
-        return True
-
-    def prepare(self, problem: ConvProblem) -> Launch:
-        raise NotImplementedError
-
-
-class FakeFamily(Family):
-    def __init__(self, prefix: str, per_turn: int, candidates: list[Fake]) -> None:
-        self.prefix, self.per_turn, self.candidates = prefix, per_turn, candidates
-
-    def variants(self, problem: ConvProblem) -> list[Fake]:
-        return self.candidates
-
-
-class Bench:
-    """In the place of the one on a device: each measurement takes twelve runs."""
-
-    now = 0.0
-    measured: list[Candidate]
-    has_reference = False
-
-    def __init__(self, problem: ConvProblem) -> None: ...
-
-    def milliseconds(self, built: Built, best: float) -> float:
-        assert isinstance(built.candidate, Fake)
-        if built.candidate not in Bench.measured:
-            Bench.measured.append(built.candidate)
-        Bench.now += 12e-3 * built.candidate.milliseconds
-        return built.candidate.milliseconds
-
-    def error(self, built: Built) -> float:
-        assert isinstance(built.candidate, Fake)
-        Bench.compile_reference(PROBLEM)
-        return 0.0 if built.candidate.is_right else 1.0
-
-    @staticmethod
-    def compile_reference(problem: ConvProblem) -> None:
-        Bench.now += 0.0 if Bench.has_reference else REFERENCE
-        Bench.has_reference = True
-
-    @staticmethod
-    def build(candidate: Fake, problem: ConvProblem, limit: int) -> Built:
-        Bench.now += candidate.seconds
-        return Built(candidate, lambda *_: None, 0)
-
+from tests.backends.cuda.conv.fake_tuner import PROBLEM, Bench, Fake, FakeFamily, cudnn, install, ours
 
 Tune = Callable[[list[Family], float], Outcome]
 
@@ -80,30 +27,18 @@ Tune = Callable[[list[Family], float], Outcome]
 @pytest.fixture
 def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
     """What a contest of these families finds in so many seconds."""
-    monkeypatch.setattr(tuner, "Bench", Bench)
-    monkeypatch.setattr(tuner, "build", Bench.build)
-    monkeypatch.setattr(tuner, "prepare_reference", Bench.compile_reference)
-    monkeypatch.setattr(tuner.time, "monotonic", lambda: Bench.now)
-    monkeypatch.setattr(tuner.os, "cpu_count", lambda: 1)
+    install(monkeypatch)
 
     def run(given: list[Family], seconds: float) -> Outcome:
         monkeypatch.setattr(families, "FAMILIES", tuple(given))
-        Bench.now, Bench.measured, Bench.has_reference = 0.0, [], False
+        Bench.start()
         contest = Contest(PROBLEM, 1 << 20)
         contest.visit(seconds)
         assert contest.outcome is not None
         return contest.outcome
 
     yield run
-    Bench.measured = []
-
-
-def cudnn(*milliseconds: float) -> FakeFamily:
-    return FakeFamily("cudnn", 4, [Fake(f"cudnn/{i}", 0.01, each) for i, each in enumerate(milliseconds)])
-
-
-def ours(prefix: str, *milliseconds: float) -> FakeFamily:
-    return FakeFamily(prefix, 1, [Fake(f"{prefix}/{i}", 1.0, each) for i, each in enumerate(milliseconds)])
+    Bench.start()
 
 
 def random_families(seed: int) -> list[Family]:
@@ -163,7 +98,7 @@ def test_fast_ones_that_are_wrong_are_no_measure(tune: Tune) -> None:
 
 def test_the_reference_is_compiled_with_the_first_candidates(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not while a result waits to be checked."""
-    monkeypatch.setattr(Bench, "error", lambda self, built: 0.0 if Bench.has_reference else math.nan)
+    monkeypatch.setattr(Bench, "error", lambda self, built: 0.0 if Bench.references else math.nan)
     assert tune([cudnn(1.0, 2.0), ours("wgmma", 0.5)], 100).candidate.name == "wgmma/0"
 
 
@@ -187,3 +122,24 @@ def test_compilers_work_ahead_as_far_as_there_are_processors(
     monkeypatch.setattr(Bench, "milliseconds", measure)
     tune([ours("wgmma", *[1] * 20)], 100)
     assert ahead[0] == expected
+
+
+def test_references_of_all_sizes_are_compiled_once(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's problems would want dozens of kernels otherwise, each a second of the time that there is."""
+    compiled: set[object] = set()
+    load = launch.load
+
+    def count(kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]) -> Any:
+        compiled.add((kernel.fn.__name__, kinds, tuple(constants.items())))
+        return load(kernel, device, kinds, constants)
+
+    monkeypatch.setattr(launch, "load", count)
+    for size, channels, taps, stride in itertools.product((5, 7, 16, 32), (16, 24, 64), (1, 3), (1, 2)):
+        problem = ConvProblem(
+            "forward", (1, channels, size, size), (2 * channels, channels, taps, taps), (stride, stride),
+            (taps // 2, taps // 2), dtype=dtypes.bfloat16,
+        )  # fmt: skip
+        for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
+            bench.prepare_reference(dataclasses.replace(problem, direction=direction))
+    names = [name for name, *_ in compiled]  # type: ignore[misc]
+    assert sorted(names) == ["_conv_kernel", "_conv_weight_grad_kernel", "_sum_splits_kernel"]

@@ -41,6 +41,7 @@ class Added(Candidate):
         self._first, self.name = first, f"added/{first.name}"
         self.arithmetic, self.deterministic = first.arithmetic, first.deterministic
         self.builds_slowly = first.builds_slowly
+        self.is_ready_made = first.is_ready_made  # the pass is compiled once for all problems
 
     def supports(self, problem: ConvProblem) -> bool:
         return problem.residual and self._first.supports(without_residual(problem))

@@ -42,6 +42,7 @@ class Apart(Candidate):
         self._first, self.name = first, f"{ApartFamily.prefix}/{first.name}"
         self.arithmetic, self.deterministic = first.arithmetic, first.deterministic
         self.builds_slowly = first.builds_slowly
+        self.is_ready_made = first.is_ready_made  # the pass is compiled once for all problems
 
     def supports(self, problem: ConvProblem) -> bool:
         return problem.statistics and self._first.supports(_alone(problem))

@@ -20,15 +20,18 @@ class Pointer:
         self.kind = name if alignment % 16 else f"{name}/16"
 
 
-def bind(kernel: Any, device: int, grid: tuple[int, ...], *args: Any, **constants: Any) -> Callable[..., None]:
+def bind(
+    kernel: Any, device: int, grid: tuple[int, ...], *args: Any, general: bool = False, **constants: Any
+) -> Callable[..., None]:  # fmt: skip
     """run(stream, *addresses): launch the kernel with these arguments and an address for each Pointer among them.
 
     Args:
+        general: compiled for arguments of any values, so that it is compiled once for all of them.
         args, constants: as for launch.launch(), with a Pointer in the place of each array; Pointers come first, with
             None among them where an array is missing.
     """
     leading = next((i for i, arg in enumerate(args) if not isinstance(arg, Pointer | None)), len(args))
-    kinds = tuple([_kind(arg) for arg in args])
+    kinds = tuple([_general(_kind(arg)) if general else _kind(arg) for arg in args])
     loaded = launch.load(kernel, device, kinds, constants)
     x, y, z, *_ = (*grid, 1, 1)
     given = [i for i in range(leading) if args[i] is not None]
@@ -49,6 +52,13 @@ def _kind(arg: Any) -> Any:
     if isinstance(arg, Pointer):
         return arg.kind
     return tuple([launch.number_kind(each) for each in arg]) if isinstance(arg, tuple) else launch.number_kind(arg)
+
+
+def _general(kind: Any) -> Any:
+    """Without what is known of the value: that it is 1, or divisible by 16."""
+    if isinstance(kind, tuple):
+        return tuple(map(_general, kind))
+    return {"1": "i32"}.get(kind, kind.partition("/")[0]) if isinstance(kind, str) else kind
 
 
 def _flat(arg: Any) -> tuple[Any, ...]:

@@ -42,6 +42,8 @@ class CublasltFamily(Family):
 class Cublaslt(Candidate):
     """One algorithm for one problem, as in "algorithm 66 tile 418 stages 36 cluster 3 splits 1"."""
 
+    is_ready_made = True
+
     def __init__(self, product: Product) -> None:
         self._product = product
         self.name = f"{CublasltFamily.prefix}/{product.name}"

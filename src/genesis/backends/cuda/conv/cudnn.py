@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from genesis import dtypes
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv.candidate import FULL, TF32, Candidate, Family, Launch
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.driver import KernelError, cudnn
@@ -95,10 +97,19 @@ def _suggested(problem: ConvProblem, checked: bool) -> list[Candidate]:
     if not _is_supported(problem):
         return []
     try:
-        _, names = _planned(problem, checked)
+        names = _names(problem, checked)
     except KernelError:  # no engine for this problem
         return []
-    return [Cudnn(name, problem, checked=checked) for name in dict.fromkeys(names)]
+    return [Cudnn(name, problem, checked=checked) for name in names]
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(problem: ConvProblem, checked: bool) -> tuple[str, ...]:
+    """Of the plans, each once; remembered, since the tuner asks several times. Raises: KernelError: there are none."""
+    return tuple(dict.fromkeys(_planned(problem, checked)[1]))
+
+
+driver.forget_on_switch(_names.cache_clear)
 
 
 def _is_supported(problem: ConvProblem) -> bool:

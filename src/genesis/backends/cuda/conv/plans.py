@@ -7,17 +7,19 @@ to a plan that exists takes none.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.conv import families, platform, tuner
+from genesis.backends.cuda.conv import families, platform, rounds, tuner
 from genesis.backends.cuda.conv.candidate import Candidate, Launch
 from genesis.backends.cuda.conv.cublaslt import CublasltFamily
 from genesis.backends.cuda.conv.cudnn import CudnnFamily
@@ -167,12 +169,22 @@ def _from_store(plan: Plan) -> bool:
         return False
     try:
         candidate = families.named(plan.problem, entry.candidate)
-        if candidate is None:
+        if candidate is None or candidate.workspace(plan.problem) > workspace_limit():
             return False
         plan.use(candidate, STORED if entry.complete else GUESSED)
     except KernelError:  # no longer to be had: with the same versions, only on a device in another state
         return False
     return True
+
+
+def fits(key: str, entry: Entry, device: int) -> bool:
+    """Is there a candidate as an entry from elsewhere says, for the problem of this key?"""
+    try:
+        problem = ConvProblem.from_key(key, device)
+        candidate = families.named(problem, entry.candidate)
+        return candidate is not None and candidate.workspace(problem) >= 0  # for which cuDNN must have the plan
+    except (KernelError, ValueError):
+        return False
 
 
 def warm_up(device: int = 0) -> None:
@@ -194,7 +206,7 @@ def _load_libraries(known: Store, device: int) -> None:
         key, name = next(asks, (None, ""))
         if key is None:
             continue
-        with contextlib.suppress(KernelError):  # then the first convolution will say so
+        with contextlib.suppress(KernelError, ValueError):  # then the first convolution will say so
             warm_up(device)
             problem = ConvProblem.from_key(key, device)
             candidate = families.named(problem, name)
@@ -206,14 +218,16 @@ def _load_libraries(known: Store, device: int) -> None:
 class Session:
     """A time in which problems that are met are tuned; what was found, in order.
 
-    One that gathers only notes them, so that share_out() can give each its part of the time.
+    One that gathers only notes them, and how often they are computed; its time begins with share_out().
     """
 
     def __init__(self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False) -> None:
+        self.seconds = seconds
         self.deadline = time.monotonic() + seconds
         self.progress = progress
         self.gathers = gathers
         self.met: dict[ConvProblem, Plan] = {}  # while gathering
+        self.counts: collections.Counter[ConvProblem] = collections.Counter()
         self.outcomes: list[Outcome] = []
 
 
@@ -234,18 +248,25 @@ def end(session: Session) -> None:
 
 
 def share_out(session: Session) -> None:
-    """Tune what a session has gathered, the problems in turns; those that get no time stay with a guess."""
+    """Tune what a session has gathered; those that get no time are guessed at their next call, as if never met."""
     with _lock:
         session.gathers = False
-        plans = {problem: (plan, _contest(plan, session)) for problem, plan in session.met.items()}
-        tuner.share_out(
-            [contest for _, contest in plans.values()], session.deadline, lambda contest: _take(*plans[contest.problem])
+        session.deadline = time.monotonic() + session.seconds
+        contests = {problem: _contest(plan, session) for problem, plan in session.met.items()}
+        rounds.share_out(
+            contests.values(), session.deadline, lambda contest: _take(session.met[contest.problem], contest)
         )
-        for plan, contest in plans.values():
+        for problem, contest in contests.items():
             if contest.outcome is None:
-                _guess(plan)
+                _plans.pop(problem, None)
             else:
                 session.outcomes.append(contest.outcome)
+        forget_calls()
+
+
+def is_gathering() -> bool:
+    """Does a session count the calls of plan()?"""
+    return bool(_sessions) and _sessions[-1].gathers
 
 
 def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
@@ -270,6 +291,7 @@ def _tuned(plan: Plan) -> bool:
     session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
     if session.gathers:
         session.met.setdefault(plan.problem, plan)
+        session.counts[plan.problem] += 1
         return False
     began, done = time.monotonic(), False
     if began < session.deadline:
@@ -285,7 +307,8 @@ def _tuned(plan: Plan) -> bool:
 
 
 def _contest(plan: Plan, session: Session) -> tuner.Contest:
-    return tuner.Contest(plan.problem, workspace_limit(), plan.candidate, session.progress)
+    count = max(1, session.counts[plan.problem])
+    return tuner.Contest(plan.problem, workspace_limit(), plan.candidate, session.progress, count)
 
 
 def _take(plan: Plan, contest: tuner.Contest) -> None:
@@ -294,20 +317,29 @@ def _take(plan: Plan, contest: tuner.Contest) -> None:
     if outcome is None:
         return
     origin = TUNED if outcome.complete else GUESSED
-    if (plan.candidate, plan.origin) == (outcome.candidate, origin):
-        return
-    plan.use(outcome.candidate, origin)
+    if (plan.candidate, plan.origin) != (outcome.candidate, origin):
+        plan.use(outcome.candidate, origin)
     entry = Entry(
         outcome.candidate.name, outcome.milliseconds * 1e3, outcome.error, outcome.workspace, outcome.complete
     )
-    platform.store(plan.problem.device).put(plan.problem.key, entry)
+    store, key = platform.store(plan.problem.device), plan.problem.key
+    known = store.get(key)
+    if known is None or (known != entry and entry.complete >= known.complete):  # of another process, to the end
+        store.put(key, entry)
 
 
 # --- by guess ---------------------------------------------------------------------------------------------------------
 def _guess(plan: Plan, below: int | None = None) -> None:
-    """The first candidate that builds, with less scratch memory than below; a slow one is built meanwhile."""
+    """The first candidate that builds, with less scratch memory than below; a slow one is built meanwhile.
+
+    Where problems are only gathered, it is the first that needs no compiler: measurements are to come soon.
+    """
     slow: Candidate | None = None
-    for candidate in families.candidates(plan.problem):
+    choice: Iterable[Candidate] = families.candidates(plan.problem)
+    if is_gathering():
+        ready_made = (candidate for candidate in families.candidates(plan.problem) if candidate.is_ready_made)
+        choice = itertools.chain(itertools.islice(ready_made, 1), choice)
+    for candidate in choice:
         if candidate.builds_slowly and not settings.deterministic:
             slow = candidate if slow is None and below is None else slow
             continue
@@ -315,7 +347,7 @@ def _guess(plan: Plan, below: int | None = None) -> None:
             break
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
-    if slow is not None and not (_sessions and _sessions[-1].gathers):  # it would be measured soon
+    if slow is not None and not is_gathering():
         # No daemon: the process must not end while a library is at work in it.
         threading.Thread(target=_improve, args=(plan, slow), name="genesis plan").start()
 

@@ -112,10 +112,36 @@ class ConvProblem:
 
     @classmethod
     def from_key(cls, key: str, device: int = 0) -> ConvProblem:
-        """The problem that has this key."""
-        record: dict[str, Any] = json.loads(key)
-        shapes = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
-        return cls(**{**record, **shapes, "dtype": BY_NAME[record["dtype"]], "device": device})
+        """The problem that has this key. Raises: ValueError: none has, such as that of another op."""
+        try:
+            record: dict[str, Any] = json.loads(key)
+            shapes = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+            problem = cls(**{**record, **shapes, "dtype": BY_NAME[record["dtype"]], "device": device})
+            if problem.key == key and problem._is_sound():
+                return problem
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            pass
+        raise ValueError(f"no key of a convolution: {ascii(key)[:100]}")
+
+    def _is_sound(self) -> bool:
+        """Is every field of its type, and in its range? Only a key from outside can be otherwise."""
+        sizes = (*self.input_shape, *self.weight_shape, *self.stride, *self.dilation, self.groups, self.alignment)
+        switches = (self.bias, self.residual, self.statistics, self.deterministic)
+        return (
+            (len(self.input_shape), len(self.weight_shape)) == (4, 4)
+            and all(len(pair) == 2 for pair in (self.stride, self.padding, self.dilation))
+            and all(type(size) is int and 0 < size < 2**31 for size in sizes)
+            and all(type(size) is int and 0 <= size < 2**31 for size in self.padding)
+            and all(type(switch) is bool for switch in switches)
+            and self.input_shape[1] == self.weight_shape[1] * self.groups
+            and self.weight_shape[0] % self.groups == 0
+            and min(self.output_shape) > 0
+            and self.direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
+            and self.precision in PRECISIONS
+            and self.activation in (None, "relu")
+            and self.alignment in (1, 2, 4, 8, 16)
+            and self.dtype.is_floating_point
+        )
 
     def __str__(self) -> str:
         n, c, h, w = self.input_shape

@@ -2,7 +2,8 @@
 
 SQLite's transactions give what a store must: a process that is killed while it writes loses at most what it was
 writing, and writers wait for each other. A file that is no store of ours, or a damaged one, is set aside with a warning
-and a new one begun; where the folder cannot be written, the process goes on with what it tunes itself.
+and a new one begun; a row that Genesis never writes is dropped, alone; where the folder cannot be written, or others
+could write there, the process goes on with what it tunes itself.
 """
 
 from __future__ import annotations
@@ -14,35 +15,16 @@ import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from genesis.backends.cuda import cache
+from genesis.backends.cuda.conv import store_file
+from genesis.backends.cuda.conv.entry import COLUMNS, parsed
+from genesis.backends.cuda.conv.entry import Entry as Entry
 from genesis.errors import CheckpointError, describe
 from genesis.files import replaced
-
-_APPLICATION = 0x67656E73  # tells our files from others'
-_FORMAT = 1
-_WAIT = 10.0  # seconds for another process's write
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS plans (
-    problem TEXT PRIMARY KEY, candidate TEXT NOT NULL, microseconds REAL NOT NULL, error REAL NOT NULL,
-    workspace INTEGER NOT NULL, complete INTEGER NOT NULL, tuned_at REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS platform (name TEXT PRIMARY KEY) WITHOUT ROWID;
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_FORMAT};
-"""
-
-
-class Entry(NamedTuple):
-    """The winner for one problem."""
-
-    candidate: str
-    microseconds: float
-    error: float  # relative L2 distance from the float64 reference
-    workspace: int  # bytes
-    complete: bool = True  # False: the time was up before all candidates had been measured
 
 
 class Store:
@@ -64,6 +46,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._process = 0  # a connection must not cross a fork
         self._entries: dict[str, Entry] = {}  # of this process, when there is no file
+        self._dropped = False  # a row, and said so
 
     def get(self, problem: str) -> Entry | None:
         """The entry of a problem, whichever process wrote it."""
@@ -71,23 +54,13 @@ class Store:
             if problem in self._entries:
                 return self._entries[problem]
             with self._repaired():
-                connection = self._open()
-                query = "SELECT candidate, microseconds, error, workspace, complete FROM plans WHERE problem = ?"
-                row = None if connection is None else connection.execute(query, (problem,)).fetchone()
-                return None if row is None else _entry(row)
+                return self._found(self._open(), problem)
         return None
 
     def put(self, problem: str, entry: Entry) -> None:
         """Keep an entry; once this returns, it is on the disk."""
         with self._lock:
-            self._entries[problem] = entry
-            for _ in range(2):  # a second time if the file has to be set aside
-                with self._repaired():
-                    connection = self._open()
-                    if connection is not None:
-                        _insert(connection, problem, entry)
-                        del self._entries[problem]
-                    return
+            self._put({problem: entry}, lambda problem, entry, known: True)
 
     def all(self) -> dict[str, Entry]:
         """Every entry, by the key of its problem."""
@@ -95,61 +68,100 @@ class Store:
             connection = self._open()
             if connection is None:
                 return dict(self._entries)
-            rows = connection.execute("SELECT problem, candidate, microseconds, error, workspace, complete FROM plans")
-            return {**{row[0]: _entry(row[1:]) for row in rows}, **self._entries}
+            rows = connection.execute(f"SELECT {COLUMNS} FROM plans").fetchall()
+            return {**dict(self._believed(connection, rows)), **self._entries}
         return {}
 
     def export(self, path: str | os.PathLike[str]) -> int:
         """Write all entries to a file that can go with a model; how many they are."""
         entries = self.all()
-        with replaced(path, make_folder=False) as temporary, contextlib.closing(_connect(temporary)) as connection:
-            _create(connection, self.platform)
-            for problem, entry in entries.items():
-                _insert(connection, problem, entry)
+        with (
+            replaced(path, make_folder=False) as temporary,
+            contextlib.closing(store_file.connect(temporary)) as connection,
+        ):
+            store_file.create(connection, self.platform)
+            with store_file.transaction(connection):
+                for problem, entry in entries.items():
+                    store_file.insert(connection, problem, entry, time.time())
         return len(entries)
 
-    def take(self, path: str | os.PathLike[str]) -> int:
+    def take(
+        self, path: str | os.PathLike[str], fits: Callable[[str, Entry], bool] = lambda problem, entry: True
+    ) -> int:
         """Add the entries of an exported file to this store, faster ones in the place of ours; how many were added.
 
-        Raises: CheckpointError: the file is none, or was tuned on another device or with other versions.
+        Args:
+            fits: is there still what this entry says? Only then it replaces one of ours.
+        Raises: CheckpointError: the file is none, or was tuned on another device or with other versions. Then nothing
+            was added.
         """
         source = Path(path)
         if not source.is_file():
             raise CheckpointError(describe("tune", "path", "a file of exported plans", f"no file {source}"))
         try:
-            with contextlib.closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-                _require_ours(connection)
-                (platform,) = connection.execute("SELECT name FROM platform").fetchone()
-                rows = connection.execute(
-                    "SELECT problem, candidate, microseconds, error, workspace, complete FROM plans"
-                )
-                entries = {row[0]: _entry(row[1:]) for row in rows}
-        except (sqlite3.DatabaseError, TypeError) as error:
+            platform, entries = store_file.from_elsewhere(source)
+        except (sqlite3.Error, ValueError, OSError) as error:
             raise CheckpointError(
                 describe("tune", "path", "a file of exported plans", f"{source} ({error})")
             ) from error
         if platform != self.platform:
-            raise CheckpointError(describe("tune", "path", f"plans for {self.platform}", f"plans for {platform}"))
-        added = 0
-        for problem, entry in entries.items():
-            known = self.get(problem)
-            if known is None or (entry.complete, -entry.microseconds) > (known.complete, -known.microseconds):
-                self.put(problem, entry)
-                added += 1
-        return added
+            raise CheckpointError(
+                describe("tune", "path", f"plans for {self.platform}", f"plans for {ascii(platform)[1:200]}")
+            )
+
+        def is_wanted(problem: str, entry: Entry, known: Entry | None) -> bool:
+            return known is None or (entry.is_better_than(known) and fits(problem, entry))
+
+        with self._lock:
+            return self._put(entries, is_wanted)
+
+    def _put(self, entries: dict[str, Entry], is_wanted: Callable[[str, Entry, Entry | None], bool]) -> int:
+        """Those that are wanted in the place of what is known, all at once; how many those are."""
+
+        def chosen(connection: sqlite3.Connection | None) -> dict[str, Entry]:
+            known = {problem: self._entries.get(problem) or self._found(connection, problem) for problem in entries}
+            return {problem: entry for problem, entry in entries.items() if is_wanted(problem, entry, known[problem])}
+
+        for _ in range(2):  # a second time if the file has to be set aside
+            with self._repaired():
+                connection = self._open()
+                if connection is None:
+                    break
+                with store_file.transaction(connection):
+                    taken = chosen(connection)
+                    for problem, entry in taken.items():
+                        store_file.insert(connection, problem, entry, time.time())
+                for problem in taken:
+                    self._entries.pop(problem, None)
+                return len(taken)
+        taken = chosen(None)
+        self._entries.update(taken)
+        return len(taken)
+
+    def _found(self, connection: sqlite3.Connection | None, problem: str) -> Entry | None:
+        if connection is None:
+            return None
+        rows = connection.execute(f"SELECT {COLUMNS} FROM plans WHERE problem = ?", (problem,)).fetchall()
+        return dict(self._believed(connection, rows)).get(problem)
+
+    def _believed(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, Entry]]:
+        """Those that Genesis may have written; others are dropped from the file, one by one."""
+        for row in rows:
+            try:
+                yield parsed(row)
+            except ValueError as error:
+                _drop(connection, row[0])
+                if not self._dropped:
+                    self._dropped = True
+                    warnings.warn(f"a tuned plan in {self.path} was dropped: {error}", stacklevel=4)
 
     def _open(self) -> sqlite3.Connection | None:
         """The connection of this process; None where there can be none."""
         if self._process != os.getpid():
             self._process, self._connection = os.getpid(), None
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                connection = _connect(self.path)
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    _require_ours(connection)
-                else:
-                    _create(connection, self.platform)
-                self._connection = connection
+                cache.private_folder(self.path.parent)
+                self._connection = store_file.opened(cache.private_file(self.path), self.platform)
             except (OSError, sqlite3.OperationalError) as error:
                 warnings.warn(f"tuned plans cannot be kept in {self.path}: {error}", stacklevel=2)
         return self._connection
@@ -159,12 +171,13 @@ class Store:
         """A damaged or foreign file is set aside, and the next _open() begins another."""
         try:
             yield
-        except sqlite3.OperationalError as error:  # locked for too long, no space, …
-            warnings.warn(f"tuned plans in {self.path} cannot be reached: {error}", stacklevel=3)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if not store_file.is_damage(error):  # locked for too long, no space, …
+                warnings.warn(f"tuned plans in {self.path} cannot be reached: {error}", stacklevel=3)
+                return
             if self._connection is not None:
                 self._connection.close()
-            self._process = 0
+            self._process, self._connection = 0, None
             aside = self.path.with_name(f"{self.path.name}.broken-{time.time_ns()}")
             with contextlib.suppress(OSError):
                 os.replace(self.path, aside)
@@ -172,31 +185,11 @@ class Store:
             warnings.warn(f"{self.path} is no store of tuned plans ({error}); it is now {aside.name}", stacklevel=3)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
-
-
-def _create(connection: sqlite3.Connection, platform: str) -> None:
-    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-    connection.execute("INSERT OR IGNORE INTO platform VALUES (?)", (platform,))
-
-
-def _require_ours(connection: sqlite3.Connection) -> None:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if (application, version, state) != (_APPLICATION, _FORMAT, "ok"):
-        raise sqlite3.DatabaseError(f"application {application:#x}, format {version}, {state}")
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry._make((*row[:4], bool(row[4])))
-
-
-def _insert(connection: sqlite3.Connection, problem: str, entry: Entry) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (problem, *entry[:4], int(entry.complete), time.time()),
-    )
+def _drop(connection: sqlite3.Connection, problem: Any) -> None:
+    """Delete a row by its key, which may be of any type, and text in any encoding; where the file can be written."""
+    with contextlib.suppress(sqlite3.Error):
+        if isinstance(problem, str):
+            raw = problem.encode("utf-8", "surrogateescape")
+            connection.execute("DELETE FROM plans WHERE problem = CAST(? AS TEXT)", (raw,))
+        else:
+            connection.execute("DELETE FROM plans WHERE problem = ?", (problem,))

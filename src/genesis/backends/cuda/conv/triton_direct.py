@@ -25,7 +25,7 @@ _TILES = {
     4: (Tile(128, 128, 32, 8, 3), Tile(128, 64, 32, 4, 3), Tile(64, 64, 32, 4, 3)),
     8: (Tile(64, 64, 16, 4, 3), Tile(32, 32, 16, 4, 3)),
 }
-_DEPTHWISE_BLOCK = 4096  # results per program
+_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS = 4096, 128  # results per program; of so many channels at most
 _FLAT_BELOW = 16  # channels; fewer fill no block of terms
 _GROUP = 8
 _SPLIT_LIMIT = 64 << 20  # bytes of partial sums
@@ -43,12 +43,18 @@ class DirectFamily(Family):
         )
         return [Direct(tile) for tile in choice[:_NUM_TILES]]
 
+    def general(self, problem: ConvProblem) -> Candidate:
+        """One whose kernels are compiled once for problems of all sizes: a compiler takes longer than it runs."""
+        if problem.is_depthwise:
+            return Direct(_depthwise_tile(_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS), general=True)
+        return Direct(_TILES[problem.dtype.itemsize][-2], general=True)
+
 
 class Direct(Candidate):
     """The plain kernels with one tile."""
 
-    def __init__(self, tile: Tile) -> None:
-        self.tile = tile
+    def __init__(self, tile: Tile, general: bool = False) -> None:
+        self.tile, self._general = tile, general
         self.name = f"{DirectFamily.prefix}/{tile.block_m}x{tile.block_n}x{tile.block_k} w{tile.num_warps}"
 
     def supports(self, problem: ConvProblem) -> bool:
@@ -63,8 +69,8 @@ class Direct(Candidate):
 
     def prepare(self, problem: ConvProblem) -> Launch:
         if problem.direction == WEIGHT_GRAD:
-            return _prepare_weight_grad(problem, self.tile)
-        return _prepare_gather(problem, self.tile)
+            return _prepare_weight_grad(problem, self.tile, self._general)
+        return _prepare_gather(problem, self.tile, self._general)
 
 
 # --- forward and input gradient ---------------------------------------------------------------------------------------
@@ -122,8 +128,8 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
     return [(row, column) for row in input_grad_axes(*along[0]) for column in input_grad_axes(*along[1])]
 
 
-def _prepare_gather(problem: ConvProblem, tile: Tile) -> Launch:
-    launches = [_gather(problem, tile, axes) for axes in _axes(problem)]
+def _prepare_gather(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
+    launches = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
     launches = [each for each in launches if each is not None]
     if len(launches) == 1:
         return launches[0]
@@ -135,7 +141,7 @@ def _prepare_gather(problem: ConvProblem, tile: Tile) -> Launch:
     return run
 
 
-def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis]) -> Any:
+def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: bool) -> Any:
     """out, at the positions that the axes name, = act(Σ first · weight + bias + residual); None: there are none."""
     p, (row, column) = problem, axes
     transposed = p.direction != FORWARD  # out has the channels that the weight counts as its inputs
@@ -157,6 +163,7 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis]) -> Any:
     )  # fmt: skip
     first_strides = channels_last_strides(p.first_shape)
     constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "RELU": p.activation == "relu", "WIDE": _is_wide(p)}
+    constants["general"] = general
     pointers = (
         Pointer(p.dtype, _alignment(p, out_offset)),
         Pointer(p.dtype, p.alignment),
@@ -203,7 +210,7 @@ def _with_operands(
 
 
 # --- weight gradient --------------------------------------------------------------------------------------------------
-def _prepare_weight_grad(problem: ConvProblem, tile: Tile) -> Launch:
+def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
     p = problem
     num_outputs, num_inputs, *taps = p.weight_shape
     num_pixels = p.num_terms
@@ -217,7 +224,7 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile) -> Launch:
     strides = (
         (num_elements, *order), channels_last_strides(p.output_shape), channels_last_strides(p.input_shape),
     )  # fmt: skip
-    constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p)}
+    constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p), "general": general}
     if p.is_depthwise:
         ready = bind(
             kernels._depthwise_weight_grad_kernel, p.device,
@@ -235,7 +242,7 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile) -> Launch:
         return lambda stream, out, grad, x, *_: ready(stream, out, grad, x)
     add_up = bind(
         kernels._sum_splits_kernel, p.device, (-(-num_elements // 1024),), Pointer(p.dtype, p.alignment), Pointer(sums),
-        num_splits, num_elements, COMPUTE=COMPUTE[p.dtype], BLOCK=1024,
+        num_splits, num_elements, COMPUTE=COMPUTE[p.dtype], BLOCK=1024, general=general,
     )  # fmt: skip
 
     def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
@@ -293,7 +300,7 @@ def _depthwise_sizes(problem: ConvProblem) -> tuple[int, int]:
 
 
 def _depthwise_tile(num_pixels: int, num_channels: int) -> Tile:
-    block_n = min(tiles.power_of_2(num_channels), 128)
+    block_n = min(tiles.power_of_2(num_channels), _DEPTHWISE_CHANNELS)
     return Tile(min(tiles.power_of_2(num_pixels), _DEPTHWISE_BLOCK // block_n), block_n, 1, 4, 1)
 
 

@@ -1,8 +1,9 @@
 """The tuner: builds and times the candidates for a problem, and believes the fastest one whose result is right.
 
 A Contest holds the candidates of one problem. It is visited again and again while there is time, so that many problems
-can each have their first few candidates measured before one has its tenth. First come those that need no compiler, so
-that a short time is spent on measuring; compilers then work on several candidates at once, and on the reference.
+can each have their first few candidates measured before one has its tenth: rounds.py says in which order. First come
+those that need no compiler, so that a short time is spent on measuring; compilers then work on several candidates at
+once, and on the reference.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from genesis.shapes import numel
 
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
 _FIRST_ROUND = 8  # candidates of each problem: cuDNN's first few, and the best guesses of the other families
+_FIRST_READY_MADE = 4  # of a family that needs no compiler
 _FAR_BEHIND = 3.0  # times the best: a family whose fastest so far takes longer waits for all others
 _MOST_BUILDERS = 16  # threads
 _UNIT_ROUNDOFF = {
@@ -59,6 +61,7 @@ class Outcome:
 
 
 Progress = Callable[[ConvProblem, int, int], None]  # candidates done, candidates in all
+Task = Callable[[], None]  # something to compile
 
 
 def error_bound(problem: ConvProblem) -> float:
@@ -109,72 +112,149 @@ class _Timed(NamedTuple):
 
 
 class Contest:
-    """The candidates of one problem, of which each visit measures some more."""
+    """The candidates of one problem, of which each visit measures some more.
+
+    The first ones are the basics: what computes the problem now, what the libraries suggest first, which needs no
+    compiler, and the best guess. Once they are measured and the fastest is checked, there is an outcome, and it is no
+    slower than what would compute the problem without tuning.
+    """
 
     def __init__(
         self, problem: ConvProblem, workspace_limit: int, known: Candidate | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, count: int = 1,
     ) -> None:  # fmt: skip
         """
         Args:
             workspace_limit: bytes; candidates that want more are left out.
             known: what computes the problem now, perhaps the best of a former session: it is measured first.
+            count: how often the network computes the problem.
         """
         self.problem = problem
         self.outcome: Outcome | None = None  # of all visits so far
         self.is_over = False  # there is nothing left to measure, or no memory to do it
-        self._limit, self._progress = workspace_limit, progress
+        self._limit, self._known, self._progress, self._count = workspace_limit, known, progress, count
         # In float64 the reference is rounded as well.
         self._bound = error_bound(problem) * (math.sqrt(2) if problem.dtype is dtypes.float64 else 1)
-        others = [each for each in families.in_turns(problem) if known is None or each.name != known.name]
-        self._waiting = others if known is None else [known, *others]
-        self._known = known
+        self._num_basics = 0  # that are left of those in front of the others
         self._built: dict[Candidate, Built | None] = {}  # ahead of the visit that measures them
         self._front: list[_Timed] = []  # the fastest few, the first of which is right once there is a reference
         self._has_reference = False
         self._fastest: dict[str, float] = {}  # milliseconds, by family
         self._done = 0
 
+    @property
+    def cost(self) -> float:
+        """Milliseconds that the network spends on the problem; until they are measured, as a fast device would."""
+        return self._count * (_estimate(self.problem) if self.outcome is None else self.outcome.milliseconds)
+
+    @functools.cached_property
+    def _waiting(self) -> list[Candidate]:
+        """Asked for when its turn comes: libraries take their time to name what they have."""
+        others = {each.name: each for each in families.in_turns(self.problem)}
+        known = [] if self._known is None else [self._known]
+        first: list[Candidate] = []
+        for each in others.values():
+            if each.is_ready_made and sum(other.family == each.family for other in first) < _FIRST_READY_MADE:
+                first.append(each)
+        choice = families.candidates(self.problem)
+        guess = next((each.name for each in choice if not each.builds_slowly or self.problem.deterministic), "")
+        basics = {each.name: each for each in [*known, *first, *filter(None, [others.get(guess)])]}
+        self._num_basics = len(basics)
+        return list({**basics, **others, **{each.name: each for each in known}}.values())
+
     def visit(self, deadline: float, most: int | None = None) -> None:
         """Measure the next candidates, at most so many, until a deadline of time.monotonic() at least one."""
-        try:
-            bench, leader = Bench(self.problem), self._front[:1]
+
+        def measure(bench: Bench) -> None:
+            leader = self._front[:1]
             end = self._done + (len(self._waiting) if most is None else most)
             while self._waiting and self._done < end and (time.monotonic() < deadline or self._done == 0):
-                candidate = self._waiting[0]
-                if self._needs_compiler(candidate) and candidate is not self._known:
+                if self._needs_compiler(self._waiting[0]):
                     build_ahead([self], min(end - self._done, _FIRST_ROUND), deadline)
-                self._measure(bench, self._waiting.pop(0))
-            self._check_first(bench)
-            if self._front[:1] != leader:
-                self._decide(bench)
-        except OutOfMemoryError:
-            memory.pool(self.problem.device).empty_cache()
-            self.is_over = True
-        self.is_over = self.is_over or not self._waiting
-        if self._front and self._front[0].error is not None:
-            self.outcome = self._told(self._front[0])
+                self._measure(bench, self._has_reference or len(self._front) >= _MOST_CLOSE)
+            self._conclude(bench, leader)
 
-    def tasks(self, most: int, deadline: float) -> list[Callable[[], None]]:
+        self._with_bench(measure)
+        self.is_over = self.is_over or not self._waiting
+
+    def measure_ready_made(self, deadline: float) -> None:
+        """Those of the basics that no compiler is needed for. What they are worth, settle() finds out."""
+
+        def measure(bench: Bench) -> None:
+            while self._has_basics and not self._needs_compiler(self._waiting[0]) and time.monotonic() < deadline:
+                self._measure(bench, checks=False)
+
+        if self._waiting:
+            self._with_bench(measure)
+
+    def settle(self) -> None:
+        """Measure what is left of the basics, and check: from now on there is an outcome.
+
+        Nothing is compiled for it: without a reference, or what has not been built ahead, there is none.
+        """
+
+        def measure(bench: Bench) -> None:
+            leader = self._front[:1]
+            while self._has_basics:
+                self._measure(bench, checks=False)
+            self._conclude(bench, leader)
+
+        left = self._waiting[: self._num_basics]
+        if self._has_reference and not any(map(self._needs_compiler, left)) and not self.is_over:
+            self._with_bench(measure)
+            self.is_over = self.is_over or not self._waiting
+
+    def basic_tasks(self, deadline: float) -> list[Task]:
+        """What settle() wants to be compiled."""
+        return [] if self.is_over else self.tasks(self._num_basics, deadline)
+
+    def tasks(self, most: int, deadline: float) -> list[Task]:
         """What can be compiled, from any thread, for the visit that measures the next so many candidates."""
-        ahead: list[Callable[[], None]] = [
+        ahead: list[Task] = [
             functools.partial(self._build, each, deadline)
             for each in self._waiting[:most]
             if self._needs_compiler(each)
         ]
-        if self._has_reference:
-            return ahead
-        self._has_reference = True
-        return [functools.partial(prepare_reference, self.problem), *ahead]
+        return ahead if self._has_reference else [functools.partial(self._prepare_reference, deadline), *ahead]
+
+    @property
+    def _has_basics(self) -> bool:
+        return bool(self._waiting) and self._num_basics > 0
+
+    def _with_bench(self, measure: Callable[[Bench], None]) -> None:
+        try:
+            measure(Bench(self.problem))
+        except OutOfMemoryError:
+            memory.pool(self.problem.device).empty_cache()
+            self.is_over = True
+        if self._front and self._front[0].error is not None:
+            self.outcome = self._told(self._front[0])
+
+    def _conclude(self, bench: Bench, leader: list[_Timed]) -> None:
+        """Check the fastest, and if it is another than it was, whether it is the fastest."""
+        self._check_first(bench)
+        self._postpone_the_hopeless()
+        del self._front[_MOST_CLOSE:]
+        if self._front[:1] != leader:
+            self._decide(bench)
 
     def _needs_compiler(self, candidate: Candidate) -> bool:
-        return not (candidate.is_ready_made or candidate.builds_slowly or candidate in self._built)
+        at_hand = candidate.is_ready_made or candidate is self._known or candidate in self._built
+        return not (at_hand or candidate.builds_slowly)
 
     def _build(self, candidate: Candidate, deadline: float) -> None:
         if time.monotonic() < deadline:
             self._built[candidate] = build(candidate, self.problem, self._limit)
 
-    def _measure(self, bench: Bench, candidate: Candidate) -> None:
+    def _prepare_reference(self, deadline: float) -> None:
+        if time.monotonic() < deadline:
+            prepare_reference(self.problem)
+            self._has_reference = True
+
+    def _measure(self, bench: Bench, checks: bool) -> None:
+        """The next one. checks: the fastest so far is to be right, so that families can be told to be far behind it."""
+        candidate = self._waiting.pop(0)
+        self._num_basics -= self._num_basics > 0
         known = candidate in self._built
         built = self._built.pop(candidate) if known else build(candidate, self.problem, self._limit)
         best = self._front[0].milliseconds if self._front else math.inf
@@ -184,7 +264,7 @@ class Contest:
             self._fastest[family] = min(milliseconds, self._fastest.get(family, math.inf))
             front = [*self._front, _Timed(built, milliseconds, None)]
             self._front = sorted(front, key=lambda each: each.milliseconds)
-            if self._has_reference or len(front) > _MOST_CLOSE:
+            if checks:
                 self._check_first(bench)
                 self._postpone_the_hopeless()
                 del self._front[_MOST_CLOSE:]
@@ -230,16 +310,21 @@ class Contest:
 
 
 def build_ahead(contests: Sequence[Contest], most: int, deadline: float) -> None:
-    """Build the next candidates of each contest, so many or as many as keep all processors busy, all at once; and what
-    results are checked against.
+    """Build the next candidates of each contest, so many or as many as keep all processors busy; and what results are
+    checked against."""
+    ahead = max(most, 2 * num_builders() // len(contests))  # half of them, or more, need no compiler
+    at_once([task for contest in contests for task in contest.tasks(ahead, deadline)])
 
-    Triton and NVRTC compile while other Python threads run. cuDNN's frontend keeps the interpreter to itself while it
-    builds: its plans are left to the visit that measures them. Nothing is timed meanwhile.
-    """
-    most_threads = min(os.cpu_count() or 1, _MOST_BUILDERS)
-    ahead = max(most, 2 * most_threads // len(contests))  # half of them, or more, need no compiler
-    tasks = [task for contest in contests for task in contest.tasks(ahead, deadline)]
-    num_threads = min(len(tasks), most_threads)
+
+def num_builders() -> int:
+    """How many compilers work side by side."""
+    return min(os.cpu_count() or 1, _MOST_BUILDERS)
+
+
+def at_once(tasks: Sequence[Task]) -> None:
+    """Triton and NVRTC compile while other Python threads run. cuDNN's frontend keeps the interpreter to itself while
+    it builds: its plans are left to the visit that measures them. Nothing is timed meanwhile."""
+    num_threads = min(len(tasks), num_builders())
     if num_threads < 2:
         for task in tasks:
             task()
@@ -250,21 +335,8 @@ def build_ahead(contests: Sequence[Contest], most: int, deadline: float) -> None
         each.result()  # raises what is no KernelError
 
 
-def share_out(contests: Iterable[Contest], deadline: float, told: Callable[[Contest], None]) -> None:
-    """Visit the contests in rounds, each of which measures twice as many candidates of each as the one before.
-
-    In a round each contest gets an equal part of the time that its predecessors have left; from the second on those
-    come first that take longest, where there is most to gain. told() is called after each visit.
-    """
-    waiting, most = list(contests), _FIRST_ROUND
-    while waiting and time.monotonic() < deadline:
-        build_ahead(waiting, most, deadline)
-        for index, contest in enumerate(waiting):
-            now = time.monotonic()
-            if now >= deadline:
-                return
-            contest.visit(now + (deadline - now) / (len(waiting) - index), most)
-            told(contest)
-        waiting = [contest for contest in waiting if not contest.is_over]
-        waiting.sort(key=lambda contest: -contest.outcome.milliseconds if contest.outcome is not None else 0.0)
-        most *= 2
+def _estimate(problem: ConvProblem) -> float:
+    """Milliseconds on a large GPU: enough to tell what a network spends most of its time on."""
+    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
+    per_second = 3e13 if exact or problem.dtype is dtypes.float64 else 4e14
+    return max(problem.flops / per_second, problem.bytes / 3e12) * 1e3

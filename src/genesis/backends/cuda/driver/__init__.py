@@ -34,15 +34,17 @@ def get() -> Driver:
 def _create(choice: str) -> Driver:
     if choice == "off":
         raise DeviceError("cuda: switched off by GENESIS_CUDA=off")
-    if choice == "simulated":
-        from genesis.backends.cuda.simulated import SimulatedDriver
-
-        return SimulatedDriver()
     try:
+        if choice == "simulated":
+            import triton  # noqa: F401  (its interpreter runs the kernels)
+
+            from genesis.backends.cuda.simulated import SimulatedDriver
+
+            return SimulatedDriver()
         from genesis.backends.cuda.driver.cuda_driver import CudaDriver
     except ImportError as error:
-        message = f"cuda: NVIDIA's bindings are not installed ({error}); {install_command('cuda')}"
-        raise DeviceError(message) from error
+        what = "Triton is" if (error.name or "").startswith("triton") else "NVIDIA's bindings are"
+        raise DeviceError(f"cuda: {what} not installed ({error}); {install_command('cuda')}") from error
     return CudaDriver()
 
 

@@ -57,6 +57,11 @@ class CudaDriver:
     def _follow_settings(self) -> None:
         self.watch_launches = settings.debug >= 2
 
+    @property
+    def version(self) -> str:
+        number = _check(cu.cuDriverGetVersion(), "cuDriverGetVersion")
+        return f"for CUDA {number // 1000}.{number % 1000 // 10}"
+
     def _end(self) -> None:
         """From now on nothing is given back one by one: the process does so, and modules may be gone already."""
         self._ending = True

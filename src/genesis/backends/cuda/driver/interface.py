@@ -67,6 +67,10 @@ class Driver(Protocol):
     name: str
     dlpack_device_type: int  # of its memory: 2 is CUDA, 1 the host
 
+    @property
+    def version(self) -> str:
+        """For people to read."""
+
     def device_count(self) -> int: ...
     def properties(self, device: int) -> Properties: ...
     def memory_info(self, device: int) -> tuple[int, int]:

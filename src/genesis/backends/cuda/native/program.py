@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from genesis.backends.cuda import cache
 from genesis.backends.cuda.native import headers, signature, store
 from genesis.backends.cuda.native.signature import Declaration
 from genesis.backends.cuda.native.store import Entry
@@ -110,13 +111,16 @@ class Program:
         theirs = tuple(sorted(name for name, text in self.headers if text is None))
         key = hashlib.sha256("\n".join([self.key(expressions), arch, nvrtc.identity(theirs)]).encode()).hexdigest()
         path = settings.cache_dir / "kernels" / f"{self.name}-{key[:40]}.cubin"
-        entry = store.read(path)
-        if entry is None:
-            entry = self.compile(arch, expressions)
-            try:
-                store.write(path, entry)
-            except OSError as error:  # a folder that cannot be written costs time, not the program
-                warnings.warn(f"{self.name}: the compiled kernels could not be kept: {error}", stacklevel=2)
+        entry: Entry | None = None
+        try:
+            cache.private_folder(path.parent)
+            entry = store.read_cached(path)
+            if entry is None:
+                entry = self.compile(arch, expressions)
+                store.write_cached(path, entry)
+        except OSError as error:  # a folder that cannot be written costs time, not the program
+            warnings.warn(f"{self.name}: the compiled kernels could not be kept: {error}", stacklevel=2)
+            return entry or self.compile(arch, expressions)
         return entry
 
     def compile(self, arch: str, expressions: Sequence[str]) -> Entry:

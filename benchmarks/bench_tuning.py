@@ -1,0 +1,123 @@
+"""What a short genesis.tune is worth: torchvision's networks, each with empty caches, in a process of its own.
+
+    python benchmarks/bench_tuning.py                                 20 seconds for resnet18, resnet50, mobilenet_v2
+    python benchmarks/bench_tuning.py --models resnet50 --budgets 2 5 20 60
+
+A step is forward, loss and backward of the fused model on a GPU: bfloat16 autocast, channels_last. For each budget: how
+many of its convolutions were tuned, how many to the end, how long tuning took with the model's first call, and the step
+before (in another process, without tuning) and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+_MODELS = ["resnet18", "resnet50", "mobilenet_v2"]
+_STEPS, _WARM = 20, 3
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.one:
+        print(json.dumps(measured(arguments.models[0], arguments.budgets[0], arguments)))
+        return 0
+    print(f"{'model':<14}  budget     tuned to the end     took     before      after   speed")
+    for model in arguments.models:
+        before = in_a_process(model, 0.0, arguments)["step"]
+        for budget in arguments.budgets:
+            row = in_a_process(model, budget, arguments)
+            tuned, took, after = f"{row['tuned']} / {row['all']}", f"{row['seconds']:.1f} s", row["step"]
+            print(
+                f"{model:<14} {budget:>5g} s {tuned:>9} {row['complete']:>10} {took:>8} "
+                f"{before:>7.2f} ms {after:>7.2f} ms {before / after:>6.2f}x",
+                flush=True,
+            )
+    return 0
+
+
+def in_a_process(model: str, budget: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """With caches that are empty: Genesis', Triton's and the driver's."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {
+            "GENESIS_CACHE_DIR": f"{folder}/genesis", "TRITON_CACHE_DIR": f"{folder}/triton",
+            "CUDA_CACHE_PATH": f"{folder}/driver",
+        }  # fmt: skip
+        command = [
+            sys.executable, __file__, "--one", "--models", model, "--budgets", str(budget), "--batch",
+            str(arguments.batch), "--size", str(arguments.size), "--dtype", arguments.dtype,
+        ]  # fmt: skip
+        run = subprocess.run(command, env={**os.environ, **caches}, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def measured(name: str, budget: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """budget: 0 tunes nothing."""
+    import torch
+    import torchvision
+
+    import genesis
+    import genesis.torch
+
+    torch.manual_seed(0)
+    model = genesis.torch.fuse(getattr(torchvision.models, name)().cuda().to(memory_format=torch.channels_last))
+    images = torch.randn(arguments.batch, 3, arguments.size, arguments.size, device="cuda")
+    images = images.to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (arguments.batch,), device="cuda")
+    lowered = arguments.dtype != "float32"
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", getattr(torch, arguments.dtype), enabled=lowered):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+
+    if budget == 0:
+        return {"step": milliseconds(step)}
+    start = time.perf_counter()
+    report = genesis.tune(step, budget=budget)
+    seconds = time.perf_counter() - start
+    return {
+        "tuned": len(report), "all": len(report) + report.num_left, "seconds": seconds,
+        "complete": sum(outcome.complete for outcome in report.outcomes), "step": milliseconds(step),
+    }  # fmt: skip
+
+
+def milliseconds(step: Callable[[], None]) -> float:
+    """The median of a few steps."""
+    import torch
+
+    times = []
+    for index in range(_WARM + _STEPS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        end.record()
+        end.synchronize()
+        if index >= _WARM:
+            times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=_MODELS, help="of torchvision")
+    parser.add_argument("--budgets", type=float, nargs="+", default=[20.0], help="seconds")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # in this process
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -107,13 +107,14 @@ class _Casts:
             return arg
         target = lower if policy == "lower" else dtypes.float32
         is_weight = arg.requires_grad and arg.is_leaf and arg.dtype is dtypes.float32
-        if not (self.cache_enabled and is_weight and target is lower):
+        version = arg.array.changes.version
+        if not (self.cache_enabled and is_weight and target is lower) or version is None:
             return F.cast(arg, target)
         # A cast that was made without a graph, or from values that have changed since, must not be used again.
         key = (id(arg), target, thread.recording)
         known = self.cache.get(key)
-        if known is None or known[1] is not arg.array or known[2] != arg.array.changes.count:
-            known = self.cache[key] = (arg, arg.array, arg.array.changes.count, F.cast(arg, target))
+        if known is None or known[1] is not arg.array or known[2] != version:
+            known = self.cache[key] = (arg, arg.array, version, F.cast(arg, target))
         return known[3]
 
 

@@ -62,7 +62,10 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     dtype = _FROM_NUMPY.get(ndarray.dtype)
     if dtype is None:
         raise DTypeError(describe("from_numpy", "ndarray", f"one of {sorted(map(str, _FROM_NUMPY))}", ndarray.dtype))
-    return Tensor(NDArray.from_numpy(ndarray, dtype))
+    array = NDArray.from_numpy(ndarray, dtype)
+    if ndarray.flags.writeable:
+        array.changes.export()
+    return Tensor(array)
 
 
 def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:

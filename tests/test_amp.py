@@ -114,10 +114,12 @@ def test_without_a_device_it_holds_wherever_the_tensors_are(cuda: str) -> None:
         assert (x @ x).dtype is genesis.bfloat16
         assert (on_gpu @ on_gpu).dtype is genesis.float16
         assert on_gpu.exp().dtype is genesis.float32
-        assert is_autocast_enabled("cpu") and is_autocast_enabled("cuda")
+        assert is_autocast_enabled("cpu")
+        assert is_autocast_enabled("cuda")
         with autocast("cpu", enabled=False):
             assert not is_autocast_enabled("cpu")
-            assert is_autocast_enabled() and (on_gpu @ on_gpu).dtype is genesis.float16
+            assert is_autocast_enabled()
+            assert (on_gpu @ on_gpu).dtype is genesis.float16
     with autocast(dtype=genesis.bfloat16):
         assert (on_gpu @ on_gpu).dtype is genesis.bfloat16
     with autocast("cuda"):

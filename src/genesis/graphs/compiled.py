@@ -94,7 +94,7 @@ class Compiled(abc.ABC):
     def _run_first(
         self, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any, kwargs: Any
     ) -> Any:  # fmt: skip
-        """A run as it stands, which shows what code is executed and fills caches that a recording should find filled."""
+        """A run as it stands: it shows what code is executed, and fills caches that a recording should find filled."""
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()

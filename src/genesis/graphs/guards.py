@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import itertools
 import operator
+import weakref
 from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
 from genesis import dtypes
 from genesis.autograd.modes import state
+from genesis.graphs.reads import reads_of
 from genesis.graphs.trace import is_ours
 from genesis.graphs.watch import is_same
+from genesis.ndarray import NDArray
+from genesis.ndarray.dispatch import Changes
 from genesis.nn import Module
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
 from genesis.tensor import Tensor
 
+_training = operator.itemgetter("training")
 _array = operator.attrgetter("array")
 _requires_grad = operator.attrgetter("requires_grad")
 _hooks = operator.attrgetter("_hooks")
 _post_accumulate_hooks = operator.attrgetter("_post_accumulate_hooks")
+_count, _holders = operator.attrgetter("count"), operator.attrgetter("holders")
 _forward = operator.attrgetter("forward")
 
 
@@ -43,16 +50,23 @@ class ModuleGuard:
         self._kinds = list(map(type, self._modules))
         self._different_kinds = list(dict.fromkeys(self._kinds))
         self._forwards = list(map(_forward, self._different_kinds))
-        self._dicts: list[dict[str, Any]] = []
-        for module, kind in zip(self._modules, self._kinds, strict=True):
-            own = [vars(module)] if is_ours(kind.__module__) else []
-            self._dicts += (*own, module._modules, module._parameters, module._buffers)
-        self._users = [module for module in self._modules if not is_ours(type(module).__module__)]
-        self._modes = [module.training for module in self._users]
-        self._held = self._present()
+        self._dicts = list(map(vars, self._modules))
+        self._modes = list(map(_training, self._dicts))
+        # One that is set beside them hides what the class has, as a forward of this module's own would.
+        self._open = [vars(module) for module in self._modules if is_ours(type(module).__module__)]
+        self._num_attributes = list(map(len, self._open))
+        self._attributes = [
+            _Attributes(vars(module), names)
+            for module in self._modules
+            if is_ours(type(module).__module__) and (names := needed_attributes(type(module)) & vars(module).keys())
+        ]
+        registries = [each for own in self._dicts for each in (own["_modules"], own["_parameters"], own["_buffers"])]
+        self._filled = [registry for registry in registries if registry]
+        self._empty = [registry for registry in registries if not registry]
+        self._members = self._present_members()
         self._hook_lists = [hooks for each in self._modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
-        members = [member for registry in self._dicts for member in registry.values() if isinstance(member, Tensor)]
-        self.tensors: list[Tensor] = list({id(tensor): tensor for tensor in (*members, *others)}.values())
+        tensors = [member for member in self._members if isinstance(member, Tensor)]
+        self.tensors: list[Tensor] = list({id(tensor): tensor for tensor in (*tensors, *others)}.values())
         self.arrays = [tensor.array for tensor in self.tensors]
         self._requires_grad = list(map(_requires_grad, self.tensors))
 
@@ -61,38 +75,91 @@ class ModuleGuard:
         return (
             all(map(operator.is_, map(_array, self.tensors), self.arrays))
             and list(map(_requires_grad, self.tensors)) == self._requires_grad
-            and [module.training for module in self._users] == self._modes
+            and list(map(_training, self._dicts)) == self._modes
+            and not any(self._empty)
+            and len(members := self._present_members()) == len(self._members)
+            and all(map(operator.is_, members, self._members))
             and all(map(operator.is_, map(type, self._modules), self._kinds))
             and all(map(operator.is_, map(_forward, self._different_kinds), self._forwards))
-            and len(held := self._present()) == len(self._held)
-            and (all(map(operator.is_, held, self._held)) or self._are_equal(held))
+            and list(map(len, self._open)) == self._num_attributes
+            and all(map(_Attributes.hold, self._attributes))
         )
 
-    def _present(self) -> list[Any]:
-        """All that the dictionaries of the modules hold, in order."""
-        return list(itertools.chain.from_iterable(map(dict.values, self._dicts)))
-
-    def _are_equal(self, held: list[Any]) -> bool:
-        if not all(map(is_same, held, self._held)):
-            return False
-        self._held = held  # equal numbers in other objects are found at once from now on
-        return True
+    def _present_members(self) -> list[Any]:
+        """All that the modules have registered, in order."""
+        return list(itertools.chain.from_iterable(map(dict.values, self._filled)))
 
     def has_hooks(self) -> bool:
         """Whether something is called that no recording can see."""
         return any(self._hook_lists) or any(map(_hooks, self.tensors)) or any(map(_post_accumulate_hooks, self.tensors))
 
 
+class _Attributes:
+    """Those attributes of a module of Genesis' own that its methods read."""
+
+    def __init__(self, own: dict[str, Any], names: Iterable[str]) -> None:
+        first, *_ = names = sorted(names)
+        self._own = own
+        self._get = operator.itemgetter(*names, first)  # of one name alone it would give no tuple
+        self._values = self._get(own)
+
+    def hold(self) -> bool:
+        try:
+            values = self._get(self._own)
+        except KeyError:
+            return False
+        if all(map(operator.is_, values, self._values)):
+            return True
+        if not all(map(is_same, values, self._values)):
+            return False
+        self._values = values  # equal numbers in other objects are found at once from now on
+        return True
+
+
+def needed_attributes(kind: type[Module]) -> frozenset[str]:
+    """The attributes that methods of Genesis' own classes take of a module, when it is called."""
+    known = _needed.get(kind)
+    if known is None:
+        known = _needed[kind] = _taken_by_methods(kind)
+    return known
+
+
+_needed: weakref.WeakKeyDictionary[type[Module], frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def _taken_by_methods(kind: type[Module]) -> frozenset[str]:
+    found: set[str] = set()
+    for owner in kind.__mro__:
+        if is_ours(owner.__module__) and owner is not Module:
+            for name, member in vars(owner).items():
+                code = getattr(getattr(member, "__func__", member), "__code__", None)
+                if code is not None and name not in _NOT_IN_CALLS:
+                    for each in (code, *[part for part in code.co_consts if isinstance(part, CodeType)]):
+                        found |= reads_of(each).attributes.keys()
+    return frozenset(found - _REGISTERED)
+
+
+_NOT_IN_CALLS = frozenset({"__init__", "__repr__", "extra_repr", "reset_parameters", "train"})
+_REGISTERED = frozenset({"training", "_modules", "_parameters", "_buffers"})  # these have guards of their own
+
+
+def _is_known(changes: Changes) -> bool:
+    return changes.version is not None
+
+
 class Versions:
     """The values of arrays: whether they are what they were, and which of them may change unseen."""
 
-    def __init__(self, arrays: Iterable[Any]) -> None:
+    def __init__(self, arrays: Iterable[NDArray]) -> None:
         self._changes = [array.changes for array in arrays]
-        self._versions = self._present()
-        self.exported = [version is None for version in self._versions]
+        self.exported = [changes.version is None for changes in self._changes]
+        self._unseen = [each for each, exported in zip(self._changes, self.exported, strict=True) if exported]
+        self._counts = list(map(_count, self._changes))
+        self._holders = list(map(_holders, self._changes))
 
     def hold(self) -> bool:
-        return self._present() == self._versions
-
-    def _present(self) -> list[int | None]:
-        return [changes.version for changes in self._changes]
+        return (
+            list(map(_count, self._changes)) == self._counts
+            and all(map(operator.is_, map(_holders, self._changes), self._holders))
+            and not any(map(_is_known, self._unseen))
+        )

@@ -10,7 +10,7 @@ from genesis.autograd.modes import state, watched
 from genesis.graphs.compiled import Compiled, Entry
 from genesis.graphs.guards import ModuleGuard, Versions, present_modes
 from genesis.graphs.recorder import Recorder
-from genesis.graphs.snapshot import Snapshot, Unwatchable
+from genesis.graphs.snapshot import Snapshot, UnwatchableError
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace
 from genesis.graphs.values import Output, kind_of, made_of, noted, objects_in
@@ -69,8 +69,8 @@ class _Inference(Entry):
     def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
         try:
             snapshot = Snapshot((self._module, *objects_in((args, kwargs))), self._executed, tensors)
-        except Unwatchable as unwatchable:
-            return self._module(*args, **kwargs), str(unwatchable)
+        except UnwatchableError as error:
+            return self._module(*args, **kwargs), str(error)
         arrays, exported = self._guard.arrays, self._versions.exported
         recorder = Recorder(
             [tensor.array.handle for tensor in tensors],

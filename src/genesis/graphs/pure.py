@@ -18,7 +18,7 @@ import numpy as np
 from genesis.dtypes import DType
 from genesis.ndarray import Device
 
-PLAIN = frozenset({int, float, bool, complex, str, bytes, type(None)})
+PLAIN: frozenset[type[Any]] = frozenset({int, float, bool, complex, str, bytes, type(None)})
 SEQUENCES = (list, tuple, collections.deque)
 MAPPINGS = (dict, types.MappingProxyType)
 SETS = (set, frozenset)
@@ -28,16 +28,16 @@ IMMUTABLE: tuple[type[Any], ...] = (
     *PLAIN, range, slice, type(...), type(NotImplemented), re.Pattern, re.Match, datetime.date, datetime.time,
     datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, np.generic, np.dtype,
     types.CodeType, types.GenericAlias, types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType, DType, Device,
+    types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType,
+    types.MethodDescriptorType, DType, Device, type(vars(collections.namedtuple("_", "field"))["field"]),
 )  # fmt: skip
 
-_FUNCTIONS = frozenset(
-    getattr(builtins, name)
-    for name in (
-        "__build_class__ abs all any ascii bin callable chr delattr dir divmod format getattr hasattr hash hex isinstance "
-        "issubclass iter len max min next oct ord pow repr round setattr sorted sum vars"
-    ).split()
-)
+_NAMES = (
+    "__build_class__", "abs", "all", "any", "ascii", "bin", "callable", "chr", "delattr", "dir", "divmod",
+    "format", "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "max", "min", "next",
+    "oct", "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars",
+)  # fmt: skip
+_FUNCTIONS = frozenset(getattr(builtins, name) for name in _NAMES)
 _MODULES = frozenset(
     {
         "math",
@@ -54,14 +54,13 @@ _MODULES = frozenset(
 )
 # Their methods, and they themselves as functions, read and change nothing but what they are given.
 _TYPES = (
-    object, type, *PLAIN, *SEQUENCES, *MAPPINGS, *SETS, range, slice, property, staticmethod, classmethod, super, map,
+    type, *PLAIN, *SEQUENCES, *MAPPINGS, *SETS, range, slice, property, staticmethod, classmethod, super, map,
     filter, zip, enumerate, reversed, BaseException, types.GeneratorType, types.SimpleNamespace, types.MappingProxyType,
     types.FunctionType, types.MethodType, types.CellType, re.Pattern, re.Match, decimal.Decimal, np.generic, np.dtype,
     datetime.timedelta, type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")),
     type(iter(range(0))), type({}.keys()), type({}.values()), type({}.items()), type(iter({}.items())),
     type(iter({}.values())), memoryview, bytearray,
 )  # fmt: skip
-_TYPE_SET = frozenset(_TYPES)
 _TYPE_MODULES = frozenset(
     {"builtins", "collections", "functools", "itertools", "types", "decimal", "fractions", "datetime"}
 )
@@ -72,12 +71,13 @@ def is_pure(function: BuiltinFunctionType) -> bool:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, ModuleType):
         return function in _FUNCTIONS if owner is builtins else owner.__name__ in _MODULES
-    return solid_base(owner if isinstance(owner, type) else type(owner)) in _TYPE_SET
+    base = solid_base(owner if isinstance(owner, type) else type(owner))
+    return base is object or issubclass(base, _TYPES)
 
 
 def is_pure_type(kind: type[Any]) -> bool:
     """Whether objects of a type written in C can be made and used without anything else being read."""
-    return kind in _TYPE_SET or issubclass(kind, IMMUTABLE) or (kind.__module__ in _TYPE_MODULES)
+    return kind is object or issubclass(kind, (*_TYPES, *IMMUTABLE)) or kind.__module__ in _TYPE_MODULES
 
 
 def solid_base(kind: type[Any]) -> type[Any]:

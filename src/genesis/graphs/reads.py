@@ -78,13 +78,13 @@ def _has_low_bit(instruction: dis.Instruction) -> bool:
 
 
 def _chain_at(instructions: list[dis.Instruction], position: int, line: int) -> Chain:
-    names, last = [instructions[position].argval], instructions[position]
-    for following in instructions[position + 1 :]:
-        if following.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-            break
-        names.append(following.argval)
-        last = following
-    return Chain(tuple(names), _is_call_target(last), line)
+    names, end = [instructions[position].argval], position + 1
+    while end < len(instructions) and instructions[end].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        names.append(instructions[end].argval)
+        end += 1
+    # Before Python 3.13 room for a call is made before what is called is loaded, and then after it.
+    around = [instructions[each].opname for each in (position - 1, end) if 0 <= each < len(instructions)]
+    return Chain(tuple(names), _is_call_target(instructions[end - 1]) or "PUSH_NULL" in around, line)
 
 
 def _constant_name(instructions: list[dis.Instruction], position: int) -> str | None:

@@ -56,8 +56,8 @@ class Recorder:
     """
 
     def __init__(
-        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE, changing: Sequence[Any] = (),
-        changing_unseen: Sequence[Any] = (),
+        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE,
+        changing: Sequence[Any] = (), changing_unseen: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         self.refusal = ""
         self.uses_packed_weights = False  # which were made before, of values that must stay what they were then

@@ -1,8 +1,8 @@
 """All that a run can read beside its arguments, as it is when this is made: what a recording depends on.
 
-It is found from the code that ran (trace.py): the globals and cells that it names, and of every object that these lead to
-the attributes that any of it names. Nothing is left out because it isn't understood: what cannot be watched makes the
-recording impossible, and the user is told why.
+It is found from the code that ran (trace.py): the globals and cells that it names, and of every object that these lead
+to the attributes that any of it names. Nothing is left out because it isn't understood: what cannot be watched makes
+the recording impossible, and the user is told why.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from genesis.dtypes import DType
 from genesis.graphs.compiled import Compiled
+from genesis.graphs.guards import needed_attributes
 from genesis.graphs.pure import IMMUTABLE, MAPPINGS, PLAIN, SEQUENCES, SETS, is_pure, is_pure_type, solid_base
 from genesis.graphs.reads import Chain, reads_of
 from genesis.graphs.trace import Executed, is_ours
@@ -30,7 +31,7 @@ from genesis.tensor import Tensor
 _MOST_OBJECTS = 100_000
 
 
-class Unwatchable(Exception):
+class UnwatchableError(Exception):
     """What the code reads, and why nobody could say whether it has changed; the sentence begins with a verb."""
 
 
@@ -47,7 +48,7 @@ class Snapshot:
         roots: what is called, and its arguments.
         executed: the code that a run executed.
         arguments: the tensors among the arguments, which are others in the next call.
-    Raises: Unwatchable.
+    Raises: UnwatchableError.
     """
 
     def __init__(self, roots: Iterable[Any], executed: Executed, arguments: Iterable[Tensor] = ()) -> None:
@@ -74,10 +75,12 @@ class Snapshot:
             self._watch_globals(code, globals_)
         while self._queue:
             if len(self._seen) > _MOST_OBJECTS:
-                raise Unwatchable(f"reaches more than {_MOST_OBJECTS:,} objects, as through '{self._queue[0].label}'")
+                raise UnwatchableError(
+                    f"reaches more than {_MOST_OBJECTS:,} objects, as through '{self._queue[0].label}'"
+                )
             self._visit(self._queue.popleft())
         for code in self._unfound:
-            raise Unwatchable(f"calls {code.co_name} ({_line(code)}), a closure that is not found by any name")
+            raise UnwatchableError(f"calls {code.co_name} ({_line(code)}), a closure that is not found by any name")
 
     def changed(self) -> str | None:
         """The first name that means something else now."""
@@ -154,7 +157,7 @@ class Snapshot:
         elif base not in (object, types.SimpleNamespace) and not (
             _is_python(type(value)) and issubclass(base, (*PLAIN_BASES, BaseException))
         ):
-            raise Unwatchable(f"uses '{label}', {_a(type(value))}, which cannot be watched{self._where}")
+            raise UnwatchableError(f"uses '{label}', {_a(type(value))}, which cannot be watched{self._where}")
         if _is_python(type(value)) or base is types.SimpleNamespace:
             self._visit_instance(value, label)
 
@@ -178,6 +181,8 @@ class Snapshot:
         self, own: dict[str, Any], label: str, left_out: frozenset[str] = frozenset(), with_absent: bool = True
     ) -> None:  # fmt: skip
         names = {*self._attributes, *own} if self._any_attribute else self._attributes
+        if self._any_attribute:
+            self._watch.other(lambda: " ".join(own.keys() - left_out), label)
         for name in names:
             if name not in left_out and (with_absent or name in own):
                 found = self._watch.name(own, name, f"{label}.{name}")
@@ -192,7 +197,7 @@ class Snapshot:
         self.modules.append(module)
         own, kind = vars(module), type(module)
         ours = is_ours(kind.__module__)
-        names = set(own) if ours or self._any_attribute else {*self._attributes, *_needed(kind)}
+        names = set(own) if ours or self._any_attribute else {*self._attributes, *needed_attributes(kind), "forward"}
         for name in names - _OF_MODULES:
             # All attributes of Genesis' own modules are watched by the ModuleGuard.
             found = own.get(name, MISSING) if ours else self._watch.name(own, name, f"{label}.{name}")
@@ -208,7 +213,7 @@ class Snapshot:
             return
         if not _is_python(kind):
             if not is_pure_type(kind):
-                raise Unwatchable(f"uses '{label}', a type that cannot be watched{self._where}")
+                raise UnwatchableError(f"uses '{label}', a type that cannot be watched{self._where}")
             return
         for owner in kind.__mro__:
             if _is_python(owner) and not is_ours(owner.__module__):
@@ -246,7 +251,7 @@ class Snapshot:
         if is_ours(function.__module__):
             return
         if vars(function):
-            self._watch_attributes(function, vars(function), label)
+            self._watch_attributes(vars(function), label)
         if function.__code__ not in self._codes:
             return  # not called; that it is the same function is all that matters
         self._unfound.discard(function.__code__)
@@ -267,7 +272,7 @@ class Snapshot:
 
     def _visit_builtin(self, function: BuiltinFunctionType, label: str) -> None:
         if not is_pure(function):
-            raise Unwatchable(f"hands on '{label}', which cannot be watched{self._where}")
+            raise UnwatchableError(f"hands on '{label}', which cannot be watched{self._where}")
         if not isinstance(function.__self__, ModuleType | type):
             self._add(function.__self__, label)
 
@@ -282,9 +287,12 @@ class Snapshot:
         for part in (partial.func, partial.args, partial.keywords):
             self._add(part, label)
 
+    def _visit_cached_property(self, value: functools.cached_property[Any], label: str) -> None:
+        self._add(value.func, label)
+
     def _visit_cached(self, function: Any, label: str) -> None:
         if not is_ours(function.__module__):
-            raise Unwatchable(f"calls '{label}', whose results functools.lru_cache keeps{self._where}")
+            raise UnwatchableError(f"calls '{label}', whose results functools.lru_cache keeps{self._where}")
 
 
 PLAIN_BASES = (int, float, complex, str, bytes)
@@ -297,6 +305,7 @@ _VISITS: dict[type[Any], Any] = {
     classmethod: Snapshot._visit_wrapper,
     property: Snapshot._visit_property,
     functools.partial: Snapshot._visit_partial,
+    functools.cached_property: Snapshot._visit_cached_property,
     type(functools.lru_cache(lambda: 0)): Snapshot._visit_cached,
 }
 # What other guards see: of tensors, modules and optimizers.
@@ -345,17 +354,3 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return MISSING
-
-
-@functools.lru_cache(maxsize=1024)
-def _needed(kind: type[Module]) -> frozenset[str]:
-    """The attributes that the methods of Genesis' classes take of a user's module."""
-    found: set[str] = set()
-    for owner in kind.__mro__:
-        if is_ours(owner.__module__) and owner is not Module:
-            for member in vars(owner).values():
-                code = getattr(getattr(member, "__func__", member), "__code__", None)
-                if code is not None:
-                    for each in (code, *_codes_inside((code,))):
-                        found |= reads_of(each).attributes.keys()
-    return frozenset(found)

@@ -12,7 +12,7 @@ from genesis.autograd.modes import watched
 from genesis.graphs.compiled import Compiled, Entry
 from genesis.graphs.guards import ModuleGuard, Versions, present_modes
 from genesis.graphs.recorder import STEP, Recorder
-from genesis.graphs.snapshot import Snapshot, Unwatchable
+from genesis.graphs.snapshot import Snapshot, UnwatchableError
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, name_of
 from genesis.graphs.values import Output, kind_of, made_of, noted, objects_in
@@ -71,7 +71,7 @@ class _Step(Entry):
         """The tensors that collect gradients."""
         try:
             surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
-        except Unwatchable:  # which is said when it is to be recorded
+        except UnwatchableError:  # which is said when it is to be recorded
             return []
         return [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
 
@@ -84,8 +84,8 @@ class _Step(Entry):
     def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
         try:
             surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
-        except Unwatchable as unwatchable:
-            return self._function(*args, **kwargs), str(unwatchable)
+        except UnwatchableError as error:
+            return self._function(*args, **kwargs), str(error)
         if surroundings.guard.has_hooks():
             return self._function(*args, **kwargs), ""
         grads = _grads(surroundings.guard.tensors)

@@ -37,7 +37,7 @@ class Trace:
 
     @contextmanager
     def runs(self) -> Iterator[None]:
-        before = sys.getprofile()
+        before: Any = sys.getprofile()
         is_c = hasattr(before, "disable") and hasattr(before, "enable")  # cProfile's
         if is_c:
             before.disable()

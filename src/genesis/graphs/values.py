@@ -93,12 +93,16 @@ def kind_of(value: Any, tensors: list[Tensor]) -> Any:
     """All of the arguments but the tensors' values, hashable; the tensors are listed in their order."""
     if isinstance(value, Tensor):
         array = value.array
-        for index, tensor in enumerate(tensors):
-            if tensor.array.handle is array.handle:
-                return Input(index)
+        if tensors:
+            for index, tensor in enumerate(tensors):
+                if tensor.array.handle is array.handle:
+                    return Input(index)
         tensors.append(value)
-        kind = array.shape, array.strides, array.offset, array.dtype, array.device
-        return kind if _is_plain_tensor(value) else (kind, _Same(value))
+        # Other devices' offsets do not matter: nothing is recorded there.
+        offset = array.handle.storage_offset() if array.device is CPU else 0
+        kind = array.shape, array.strides, offset, array.dtype, array.device
+        # Beside what every tensor has there may be attributes of the user's, which a forward could read.
+        return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
     if type(value) in (list, tuple):
         return type(value), tuple([kind_of(part, tensors) for part in value])
     if type(value) is dict:
@@ -113,11 +117,6 @@ def _plain_kind(value: Any) -> Any:
     if kind is float or kind is complex:
         return kind, repr(value)  # 0.0 is not -0.0
     return (kind, value) if kind in PLAIN else _Same(value)
-
-
-def _is_plain_tensor(tensor: Tensor) -> bool:
-    """Whether a tensor has no attributes of the user's, which a forward could read."""
-    return len(own := vars(tensor)) == 1 or own.keys() <= _OF_TENSORS
 
 
 _OF_TENSORS = frozenset(

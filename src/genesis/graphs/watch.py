@@ -6,7 +6,7 @@ A replay asks this each time, so the places of a kind are compared by calls that
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from genesis.graphs.pure import PLAIN
@@ -73,7 +73,7 @@ class _Names:
         self._mapping = mapping
         self._labels: dict[str, str] = {}
         self._values: dict[str, Any] = {}
-        self._absent: frozenset[str] = frozenset()
+        self._absent: Set[str] = frozenset()
         self._get: Callable[[Any], tuple[Any, ...]] | None = None
         self._found: Sequence[Any] = ()
 

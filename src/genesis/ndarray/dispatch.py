@@ -77,12 +77,14 @@ class Changes:
     count = 0
     last_recorded = 0  # the count after the last change that a graph recorded
     _ended_exports = 0
-    _holders: Sequence[Callable[[], Any]] = ()  # for each export: what gives None once nobody else holds the memory
+    # For each export, what gives None once nobody else holds the memory. Another object with each change of it, so that
+    # who has seen it needs no look inside.
+    holders: Sequence[Callable[[], Any]] = ()
 
     @property
     def version(self) -> int | None:
         """Another number after each change of the values; None while others hold the memory and may change them."""
-        return self.count + self._ended_exports if not self._holders else self._version_of_exported()
+        return self.count + self._ended_exports if not self.holders else self._version_of_exported()
 
     def export(self, holder: Any = None) -> None:
         """Others may write into this memory from now on: as long as holder lives, or for good.
@@ -92,17 +94,18 @@ class Changes:
         """
         with _making_changes:
             self._forget_ended()
-            self._holders = (*self._holders, _forever if holder is None else weakref.ref(holder))
+            self.holders = [*self.holders, _forever if holder is None else weakref.ref(holder)]
 
     def _version_of_exported(self) -> int | None:
         with _making_changes:
             self._forget_ended()
-            return None if self._holders else self.count + self._ended_exports
+            return None if self.holders else self.count + self._ended_exports
 
     def _forget_ended(self) -> None:
-        held = tuple([holder for holder in self._holders if holder() is not None])
-        self._ended_exports += len(self._holders) - len(held)  # each of them may have written
-        self._holders = held
+        held = [holder for holder in self.holders if holder() is not None]
+        if len(held) < len(self.holders):
+            self._ended_exports += len(self.holders) - len(held)  # each of them may have written
+            self.holders = held
 
 
 def _forever() -> bool:

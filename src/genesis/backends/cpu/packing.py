@@ -26,7 +26,7 @@ def pack(weight: Tensor, padding: Pair, stride: Pair, dilation: Pair, groups: in
 
 
 def pack_transposed(
-    weight: Tensor, padding: Pair, output_padding: Pair, stride: Pair, dilation: Pair, groups: int,
+    weight: Tensor, padding: Pair, output_padding: Sequence[int], stride: Pair, dilation: Pair, groups: int,
     input_shape: Sequence[int],
 ) -> Tensor:  # fmt: skip
     """weight in the layout that a transposed convolution of such an input wants."""

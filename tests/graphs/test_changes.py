@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import sys
 
 import pytest
 
+import genesis
+from genesis import functional
+from genesis.nn import functional as nn_functional
 from tests.graphs.programs import MODEL, STEP, Program, run
 
 CLASS = "class Config:\n    k = 2.0\nconfig = Config()\n"
@@ -84,8 +89,11 @@ WATCHED = {
     "module": Program("import types\nmodule = types.ModuleType('m')\nmodule.k = 2.0\n", "module.k", ("module.k = 3.0",)),
     "import in a function": Program("import sys, types\nsys.modules['a_module'] = types.ModuleType('a_module')\nsys.modules['a_module'].k = 2.0\ndef f():\n    import a_module\n    return a_module.k\n", "f()", ("sys.modules['a_module'].k = 3.0",)),
     "enum": Program("import enum\nclass E(enum.Enum):\n    A = 2.0\n    B = 3.0\nchosen = E.A\n", "chosen.value", ("chosen = E.B",)),
-    "rebound builtin": Program("", "abs(-2.0)", ("abs = lambda v: 3.0", "del abs", "import builtins\nbuiltins_abs = builtins.abs\nbuiltins.abs = lambda v: 5.0", "builtins.abs = builtins_abs")),
-    "function of Genesis": Program("", "F.relu(x)", ("real = F.relu\nF.relu = lambda x: x * 3.0", "F.relu = real")),
+    "rebound builtin": Program(
+        "", "len(ascii(-2))",
+        ("ascii = lambda v: 'abc'", "del ascii", "import builtins\nbuiltins.ascii = lambda v: 'abcd'", "builtins.ascii = repr"),
+    ),
+    "function of Genesis": Program("", "F.relu(x)", ("F.relu = lambda x: x * 3.0", "F.relu = genesis.functional.relu")),
     "sign of zero": Program("K = 0.0\n", "(x * 0.0 + 1) / genesis.tensor(K)", ("K = -0.0",)),
     "NaN": Program("K = float('nan')\n", "K", ("K = float('nan')", "K = 1.0")),
     "dtype of the process": Program("", "genesis.full((3,), 1 / 3).sum()", ("genesis.set_default_dtype(genesis.float64)", "genesis.set_default_dtype(genesis.float32)")),
@@ -157,11 +165,11 @@ def test_what_is_refused(name: str, kind: str) -> None:
 
 def _restore() -> None:
     """What a program that failed might have left."""
-    import builtins
-    import sys
-
-    import genesis
-
     genesis.set_default_dtype(genesis.float32)
     sys.modules.pop("a_module", None)
     vars(builtins).pop("K", None)
+    builtins.ascii = _ascii  # type: ignore[assignment]
+    nn_functional.relu = functional.relu
+
+
+_ascii = ascii

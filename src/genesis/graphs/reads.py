@@ -82,9 +82,10 @@ def _chain_at(instructions: list[dis.Instruction], position: int, line: int) -> 
     while end < len(instructions) and instructions[end].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         names.append(instructions[end].argval)
         end += 1
-    # Before Python 3.13 room for a call is made before what is called is loaded, and then after it.
+    # Room for a call is made with the global, with its last attribute, or by an instruction before or after.
     around = [instructions[each].opname for each in (position - 1, end) if 0 <= each < len(instructions)]
-    return Chain(tuple(names), _is_call_target(instructions[end - 1]) or "PUSH_NULL" in around, line)
+    is_called = any(map(_is_call_target, (instructions[position], instructions[end - 1])))
+    return Chain(tuple(names), is_called or "PUSH_NULL" in around, line)
 
 
 def _constant_name(instructions: list[dis.Instruction], position: int) -> str | None:

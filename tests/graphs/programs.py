@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import genesis
@@ -45,12 +47,14 @@ class Program(NamedTuple):
         source: what stands before them; init: in the model's __init__.
         read: the expression that they read.
         changes: statements, of which one is executed after every few calls.
+        refused: a pattern of why genesis.compile refuses the program, if it does.
     """
 
     source: str
     read: str
     changes: tuple[str, ...]
     init: str = "pass"
+    refused: str = ""
 
     def namespace(self) -> dict[str, Any]:
         module = types.ModuleType("a_program")
@@ -61,35 +65,63 @@ class Program(NamedTuple):
         return names
 
 
+def read_blocks(path: Path) -> dict[str, Program]:
+    """The programs of a file by their names; places.txt says what its lines mean."""
+    programs = {}
+    for block in path.read_text().split("=== ")[1:]:
+        name, *lines = block.rstrip().split("\n")
+        source, changes, fields = "", list[str](), {"init": "pass", "read": "", "refused": ""}
+        for line in lines:
+            kind, found, rest = line.partition(": ")
+            if found and kind == "change":
+                changes.append(rest)
+            elif found and kind == "   and":
+                changes[-1] += "\n" + rest
+            elif found and kind in fields:
+                fields[kind] = rest
+            else:
+                source += line + "\n"
+        programs[name] = Program(source, fields["read"], tuple(changes), fields["init"], fields["refused"])
+    return programs
+
+
 class Outcome(NamedTuple):
     """What both gave, call by call; how often the compiled one was replayed, and what it warned of."""
 
-    compiled: list[list[float]]
-    as_it_stands: list[list[float]]
+    compiled: list[list[Any]]
+    as_it_stands: list[list[Any]]
     num_recordings: int
     warned: list[str]
 
 
-def run(program: Program, kind: str, calls: int = 4) -> Outcome:
-    """The program with and without compile; between calls, its changes."""
+def run(program: Program, kind: str, calls: int = 4, may_fail: bool = False) -> Outcome:
+    """The program with and without compile; between calls, its changes.
+
+    may_fail: errors of the program are part of what is compared.
+    """
+    caught_here: tuple[type[Exception], ...] = (Exception,) if may_fail else ()
     mine, theirs = program.namespace(), program.namespace()
     for names in (mine, theirs):
         if kind == MODEL:
             names["model"].eval().requires_grad_(False)
     target = mine[kind]
     compiled = genesis.compile(target)
-    results: tuple[list[list[float]], list[list[float]]] = ([], [])
+    results: tuple[list[list[Any]], list[list[Any]]] = ([], [])
     most = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for change in (None, *program.changes):
             for names in (mine, theirs):
                 if change is not None:
-                    exec(compile(change, "a_change.py", "exec"), names)
+                    with contextlib.suppress(*caught_here):
+                        exec(compile(change, "a_change.py", "exec"), names)
             for number in range(calls):
                 x = genesis.full((3,), 1.0 + number)
                 for function, found, names in ((compiled, results[0], mine), (theirs[kind], results[1], theirs)):
-                    found.append([_bits(function(x)), *_bits(names["model"].weight)])
+                    try:
+                        found.append([_bits(function(x)), *_bits(names["model"].weight)])
+                    except caught_here as error:
+                        found.append([type(error).__name__, *_bits(names["model"].weight)])
                 most = max(most, compiled.num_recordings)
     return Outcome(*results, most, [str(each.message) for each in caught])
 

@@ -53,7 +53,7 @@ _MODULES = frozenset(
     }
 )
 # Their methods, and they themselves as functions, read and change nothing but what they are given.
-_TYPES = (
+_TYPES: tuple[type[Any], ...] = (
     type, *PLAIN, *SEQUENCES, *MAPPINGS, *SETS, range, slice, property, staticmethod, classmethod, super, map,
     filter, zip, enumerate, reversed, BaseException, types.GeneratorType, types.SimpleNamespace, types.MappingProxyType,
     types.FunctionType, types.MethodType, types.CellType, re.Pattern, re.Match, decimal.Decimal, np.generic, np.dtype,

@@ -380,6 +380,20 @@ def test_equal_layouts_of_a_weight_are_kept_once() -> None:
     assert weights.isdisjoint(id(packed.packed.weight) for _, _, packed in other._fused._entries.values())
 
 
+def test_on_a_gpu_one_packed_weight_is_for_all_shapes(cuda: str) -> None:
+    layer = nn.ConvBNReLU(4, 6, 3).eval().to("cuda")
+    with genesis.no_grad():
+        for _ in range(2):
+            results = {size: layer(genesis.ones(1, 4, size, size, device="cuda")) for size in (4, 5)}
+            weights = {id(packed) for _, _, packed in layer._fused._entries.values()}
+            assert len(layer._fused._entries) == 2
+            assert len(weights) == 1
+            for size, result in results.items():
+                expected = nn.ReLU()(layer.norm(layer.conv(genesis.ones(1, 4, size, size, device="cuda"))))
+                torch.testing.assert_close(result.cpu().to_torch(), expected.cpu().to_torch(), rtol=1e-5, atol=1e-5)
+            layer.conv.weight.mul_(2.0)  # then all of them are packed anew
+
+
 def test_without_folding_the_parameters_are_used_as_they_are() -> None:
     layer, x = warm_layer()
     expected = nn.ReLU()(layer.norm(layer.conv(x))).detach().to_torch()

@@ -46,7 +46,9 @@ class Compiled(abc.ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors: list[Tensor] = []
-        kind = kind_of((args, kwargs), tensors)
+        kind = kind_of(args, tensors)
+        if kwargs:
+            kind = kind, kind_of(kwargs, tensors)
         backend = _plain_backend(tensors)
         is_watched = state.autocast is not None or state.observer is not None or state.watcher is not None
         if backend is None or is_watched or not self._may_replay(tensors):

@@ -100,7 +100,7 @@ def kind_of(value: Any, tensors: list[Tensor]) -> Any:
         tensors.append(value)
         # Other devices' offsets do not matter: nothing is recorded there.
         offset = array.handle.storage_offset() if array.device is CPU else 0
-        kind = array.shape, array.strides, offset, array.dtype, array.device
+        kind = array.shape, array.strides, offset, array.dtype
         # Beside what every tensor has there may be attributes of the user's, which a forward could read.
         return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
     if type(value) in (list, tuple):

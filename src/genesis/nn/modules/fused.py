@@ -123,7 +123,7 @@ class FusedConv:
         if None in made_of:
             self.clear()
             return None
-        packed = None if entry is not None else self._fitting(arrays, made_of)
+        packed = self._fitting(arrays, made_of)
         if packed is None:
             weight, bias = F.fold_batch_norm(*operands, eps)
             packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import gc
 import logging
 import math
 import pathlib
@@ -11,6 +13,7 @@ import random
 import threading
 import time
 import typing
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -145,6 +148,18 @@ def test_a_step_of_functions() -> None:
             assert got.item() == expected.item()
     assert compiled.num_recordings == 2
     assert [p.tolist() for p in one.model.parameters()] == [p.tolist() for p in other.model.parameters()]
+
+
+def test_a_recording_keeps_no_batch() -> None:
+    r = Regression()
+    compiled, alive = genesis.compile(functools.partial(descend, r)), []
+    for _ in range(4):
+        x = genesis.randn(5, 3)
+        alive.append(weakref.ref(x.array.handle))
+        compiled(x)
+        del x
+    gc.collect()
+    assert not any(handle() is not None for handle in alive)
 
 
 def test_history_beside_the_step_does_not_matter() -> None:

@@ -81,6 +81,7 @@ class Snapshot:
             self._visit(self._queue.popleft())
         for code in self._unfound:
             raise UnwatchableError(f"calls {code.co_name} ({_line(code)}), a closure that is not found by any name")
+        self._seen.clear()  # a recording must not keep a batch
 
     def changed(self) -> str | None:
         """The first name that means something else now."""
@@ -182,7 +183,7 @@ class Snapshot:
     ) -> None:  # fmt: skip
         names = {*self._attributes, *own} if self._any_attribute else self._attributes
         if self._any_attribute:
-            self._watch.other(lambda: " ".join(own.keys() - left_out), label)
+            self._watch.other(lambda: " ".join(sorted(own.keys() - left_out)), label)
         for name in names:
             if name not in left_out and (with_absent or name in own):
                 found = self._watch.name(own, name, f"{label}.{name}")

@@ -108,6 +108,26 @@ def test_what_is_left_alone() -> None:
         assert (x @ x).dtype is genesis.float32
 
 
+def test_without_a_device_it_holds_wherever_the_tensors_are(cuda: str) -> None:
+    x, on_gpu = genesis.ones(2, 2), genesis.ones(2, 2, device="cuda")
+    with autocast():
+        assert (x @ x).dtype is genesis.bfloat16
+        assert (on_gpu @ on_gpu).dtype is genesis.float16
+        assert on_gpu.exp().dtype is genesis.float32
+        assert is_autocast_enabled("cpu")
+        assert is_autocast_enabled("cuda")
+        with autocast("cpu", enabled=False):
+            assert not is_autocast_enabled("cpu")
+            assert is_autocast_enabled()
+            assert (on_gpu @ on_gpu).dtype is genesis.float16
+    with autocast(dtype=genesis.bfloat16):
+        assert (on_gpu @ on_gpu).dtype is genesis.bfloat16
+    with autocast("cuda"):
+        assert not is_autocast_enabled("cpu")
+        assert (x @ x).dtype is genesis.float32
+        assert (on_gpu @ on_gpu).dtype is genesis.float16
+
+
 def test_blocks_nest() -> None:
     x = parameter(2, 2)
     assert not is_autocast_enabled()
@@ -204,7 +224,7 @@ def test_a_weight_that_changed_is_cast_anew() -> None:
 
 
 def test_bad_arguments_of_autocast() -> None:
-    with pytest.raises(ValueError, match="autocast: argument 'device_type': expected 'cpu' or 'cuda', got 'tpu'"):
+    with pytest.raises(ValueError, match="autocast: argument 'device_type': expected 'cpu', 'cuda' or None, got 'tpu'"):
         autocast("tpu")
     with pytest.raises(DTypeError, match=r"argument 'dtype': expected genesis\.float16 or genesis\.bfloat16"):
         autocast(dtype=genesis.float32)

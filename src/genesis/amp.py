@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ class autocast:  # noqa: N801  (PyTorch's name)
     casts are part of the graph, so that float32 weights get float32 gradients. Only the calling thread is affected.
 
     Args:
-        device_type: "cpu" | "cuda": the tensors that are cast.
+        device_type: "cpu" | "cuda": the tensors that are cast; None: those of every device.
         dtype: float16 | bfloat16; by default bfloat16 on the CPU and float16 on CUDA.
         enabled: False leaves everything alone inside the block, in an outer autocast too.
         cache_enabled: cast a float32 weight once for the whole (outermost) block; by default as in the outer block.
@@ -40,15 +41,15 @@ class autocast:  # noqa: N801  (PyTorch's name)
     """
 
     def __init__(
-        self, device_type: str = "cpu", dtype: DType | None = None, enabled: bool = True,
+        self, device_type: str | None = None, dtype: DType | None = None, enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:  # fmt: skip
-        if device_type not in _LOWER_DTYPES:
-            raise ValueError(describe("autocast", "device_type", "'cpu' or 'cuda'", repr(device_type)))
-        dtype = _LOWER_DTYPES[device_type] if dtype is None else dtype
-        if dtype not in (dtypes.float16, dtypes.bfloat16):
+        if device_type is not None and device_type not in _LOWER_DTYPES:
+            raise ValueError(describe("autocast", "device_type", "'cpu', 'cuda' or None", repr(device_type)))
+        if dtype not in (None, dtypes.float16, dtypes.bfloat16):
             raise DTypeError(describe("autocast", "dtype", "genesis.float16 or genesis.bfloat16", dtype))
-        self._device_type, self._dtype = device_type, dtype if enabled else None
+        device_types = tuple(_LOWER_DTYPES) if device_type is None else (device_type,)
+        self._targets = {each: (dtype or _LOWER_DTYPES[each]) if enabled else None for each in device_types}
         self._cache_enabled = cache_enabled
         self._outer: list[Callable[..., Any] | None] = []
 
@@ -57,7 +58,7 @@ class autocast:  # noqa: N801  (PyTorch's name)
         self._outer.append(outer)
         casts = outer if isinstance(outer, _Casts) else _Casts({}, {}, True)
         cached = casts.cache_enabled if self._cache_enabled is None else self._cache_enabled
-        thread.autocast = _Casts({**casts.targets, self._device_type: self._dtype}, casts.cache, cached)
+        thread.autocast = _Casts({**casts.targets, **self._targets}, casts.cache, cached)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -66,15 +67,20 @@ class autocast:  # noqa: N801  (PyTorch's name)
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def with_autocast(*args: Any, **kwargs: Any) -> Any:
-            with autocast(self._device_type, self._dtype, self._dtype is not None, self._cache_enabled):
+            block = copy.copy(self)  # the calls of several threads must not share what they return to
+            block._outer = []
+            with block:
                 return function(*args, **kwargs)
 
         return with_autocast
 
 
-def is_autocast_enabled(device_type: str = "cpu") -> bool:
-    """Whether this thread is inside an autocast block for tensors of device_type."""
-    return isinstance(thread.autocast, _Casts) and thread.autocast.targets.get(device_type) is not None
+def is_autocast_enabled(device_type: str | None = None) -> bool:
+    """Whether this thread is inside an autocast block for tensors of device_type; None: of any device."""
+    if not isinstance(thread.autocast, _Casts):
+        return False
+    targets = thread.autocast.targets
+    return any(targets.values()) if device_type is None else targets.get(device_type) is not None
 
 
 class _Casts:
@@ -107,13 +113,14 @@ class _Casts:
             return arg
         target = lower if policy == "lower" else dtypes.float32
         is_weight = arg.requires_grad and arg.is_leaf and arg.dtype is dtypes.float32
-        if not (self.cache_enabled and is_weight and target is lower):
+        version = arg.array.changes.version
+        if not (self.cache_enabled and is_weight and target is lower) or version is None:
             return F.cast(arg, target)
         # A cast that was made without a graph, or from values that have changed since, must not be used again.
         key = (id(arg), target, thread.recording)
         known = self.cache.get(key)
-        if known is None or known[1] is not arg.array or known[2] != arg.array.changes.count:
-            known = self.cache[key] = (arg, arg.array, arg.array.changes.count, F.cast(arg, target))
+        if known is None or known[1] is not arg.array or known[2] != version:
+            known = self.cache[key] = (arg, arg.array, version, F.cast(arg, target))
         return known[3]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from genesis import dtypes
+from genesis.autograd.modes import unrecordable
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import CPU, Device, NDArray, random
@@ -62,7 +63,10 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     dtype = _FROM_NUMPY.get(ndarray.dtype)
     if dtype is None:
         raise DTypeError(describe("from_numpy", "ndarray", f"one of {sorted(map(str, _FROM_NUMPY))}", ndarray.dtype))
-    return Tensor(NDArray.from_numpy(ndarray, dtype))
+    array = NDArray.from_numpy(ndarray, dtype)
+    if ndarray.flags.writeable:
+        array.changes.export()
+    return Tensor(array)
 
 
 def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:
@@ -234,6 +238,7 @@ def manual_seed(seed: int) -> None:
     """Start the generators of all devices from seed; the CPU then draws the same numbers as PyTorch."""
     if isinstance(seed, float) or not hasattr(seed, "__index__"):
         raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
+    unrecordable("sets the state of a random generator")
     random.manual_seed(operator.index(seed))
 
 
@@ -248,6 +253,7 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
         raise DTypeError(
             describe("set_rng_state", "new_state", "a tensor of uint8", getattr(new_state, "dtype", new_state))
         )
+    unrecordable("sets the state of a random generator")
     random.set_state(new_state.numpy().tobytes(), _device(device))
 
 

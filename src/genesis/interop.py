@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from genesis import dtypes
 from genesis.autograd import Variable
+from genesis.autograd.modes import unrecordable
 from genesis.errors import CheckpointError, DeviceError, DTypeError, OutOfMemoryError, describe
 from genesis.files import kind_of
 from genesis.ndarray import CPU, Device, NDArray, backend_of
@@ -17,6 +18,7 @@ from genesis.ndarray import CPU, Device, NDArray, backend_of
 if TYPE_CHECKING:
     import torch
 
+HANDS_OUT_MEMORY = "hands its memory to another library (to_torch, DLPack)"
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu"}  # DLDeviceType: CPU, CUDA, pinned host memory
 
 
@@ -36,7 +38,9 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
             describe("from_dlpack", "ext_tensor", "memory of the CPU or a CUDA device", f"device type {kind}")
         )
     device = Device(_DLPACK_DEVICES[kind], index if kind == 2 else None)
-    return Variable._result_class(NDArray.from_dlpack(ext_tensor, device))
+    array = NDArray.from_dlpack(ext_tensor, device)
+    array.changes.export()
+    return Variable._result_class(array)
 
 
 def from_torch(tensor: torch.Tensor) -> Any:
@@ -76,7 +80,13 @@ def to_torch(tensor: Variable) -> torch.Tensor:
     """
     import torch
 
-    return torch.from_dlpack(tensor.detach())
+    unrecordable(HANDS_OUT_MEMORY)
+    array = tensor.array
+    if array.device is not CPU:
+        return torch.from_dlpack(tensor.detach())
+    result = torch.from_dlpack(array.handle)
+    array.changes.export(result.untyped_storage())  # which lives as long as anything of PyTorch's on this memory
+    return result
 
 
 def load_torch(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:
@@ -139,7 +149,9 @@ def _from_torch_tree(value: Any, path: str, device: Device, known: dict[int, Any
         if id(value) not in known:
             if value.layout is not torch.strided or str(value.dtype).removeprefix("torch.") not in dtypes.BY_NAME:
                 raise CheckpointError(f"{path}: holds a tensor that Genesis has not: {value.layout}, {value.dtype}")
-            known[id(value)] = from_torch(value).to(device)
+            # Nobody else holds this memory, so that it counts as our own.
+            array = NDArray.from_dlpack(value.detach(), CPU).to_device(device)
+            known[id(value)] = Variable._result_class(array)
         return known[id(value)]
     if isinstance(value, dict):
         return {key: _from_torch_tree(item, path, device, known) for key, item in value.items()}

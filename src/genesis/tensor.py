@@ -11,11 +11,12 @@ import numpy as np
 from genesis import autograd, dtypes, shapes
 from genesis import functional as F
 from genesis.autograd import Variable
+from genesis.autograd.modes import unrecordable
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
-from genesis.interop import to_torch
+from genesis.interop import HANDS_OUT_MEMORY, to_torch
 from genesis.methods import Methods
-from genesis.ndarray import Device, NDArray
+from genesis.ndarray import CPU, Device, NDArray
 from genesis.pickling import Clones, Memory
 from genesis.shapes import Shape
 
@@ -134,14 +135,20 @@ class Tensor(Methods):
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values as a numpy array on the same memory; force detaches and copies to the host where needed."""
         if force:
-            return self.array.numpy()
+            return self._shown_as_numpy()
         if self.requires_grad:
             raise DTypeError("numpy: argument 'self': expected a tensor outside the graph; use .detach().numpy()")
         if self.device.type != "cpu":
             raise DTypeError(
                 f"numpy: argument 'self': expected a tensor on the CPU, got one on {self.device}; use .cpu()"
             )
-        return self.array.numpy()
+        return self._shown_as_numpy()
+
+    def _shown_as_numpy(self) -> np.ndarray:
+        values = self.array.numpy()
+        if self.array.device is CPU:
+            self.array.changes.export(values)  # which every view of it keeps alive
+        return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -151,6 +158,8 @@ class Tensor(Methods):
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
             raise BufferError("__dlpack__: the tensor requires grad; export .detach()")
+        unrecordable(HANDS_OUT_MEMORY)
+        self.array.changes.export()
         return self.array.handle.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import genesis
 import genesis.nn.functional as F
 from genesis import models, nn, optim
 from genesis.errors import DTypeError
+from tests.graphs.steps import as_genesis, count_run
 
 
 class Calls(nn.Module):
@@ -27,7 +28,7 @@ class Calls(nn.Module):
         self.register_buffer("table", genesis.arange(3.0))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.runs += 1
+        count_run(self)
         return self.function(self, *args, **kwargs)
 
 
@@ -89,7 +90,7 @@ def assert_equal(got: Any, expected: Any) -> None:
     if isinstance(expected, genesis.Tensor):
         assert got.dtype is expected.dtype
         assert got.stride() == expected.stride()
-        assert torch.equal(got.to_torch(), expected.to_torch())
+        assert torch.equal(got.clone().to_torch(), expected.to_torch())  # nothing that got is part of is handed out
     elif isinstance(expected, list | tuple):
         assert len(got) == len(expected)
         for mine, other in zip(got, expected, strict=True):
@@ -207,6 +208,7 @@ def test_changes_are_noticed(change: Callable[[Any], None], caplog: pytest.LogCa
 
 
 OUTSIDE = genesis.ones(3)
+TORCH = torch.ones(3)
 
 
 def put_by_index(self: Calls, x: Any) -> Any:
@@ -220,7 +222,8 @@ def put_by_index(self: Calls, x: Any) -> Any:
         (lambda self, x: x * x.sum().item(), "reads values"),
         (lambda self, x: x if x.sum() > 0 else -x, "reads values"),
         (lambda self, x: x[x > 0], "has a result whose shape depends on values"),
-        (lambda self, x: genesis.from_torch(x.to_torch() + 1), "takes memory from another library"),
+        (lambda self, x: genesis.from_torch(TORCH) + x, "uses 'TORCH', a torch.Tensor, which cannot be watched"),
+        (lambda self, x: x + x.to_torch()[0, 0].item(), "hands its memory to another library"),
         (lambda self, x: x.clone().data_ptr() and x * 1, "asks where an array lies"),
         (lambda self, x: x.add_(1), "changes an argument, a parameter or a buffer in place"),
         (lambda self, x: x[0].mul_(2), "changes an argument, a parameter or a buffer in place"),
@@ -280,10 +283,14 @@ def test_runs_as_it_stands() -> None:
 
 
 def test_other_threads_are_not_recorded() -> None:
-    def forward(self: Calls, x: genesis.Tensor) -> genesis.Tensor:
+    @as_genesis
+    def elsewhere() -> None:
         thread = threading.Thread(target=lambda: genesis.ones(2).sum().item())
         thread.start()
         thread.join()
+
+    def forward(self: Calls, x: genesis.Tensor) -> genesis.Tensor:
+        elsewhere()
         return x * 2
 
     module = Calls(forward).eval()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -254,15 +256,38 @@ def there_and_back(layer: nn.ConvBNReLU) -> None:
 
 
 def write_from_numpy(layer: nn.ConvBNReLU) -> None:
-    """Unseen by Genesis; eval() is the documented way to tell."""
     layer.norm.bias.detach().numpy()[:] = 3.0
-    layer.eval()
+
+
+def write_through_a_memoryview(layer: nn.ConvBNReLU) -> None:
+    memoryview(np.asarray(layer.norm.running_var))[2] = 9.0
+
+
+def write_from_torch(layer: nn.ConvBNReLU) -> None:
+    layer.conv.weight.to_torch()[1].mul_(3.0)
+
+
+def write_through_dlpack(layer: nn.ConvBNReLU) -> None:
+    torch.from_dlpack(layer.norm.running_mean).add_(1.0)
+
+
+def write_into_imported_memory(layer: nn.ConvBNReLU) -> None:
+    ours = torch.ones(6)
+    layer.norm.bias.data = genesis.from_torch(ours)
+    with genesis.no_grad():
+        layer(genesis.ones(*X_SHAPE))
+    ours.add_(2.0)
+
+
+def set_eps(layer: nn.ConvBNReLU) -> None:
+    layer.norm.eps = 0.5
 
 
 CHANGES = [
     step, train_once, train_the_norm_alone, assign_data, replace_parameter, replace_buffer, replace_norm,
     write_through_a_view, load_state, assign_state, reset_statistics, there_and_back, write_from_numpy,
-    *map(scale_in_place, ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]),
+    write_through_a_memoryview, write_from_torch, write_through_dlpack, write_into_imported_memory,
+    set_eps, *map(scale_in_place, ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]),
 ]  # fmt: skip
 
 
@@ -278,6 +303,95 @@ def test_no_stale_fold(change: Callable[[nn.ConvBNReLU], None]) -> None:
     expected = nn.ReLU()(layer.norm(layer.conv(x))).detach().to_torch()
     torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
     assert not torch.equal(after, before)
+
+
+HOLDERS: dict[str, Callable[[genesis.Tensor], Any]] = {
+    "numpy": lambda tensor: tensor.numpy()[:3],
+    "asarray": np.asarray,
+    "memoryview": lambda tensor: memoryview(tensor.numpy()),
+    "to_torch": lambda tensor: tensor.to_torch()[:3],
+    "torch through numpy": lambda tensor: torch.from_numpy(tensor.numpy()),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_while_memory_is_held_outside_nothing_is_folded_and_then_it_is_again(
+    hold: Callable[[genesis.Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = warm_layer()
+    counter = Counter(monkeypatch)
+    held = hold(layer.norm.bias.detach())
+    with genesis.no_grad():
+        for value in (1.0, 2.0, 3.0):
+            held[0] = value
+            expected = nn.ReLU()(layer.norm(layer.conv(x))).to_torch()
+            torch.testing.assert_close(layer(x).to_torch(), expected, rtol=1e-5, atol=1e-5)
+        assert counter.count == 0
+        held[0] = 4.0
+        del held
+        expected = nn.ReLU()(layer.norm(layer.conv(x))).to_torch()
+        for _ in range(3):
+            torch.testing.assert_close(layer(x).to_torch(), expected, rtol=1e-5, atol=1e-5)
+    assert counter.count == 1
+
+
+def test_loaded_weights_are_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that others had their hands on is copied from, and a checkpoint's belongs to nobody else."""
+    layer, x = warm_layer()
+    state = {name: value.detach().to_torch() for name, value in layer.state_dict().items()}
+    torch.save(state, tmp_path / "layer.pth")
+    genesis.save(layer, tmp_path / "layer.safetensors")
+    loaded = [genesis.load_torch(tmp_path / "layer.pth"), genesis.load(tmp_path / "layer.safetensors")]
+    given = [
+        (state, False),
+        ({name: value.numpy() for name, value in state.items()}, False),
+        *((checkpoint, assign) for checkpoint in loaded for assign in (False, True)),
+    ]
+    counter = Counter(monkeypatch)
+    for number, (weights, assign) in enumerate(given):
+        fresh = nn.ConvBNReLU(4, 6, 3).eval()
+        fresh.load_state_dict(weights, assign=assign)
+        with genesis.no_grad():
+            torch.testing.assert_close(fresh(x).to_torch(), fresh(x).to_torch())
+        assert counter.count == number + 1
+
+
+def test_copies_of_a_layer_whose_memory_is_held() -> None:
+    layer, x = warm_layer()
+    held = layer.norm.bias.detach().numpy()
+    copied = copy.deepcopy(layer)
+    held[:] = 3.0
+    with genesis.no_grad():
+        assert not torch.equal(copied(x).to_torch(), layer(x).to_torch())
+
+
+def test_equal_layouts_of_a_weight_are_kept_once() -> None:
+    torch.manual_seed(0)
+    layer = nn.ConvBNReLU(16, 32, 3, stride=2).eval()  # with a stride there are no tiles, which are of one size
+    with genesis.no_grad():
+        for size in (8, 16, 20, 24):
+            layer(genesis.ones(1, 16, size, size))
+    weights = {id(packed.packed.weight) for _, _, packed in layer._fused._entries.values()}
+    assert len(layer._fused._entries) == 4
+    assert len(weights) == 1
+    other = nn.ConvBNReLU(16, 32, 3, stride=2).eval()
+    with genesis.no_grad():
+        other(genesis.ones(1, 16, 8, 8))
+    assert weights.isdisjoint(id(packed.packed.weight) for _, _, packed in other._fused._entries.values())
+
+
+def test_on_a_gpu_one_packed_weight_is_for_all_shapes(cuda: str) -> None:
+    layer = nn.ConvBNReLU(4, 6, 3).eval().to("cuda")
+    with genesis.no_grad():
+        for _ in range(2):
+            results = {size: layer(genesis.ones(1, 4, size, size, device="cuda")) for size in (4, 5)}
+            weights = {id(packed) for _, _, packed in layer._fused._entries.values()}
+            assert len(layer._fused._entries) == 2
+            assert len(weights) == 1
+            for size, result in results.items():
+                expected = nn.ReLU()(layer.norm(layer.conv(genesis.ones(1, 4, size, size, device="cuda"))))
+                torch.testing.assert_close(result.cpu().to_torch(), expected.cpu().to_torch(), rtol=1e-5, atol=1e-5)
+            layer.conv.weight.mul_(2.0)  # then all of them are packed anew
 
 
 def test_without_folding_the_parameters_are_used_as_they_are() -> None:

@@ -176,6 +176,7 @@ class PackedConv:
     def __init__(self, packed: Any, weight: Tensor, geometry: Geometry) -> None:
         self.packed = packed
         self.geometry = geometry
+        self.fits_all_shapes: bool = packed.fits_all_shapes  # it is as good for inputs of other sizes
         self.weight_shape, self.dtype, self.device = weight.array.shape, weight.array.dtype, weight.array.device
 
 

@@ -17,7 +17,7 @@ def compile(target: Module | Callable[..., Any]) -> Compiled:
 
     For each kind of arguments (shapes, strides, dtypes, and all that is no tensor) the first call runs as it stands,
     the second is recorded, the later ones replay: op after op, each array let go after its last use. What has changed
-    since is noticed (another parameter, submodule or mode), and the run is recorded anew.
+    since is noticed (a parameter, a submodule, a mode, any Python value that the run read), and it is recorded anew.
 
     A step is a function of tensors that works on the modules and optimizers that it names or is given: it may go
     forward, through backward(), and take the optimizers' steps. A replay does the same to parameters, buffers,
@@ -25,10 +25,9 @@ def compile(target: Module | Callable[..., Any]) -> Compiled:
     Gradients that the step lets go of are let go of first, and its results have no graph.
 
     What runs as it stands: a module in training mode or whose gradients are recorded; under autocast, GENESIS_CHECK or
-    GENESIS_DEBUG; with hooks; on other devices. What cannot be replayed runs as it stands too, with one warning that
-    says why: it reads values (.item(), a condition on a tensor), changes an argument in place, or uses a tensor that is
-    neither an argument nor part of a module or optimizer. Other Python values that it reads, and modules that it cannot
-    be seen to use, are those of the recording.
+    GENESIS_DEBUG; with hooks; on other devices, with a warning. What cannot be replayed runs as it stands too, with one
+    warning that says why: it reads values (.item(), a condition on a tensor), changes an argument in place, uses a
+    tensor that is neither an argument nor part of a module or optimizer, or reads what cannot be watched.
 
     Args:
         target: a Module in eval mode, or a function.

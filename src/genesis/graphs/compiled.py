@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis import backends
-from genesis.autograd.modes import state
+from genesis.autograd.modes import state, watched
+from genesis.graphs.guards import present_modes
+from genesis.graphs.recorder import Recorder
+from genesis.graphs.trace import Executed, Trace
 from genesis.graphs.values import kind_of
 from genesis.ndarray import CPU
 from genesis.tensor import Tensor
@@ -25,11 +28,14 @@ class Compiled(abc.ABC):
     """
 
     max_recordings = 8
+    most_in_vain = 8  # recordings in a row that were never replayed
 
     def __init__(self, target: Callable[..., Any], name: str) -> None:
         self.target = target
         self._name = name
         self._entries: dict[Any, Entry] = {}
+        self._has_warned = False  # of another device
+        self._num_in_vain = 0
 
     @property
     def num_recordings(self) -> int:
@@ -40,40 +46,63 @@ class Compiled(abc.ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors: list[Tensor] = []
-        kind = kind_of((args, kwargs), tensors)
+        kind = kind_of(args, tensors)
+        if kwargs:
+            kind = kind, kind_of(kwargs, tensors)
         backend = _plain_backend(tensors)
-        is_watched = state.autocast is not None or state.observer is not None
+        is_watched = state.autocast is not None or state.observer is not None or state.watcher is not None
         if backend is None or is_watched or not self._may_replay(tensors):
+            if backend is None and not self._has_warned and any(tensor.array.device is not CPU for tensor in tensors):
+                self._has_warned = True
+                self._warn("is recorded on the CPU only (see docs/compile.md)")
             return self.target(*args, **kwargs)
-        kind = kind, self._circumstances(tensors, args, kwargs)
-        try:
-            entry = self._entries.get(kind)
-        except TypeError:  # an argument that is no tensor and cannot be compared
+        kind = kind, present_modes(), self._circumstances(tensors, args, kwargs)
+        entry = self._entries.get(kind)
+        if entry is None:
+            return self._run_first(kind, backend, tensors, args, kwargs)
+        if entry.is_refused:
             return self.target(*args, **kwargs)
-        if entry is not None and entry.is_refused:
-            return self.target(*args, **kwargs)
-        if entry is None or entry.backend is not backend or not entry.holds():
-            return self._run_first(entry, kind, backend, args, kwargs)
+        changed = "the backend" if entry.backend is not backend else entry.changed()
+        if changed is not None:
+            return self._run_anew(entry, changed, kind, backend, tensors, args, kwargs)
         if not entry.may_replay(tensors):
             return self.target(*args, **kwargs)
         if entry.is_recorded:
+            self._num_in_vain = 0
             return entry.replay(tensors)
         result, refusal = entry.record(tensors, args, kwargs)
         if refusal:
             entry.is_refused = True
-            warnings.warn(
-                f"genesis.compile: {self._name} runs as it stands: it {refusal}", RuntimeWarning, stacklevel=2
-            )
+            self._warn(refusal)
         return result
 
-    def _run_first(self, entry: Entry | None, kind: Any, backend: backends.Backend, args: Any, kwargs: Any) -> Any:
-        """A run as it stands, which fills the caches that a recording should find filled."""
-        if entry is not None:
-            _log.info("genesis.compile: %s has changed and is recorded anew", self._name)
-        elif len(self._entries) >= self.max_recordings:
+    def _warn(self, reason: str) -> None:
+        message = f"genesis.compile: {self._name} runs as it stands: it {reason}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    def _run_anew(
+        self, entry: Entry, changed: str, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any,
+        kwargs: Any,
+    ) -> Any:  # fmt: skip
+        _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
+        self._num_in_vain += entry.is_recorded
+        if self._num_in_vain >= self.most_in_vain:
+            entry.is_refused = True
+            self._warn(f"is never the same for two calls in a row, but recorded for nothing: '{changed}' has changed")
+            return self.target(*args, **kwargs)
+        del self._entries[kind]
+        return self._run_first(kind, backend, tensors, args, kwargs)
+
+    def _run_first(
+        self, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Any:  # fmt: skip
+        """A run as it stands: it shows what code is executed, and fills caches that a recording should find filled."""
+        while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
-        result = self.target(*args, **kwargs)
-        self._entries[kind] = self._new_entry(backend)
+        trace = Trace()
+        with trace.runs(), watched(trace):
+            result = self.target(*args, **kwargs)
+        self._entries[kind] = self._new_entry(backend, trace.executed, tensors, args, kwargs)
         return result
 
     @abc.abstractmethod
@@ -85,24 +114,33 @@ class Compiled(abc.ABC):
         """What belongs to the kind of a call beside its arguments; hashable."""
 
     @abc.abstractmethod
-    def _new_entry(self, backend: backends.Backend) -> Entry: ...
+    def _new_entry(
+        self, backend: backends.Backend, executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Entry: ...
 
 
 class Entry(abc.ABC):
-    """The recording for one kind of arguments, and what it holds for."""
+    """The recording for one kind of arguments, and what it holds for.
+
+    Args:
+        executed: the code that a run of this kind executed.
+    """
 
     is_refused = False
+    most_attempts = 4  # to record runs of which each executes other code
 
-    def __init__(self, backend: backends.Backend) -> None:
+    def __init__(self, backend: backends.Backend, executed: Executed) -> None:
         self.backend = backend
+        self._executed = executed
+        self._num_attempts = 0
 
     @property
     @abc.abstractmethod
     def is_recorded(self) -> bool: ...
 
     @abc.abstractmethod
-    def holds(self) -> bool:
-        """Whether everything that the recording, if there is one, depends on is as it was."""
+    def changed(self) -> str | None:
+        """What the recording, if there is one, depends on and is not as it was."""
 
     @abc.abstractmethod
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
@@ -115,6 +153,17 @@ class Entry(abc.ABC):
     @abc.abstractmethod
     def replay(self, tensors: Sequence[Tensor]) -> Any:
         """The result of the recorded run with these tensors."""
+
+    def _knew_all(self, trace: Trace, recorder: Recorder) -> bool:
+        """Whether the run executed only what the snapshot before it was made for; else the next one is recorded."""
+        recorder.refusal = recorder.refusal or trace.refusal
+        if trace.executed.keys() <= self._executed.keys():
+            return True
+        self._executed = self._executed | trace.executed
+        self._num_attempts += 1
+        if self._num_attempts >= self.most_attempts:
+            recorder.refuse("executes other code in each call")
+        return False
 
 
 def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:

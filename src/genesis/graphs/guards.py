@@ -1,23 +1,44 @@
-"""What a recording depends on beside its arguments: the parts of modules, and what a function names."""
+"""What a recording depends on beside its arguments: the parts of modules, and the modes of the process."""
 
 from __future__ import annotations
 
-import dis
-import functools
-import inspect
 import itertools
 import operator
+import weakref
 from collections.abc import Iterable
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CodeType
 from typing import Any
 
+from genesis import dtypes
+from genesis.autograd.modes import state
+from genesis.graphs.reads import reads_of
+from genesis.graphs.trace import is_ours
+from genesis.graphs.watch import is_same
+from genesis.ndarray import NDArray
+from genesis.ndarray.dispatch import Changes
 from genesis.nn import Module
-from genesis.optim import Optimizer
+from genesis.precision import get_float32_precision
+from genesis.settings import settings
 from genesis.tensor import Tensor
+
+_training = operator.itemgetter("training")
+_array = operator.attrgetter("array")
+_requires_grad = operator.attrgetter("requires_grad")
+_hooks = operator.attrgetter("_hooks")
+_post_accumulate_hooks = operator.attrgetter("_post_accumulate_hooks")
+_count, _holders = operator.attrgetter("count"), operator.attrgetter("holders")
+_forward = operator.attrgetter("forward")
+
+
+def present_modes() -> tuple[Any, ...]:
+    """All that holds for the process or the thread and says what ops compute."""
+    return (
+        dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, state.recording, state.folding,
+    )  # fmt: skip
 
 
 class ModuleGuard:
-    """Modules as they were when this was made: their parts, modes and arrays.
+    """Modules as they were when this was made: their parts, modes and arrays; of Genesis' own, all attributes.
 
     Args:
         modules: with all that is below them.
@@ -26,162 +47,119 @@ class ModuleGuard:
 
     def __init__(self, modules: Iterable[Module], others: Iterable[Tensor] = ()) -> None:
         self._modules = list({id(part): part for module in modules for part in module.modules()}.values())
-        self._modes = [module.training for module in self._modules]
-        self._registries: list[dict[str, Any]] = [
-            registry for each in self._modules for registry in (each._modules, each._parameters, each._buffers)
+        self._kinds = list(map(type, self._modules))
+        self._different_kinds = list(dict.fromkeys(self._kinds))
+        self._forwards = list(map(_forward, self._different_kinds))
+        self._dicts = list(map(vars, self._modules))
+        self._modes = list(map(_training, self._dicts))
+        # One that is set beside them hides what the class has, as a forward of this module's own would.
+        self._open = [vars(module) for module in self._modules if is_ours(type(module).__module__)]
+        self._num_attributes = list(map(len, self._open))
+        self._attributes = [
+            _Attributes(vars(module), names)
+            for module in self._modules
+            if is_ours(type(module).__module__) and (names := needed_attributes(type(module)) & vars(module).keys())
         ]
-        self._registered = self._members()
-        tensors = [member for member in self._registered if isinstance(member, Tensor)]
+        registries = [each for own in self._dicts for each in (own["_modules"], own["_parameters"], own["_buffers"])]
+        self._filled = [registry for registry in registries if registry]
+        self._empty = [registry for registry in registries if not registry]
+        self._members = self._present_members()
+        self._hook_lists = [hooks for each in self._modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        tensors = [member for member in self._members if isinstance(member, Tensor)]
         self.tensors: list[Tensor] = list({id(tensor): tensor for tensor in (*tensors, *others)}.values())
         self.arrays = [tensor.array for tensor in self.tensors]
-        self._requires_grad = [tensor.requires_grad for tensor in self.tensors]
+        self._requires_grad = list(map(_requires_grad, self.tensors))
 
     def holds(self) -> bool:
         """Whether the modules are made of the same parts and arrays, in the same modes, as they were."""
         return (
-            all(map(operator.is_, [tensor.array for tensor in self.tensors], self.arrays))
-            and [tensor.requires_grad for tensor in self.tensors] == self._requires_grad
-            and [module.training for module in self._modules] == self._modes
-            and len(members := self._members()) == len(self._registered)
-            and all(map(operator.is_, members, self._registered))
+            all(map(operator.is_, map(_array, self.tensors), self.arrays))
+            and list(map(_requires_grad, self.tensors)) == self._requires_grad
+            and list(map(_training, self._dicts)) == self._modes
+            and not any(self._empty)
+            and len(members := self._present_members()) == len(self._members)
+            and all(map(operator.is_, members, self._members))
+            and all(map(operator.is_, map(type, self._modules), self._kinds))
+            and all(map(operator.is_, map(_forward, self._different_kinds), self._forwards))
+            and list(map(len, self._open)) == self._num_attributes
+            and all(map(_Attributes.hold, self._attributes))
         )
 
-    def _members(self) -> list[Any]:
+    def _present_members(self) -> list[Any]:
         """All that the modules have registered, in order."""
-        return list(itertools.chain.from_iterable(map(dict.values, self._registries)))
+        return list(itertools.chain.from_iterable(map(dict.values, self._filled)))
 
     def has_hooks(self) -> bool:
         """Whether something is called that no recording can see."""
-        return any(module._forward_hooks or module._forward_pre_hooks for module in self._modules) or any(
-            tensor._hooks or tensor._post_accumulate_hooks for tensor in self.tensors
+        return any(self._hook_lists) or any(map(_hooks, self.tensors)) or any(map(_post_accumulate_hooks, self.tensors))
+
+
+class _Attributes:
+    """Those attributes of a module of Genesis' own that its methods read."""
+
+    def __init__(self, own: dict[str, Any], names: Iterable[str]) -> None:
+        first, *_ = names = sorted(names)
+        self._own = own
+        self._get = operator.itemgetter(*names, first)  # of one name alone it would give no tuple
+        self._values = self._get(own)
+
+    def hold(self) -> bool:
+        try:
+            values = self._get(self._own)
+        except KeyError:
+            return False
+        if all(map(operator.is_, values, self._values)):
+            return True
+        if not all(map(is_same, values, self._values)):
+            return False
+        self._values = values  # equal numbers in other objects are found at once from now on
+        return True
+
+
+def needed_attributes(kind: type[Module]) -> frozenset[str]:
+    """The attributes that methods of Genesis' own classes take of a module, when it is called."""
+    known = _needed.get(kind)
+    if known is None:
+        known = _needed[kind] = _taken_by_methods(kind)
+    return known
+
+
+_needed: weakref.WeakKeyDictionary[type[Module], frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def _taken_by_methods(kind: type[Module]) -> frozenset[str]:
+    found: set[str] = set()
+    for owner in kind.__mro__:
+        if is_ours(owner.__module__) and owner is not Module:
+            for name, member in vars(owner).items():
+                code = getattr(getattr(member, "__func__", member), "__code__", None)
+                if code is not None and name not in _NOT_IN_CALLS:
+                    for each in (code, *[part for part in code.co_consts if isinstance(part, CodeType)]):
+                        found |= reads_of(each).attributes.keys()
+    return frozenset(found - _REGISTERED)
+
+
+_NOT_IN_CALLS = frozenset({"__init__", "__repr__", "extra_repr", "reset_parameters", "train"})
+_REGISTERED = frozenset({"training", "_modules", "_parameters", "_buffers"})  # these have guards of their own
+
+
+def _is_known(changes: Changes) -> bool:
+    return changes.version is not None
+
+
+class Versions:
+    """The values of arrays: whether they are what they were, and which of them may change unseen."""
+
+    def __init__(self, arrays: Iterable[NDArray]) -> None:
+        self._changes = [array.changes for array in arrays]
+        self.exported = [changes.version is None for changes in self._changes]
+        self._unseen = [each for each, exported in zip(self._changes, self.exported, strict=True) if exported]
+        self._counts = list(map(_count, self._changes))
+        self._holders = list(map(_holders, self._changes))
+
+    def hold(self) -> bool:
+        return (
+            list(map(_count, self._changes)) == self._counts
+            and all(map(operator.is_, map(_holders, self._changes), self._holders))
+            and not any(map(_is_known, self._unseen))
         )
-
-
-class Names:
-    """What a function names, as it was when this was made: modules, optimizers, tensors, functions and plain values.
-
-    Names are those of its closure and of its module's globals, and those attributes that it uses of objects, where
-    these are of its own package; and so on for the functions and methods that it names. Lists and dictionaries are
-    looked into for modules, optimizers and tensors, but not watched; other objects are left alone.
-
-    Args:
-        function: what is called.
-        values: its arguments, which may be such things too.
-        tensors: those among the arguments, which are others in the next call.
-    """
-
-    def __init__(self, function: Any, values: Iterable[Any] = (), tensors: Iterable[Tensor] = ()) -> None:
-        self.modules: list[Module] = []
-        self.optimizers: list[Optimizer] = []
-        self.tensors: list[Tensor] = []
-        self._package = _package_of(function)
-        # What was taken, by id; alive until all is done, so that no other object gets the id.
-        self._seen: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
-        self._objects: list[Any] = []
-        self._attributes: set[str] = set()  # all that are named, of whatever object
-        self._watched: dict[tuple[int, str], tuple[_Place, str, Any]] = {}
-        for value in (function, *values):
-            self._take(value)
-        found = -1
-        while found != len(self._seen):  # attributes lead to functions, which name more of them
-            found = len(self._seen)
-            for owner in tuple(self._objects):
-                self._look_into(owner)
-        self._seen.clear()
-
-    def changed(self) -> str | None:
-        """The first name that means something else now."""
-        for place, name, value in self._watched.values():
-            now = _look_up(place, name)
-            if now is not value and not (type(now) is type(value) in _PLAIN and now == value):
-                return name
-        return None
-
-    def _take(self, value: Any) -> None:
-        if type(value) in _PLAIN or id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
-        if isinstance(value, Module):
-            self.modules.append(value)
-        elif isinstance(value, Optimizer):
-            self.optimizers.append(value)
-        elif isinstance(value, Tensor):
-            self.tensors.append(value)
-        elif isinstance(value, dict | list | tuple):
-            for part in value.values() if isinstance(value, dict) else value:
-                self._take(part)
-        elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self._take(part)
-        elif isinstance(value, MethodType):
-            self._take(value.__func__)
-            self._take(value.__self__)
-            self._objects.append(value.__self__)
-        elif _package_of(value) == self._package:
-            if isinstance(value, FunctionType):
-                self._follow(value)
-            elif not isinstance(value, type):
-                self._attributes.add("__call__")
-                self._objects.append(value)
-
-    def _follow(self, function: FunctionType) -> None:
-        globals_, attributes = _names_in(function.__code__)
-        self._attributes |= attributes
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._watch(cell, name)
-        for name in sorted(globals_ & function.__globals__.keys()):
-            self._watch(function.__globals__, name)
-        for defaults in (function.__defaults__, function.__kwdefaults__):
-            self._take(defaults)
-
-    def _look_into(self, owner: Any) -> None:
-        own = getattr(owner, "__dict__", {})
-        for name in sorted(self._attributes):
-            if name in own:
-                self._watch(own, name)
-            elif isinstance(method := inspect.getattr_static(type(owner), name, None), FunctionType):
-                self._take(method)
-
-    def _watch(self, place: _Place, name: str) -> None:
-        value = _look_up(place, name)
-        if type(value) in _PLAIN or isinstance(value, _WATCHED):
-            self._watched.setdefault((id(place), name), (place, name, value))
-        self._take(value)
-
-
-_Place = dict[str, Any] | CellType
-_PLAIN = frozenset({int, float, bool, complex, str, bytes, type(None)})
-_WATCHED = (Module, Optimizer, Tensor, FunctionType, MethodType)
-_MISSING = object()
-
-
-def _look_up(place: _Place, name: str) -> Any:
-    if isinstance(place, dict):
-        return place.get(name, _MISSING)
-    try:
-        return place.cell_contents
-    except ValueError:  # not assigned yet
-        return _MISSING
-
-
-def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The globals and the attributes that code names, with the functions inside it."""
-    globals_, attributes = set(), set()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname.endswith("_GLOBAL"):
-            globals_.add(instruction.argval)
-        elif instruction.opname.endswith(("_ATTR", "_METHOD")):
-            attributes.add(instruction.argval)
-        elif isinstance(instruction.argval, CodeType):
-            inner = _names_in(instruction.argval)
-            globals_ |= inner[0]
-            attributes |= inner[1]
-    return frozenset(globals_), frozenset(attributes)
-
-
-def _package_of(value: Any) -> str:
-    """The name of the package that a function, or the class of an object, is from."""
-    if isinstance(value, functools.partial):
-        return _package_of(value.func)
-    module = getattr(value, "__module__", None) or type(value).__module__
-    return str(module).partition(".")[0]

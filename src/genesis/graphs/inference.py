@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis import backends
-from genesis.autograd.modes import state
+from genesis.autograd.modes import state, watched
 from genesis.graphs.compiled import Compiled, Entry
-from genesis.graphs.guards import ModuleGuard
+from genesis.graphs.guards import ModuleGuard, Versions, present_modes
 from genesis.graphs.recorder import Recorder
+from genesis.graphs.snapshot import Snapshot, UnwatchableError
 from genesis.graphs.source import Recording
-from genesis.graphs.values import Output, made_of, noted
+from genesis.graphs.trace import Executed, Trace
+from genesis.graphs.values import Output, kind_of, made_of, noted, objects_in
 from genesis.nn import Module
 from genesis.tensor import Tensor
 
@@ -31,18 +33,21 @@ class CompiledModule(Compiled):
     def _circumstances(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         return None
 
-    def _new_entry(self, backend: backends.Backend) -> Entry:
-        return _Inference(self.module, backend)
+    def _new_entry(
+        self, backend: backends.Backend, executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Entry:
+        return _Inference(self.module, backend, executed)
 
 
 class _Inference(Entry):
     """The recording of a forward pass, with the parameters' and buffers' values as constants."""
 
-    def __init__(self, module: Module, backend: backends.Backend) -> None:
-        super().__init__(backend)
+    def __init__(self, module: Module, backend: backends.Backend, executed: Executed) -> None:
+        super().__init__(backend, executed)
         self._module = module
         self._guard = ModuleGuard([module])
-        self._counts = self._changes()
+        self._versions = Versions(self._guard.arrays)
+        self._snapshot: Snapshot | None = None
         self._recording: Recording | None = None
         self._result: Any = None  # of the recorded run, with Input and Output in the places of its tensors
 
@@ -50,26 +55,42 @@ class _Inference(Entry):
     def is_recorded(self) -> bool:
         return self._recording is not None
 
-    def holds(self) -> bool:
-        return self._guard.holds() and self._changes() == self._counts
-
-    def _changes(self) -> list[int]:
-        return [array.changes.count for array in self._guard.arrays]
+    def changed(self) -> str | None:
+        if not self._guard.holds():
+            return "a part, mode or array of a module"
+        if not self._versions.hold():
+            return "the values of a parameter or buffer"
+        return None if self._snapshot is None else self._snapshot.changed()
 
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
         records = state.recording and any(tensor.requires_grad for tensor in (*tensors, *self._guard.tensors))
         return not records and not self._guard.has_hooks()
 
     def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
-        recorder = Recorder([tensor.array.handle for tensor in tensors], [array.handle for array in self._guard.arrays])
-        with backends.use("cpu", recorder.watch(self.backend)):
+        try:
+            snapshot = Snapshot((self._module, *objects_in((args, kwargs))), self._executed, tensors)
+        except UnwatchableError as error:
+            return self._module(*args, **kwargs), str(error)
+        arrays, exported = self._guard.arrays, self._versions.exported
+        recorder = Recorder(
+            [tensor.array.handle for tensor in tensors],
+            [array.handle for array in arrays],
+            changing_unseen=[array.handle for array, is_exported in zip(arrays, exported, strict=True) if is_exported],
+        )
+        modes, given, trace = present_modes(), kind_of((args, kwargs), []), Trace()
+        with trace.runs(), watched(_Refusals(recorder, trace)), backends.use("cpu", recorder.watch(self.backend)):
             result = self._module(*args, **kwargs)
+        knew_all = self._knew_all(trace, recorder)
         outputs: list[Output] = []
         self._result = noted(result, tensors, recorder, outputs)
-        if not recorder.refusal and not self.holds():
-            recorder.refusal = "changes its own parameters or buffers"
-        if not recorder.refusal:
-            self._recording = recorder.finish([output.slot for output in outputs])
+        if not self._guard.holds() or not self._versions.hold():
+            recorder.refuse("changes its own parameters or buffers")
+        if (name := snapshot.changed()) is not None:
+            recorder.refuse(f"changes '{name}', a name outside of it")
+        if present_modes() != modes or kind_of((args, kwargs), []) != given:
+            recorder.refuse("changes its arguments or a mode of the process")
+        if knew_all and not recorder.refusal:
+            self._snapshot, self._recording = snapshot, recorder.finish([output.slot for output in outputs])
         return result, recorder.refusal
 
     def replay(self, tensors: Sequence[Tensor]) -> Any:
@@ -77,3 +98,10 @@ class _Inference(Entry):
         handles = self._recording.run([tensor.array.handle for tensor in tensors])
         changes = {index: tensor.array.changes for index, tensor in enumerate(tensors)}
         return made_of(self._result, tensors, iter(handles), changes)
+
+
+class _Refusals:
+    """Watches a run: what it does beside calling the backend cannot be replayed."""
+
+    def __init__(self, recorder: Recorder, trace: Trace) -> None:
+        self.refuse, self.update = recorder.refuse, trace.update

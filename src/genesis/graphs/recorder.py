@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from genesis.backends import Backend, contract
 from genesis.backends.backend import Op
+from genesis.callsite import user_line
 from genesis.graphs.source import Call, Recording, Slot, slots_in
 
 
@@ -51,11 +52,13 @@ class Recorder:
         constants: the handles that stay what they are: parameters and buffers.
         rules: INFERENCE or STEP.
         changing: handles that a replay is given anew and may change.
+        changing_unseen: those among the constants whose values others may change: nothing is prepared from them.
     """
 
     def __init__(
-        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE, changing: Sequence[Any] = ()
-    ) -> None:
+        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE,
+        changing: Sequence[Any] = (), changing_unseen: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
         self.refusal = ""
         self.uses_packed_weights = False  # which were made before, of values that must stay what they were then
         self._rules = rules
@@ -65,6 +68,7 @@ class Recorder:
         self._handle_type = type(arguments[0])
         self._places: dict[int, tuple[Slot, Callable[[], Any]]] = {}  # by id of a handle, which may have died since
         self._constants = {id(handle): handle for handle in constants}
+        self._changing_unseen = set(map(id, changing_unseen))
         self._num_slots = 0
         self._inputs = [self._new_slot(handle) for handle in (*arguments, *changing)]
         self._num_arguments = len(arguments)
@@ -89,8 +93,8 @@ class Recorder:
         return noted
 
     def refuse(self, reason: str) -> None:
-        """The run cannot be replayed: it `reason`. The first reason counts."""
-        self.refusal = self.refusal or reason
+        """The run cannot be replayed: it `reason`. The first reason counts; the user's line stands with it."""
+        self.refusal = self.refusal or f"{reason} ({user_line()})"
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -119,7 +123,8 @@ class Recorder:
         slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
         if op == "view":
             self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
-        if places and isinstance(places[0], Slot) and not slots_in(places[1:]) and not kwargs:
+        is_constant = not slots_in(places[1:]) and self._changing_unseen.isdisjoint(map(id, args))
+        if places and isinstance(places[0], Slot) and is_constant and not kwargs:
             prepared = self._prepare(op, args)
             if prepared is not None:
                 function, places = prepared, places[:1]

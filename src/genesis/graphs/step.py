@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis import backends
-from genesis.autograd.modes import state, watched
+from genesis.autograd.modes import watched
 from genesis.graphs.compiled import Compiled, Entry
-from genesis.graphs.guards import ModuleGuard, Names
+from genesis.graphs.guards import ModuleGuard, Versions, present_modes
 from genesis.graphs.recorder import STEP, Recorder
+from genesis.graphs.snapshot import Snapshot, UnwatchableError
 from genesis.graphs.source import Recording
-from genesis.graphs.values import Output, made_of, noted
+from genesis.graphs.trace import Executed, Trace, name_of
+from genesis.graphs.values import Output, kind_of, made_of, noted, objects_in
 from genesis.ndarray import CPU, NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
@@ -23,29 +26,40 @@ class CompiledStep(Compiled):
     """A function with the recordings of what it does to modules and optimizers; see genesis.compile."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, _name_of(function))
-        self._leaves: list[Tensor] | None = None  # those that collect gradients
+        super().__init__(function, name_of(function))
+        self._leaves: list[Tensor] = []  # those that collect gradients
 
     def _may_replay(self, tensors: Sequence[Tensor]) -> bool:
         return not any(tensor.requires_grad for tensor in tensors)
 
     def _circumstances(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        if self._leaves is None:
-            surroundings = _Surroundings(self.target, tensors, args, kwargs)
-            self._leaves = [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
         # Where there is a gradient, another is added to it, unless the step clears it.
-        return state.recording, state.folding, tuple([leaf.grad is None for leaf in self._leaves])
+        return tuple([leaf.grad is None for leaf in self._leaves])
 
-    def _new_entry(self, backend: backends.Backend) -> Entry:
-        self._leaves = None  # looked for anew with the next call, which may find others
-        return _Step(self.target, backend)
+    def _new_entry(
+        self, backend: backends.Backend, executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Entry:
+        return _Step(self.target, backend, executed)
+
+    def _run_first(
+        self, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Any:  # fmt: skip
+        result = super()._run_first(kind, backend, tensors, args, kwargs)
+        entry = self._entries.pop(kind)
+        assert isinstance(entry, _Step)
+        leaves = entry.leaves(tensors, args, kwargs)
+        if not (len(leaves) == len(self._leaves) and all(map(operator.is_, leaves, self._leaves))):
+            self._leaves = leaves  # which only this run has shown: how it found their gradients is not known
+            kind = *kind[:-1], self._circumstances(tensors, args, kwargs)
+        self._entries[kind] = entry
+        return result
 
 
 class _Step(Entry):
     """The recording of a step, with the arrays of parameters and buffers as constants."""
 
-    def __init__(self, function: Callable[..., Any], backend: backends.Backend) -> None:
-        super().__init__(backend)
+    def __init__(self, function: Callable[..., Any], backend: backends.Backend, executed: Executed) -> None:
+        super().__init__(backend, executed)
         self._function = function
         self._replayable: _Replayable | None = None
 
@@ -53,31 +67,51 @@ class _Step(Entry):
     def is_recorded(self) -> bool:
         return self._replayable is not None
 
-    def holds(self) -> bool:
-        return self._replayable is None or self._replayable.holds()
+    def leaves(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> list[Tensor]:
+        """The tensors that collect gradients."""
+        try:
+            surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
+        except UnwatchableError:  # which is said when it is to be recorded
+            return []
+        return [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
+
+    def changed(self) -> str | None:
+        return None if self._replayable is None else self._replayable.changed()
 
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
         return self._replayable is None or not self._replayable.surroundings.guard.has_hooks()
 
     def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
-        surroundings = _Surroundings(self._function, tensors, args, kwargs)
+        try:
+            surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
+        except UnwatchableError as error:
+            return self._function(*args, **kwargs), str(error)
         if surroundings.guard.has_hooks():
             return self._function(*args, **kwargs), ""
         grads = _grads(surroundings.guard.tensors)
+        exported = surroundings.versions.exported
         recorder = Recorder(
             [tensor.array.handle for tensor in tensors],
             [array.handle for array in surroundings.guard.arrays],
             STEP,
             changing=[grad.handle for grad in grads if grad is not None],
+            changing_unseen=[
+                array.handle for array, unseen in zip(surroundings.guard.arrays, exported, strict=True) if unseen
+            ],
         )
-        updates = _Updates(recorder)
-        with backends.use("cpu", recorder.watch(self.backend)), watched(updates):
+        trace = Trace()
+        updates = _Updates(recorder, trace)
+        modes, given = present_modes(), kind_of((args, kwargs), [])
+        with trace.runs(), watched(updates), backends.use("cpu", recorder.watch(self.backend)):
             result = self._function(*args, **kwargs)
         if updates.are_early:
             return result, ""
+        knew_all = self._knew_all(trace, recorder)
         surroundings.check(recorder, updates.made)
+        if present_modes() != modes or kind_of((args, kwargs), []) != given:
+            recorder.refuse("changes its arguments or a mode of the process")
         replayable = _Replayable(recorder, surroundings, grads, updates.made, tensors, result)
-        if not recorder.refusal:
+        if knew_all and not recorder.refusal:
             self._replayable = replayable
         return result, recorder.refusal
 
@@ -89,57 +123,62 @@ class _Step(Entry):
 class _Surroundings:
     """What a step works on beside its arguments, as it is when this is made."""
 
-    def __init__(self, function: Callable[..., Any], tensors: Sequence[Tensor], args: Any, kwargs: Any) -> None:
-        self.names = Names(function, (*args, *kwargs.values()), tensors)
-        groups = [group for optimizer in self.names.optimizers for group in optimizer.param_groups]
-        learned = [param for group in groups for param in group["params"]]
-        self.guard = ModuleGuard(self.names.modules, (*learned, *self.names.tensors))
+    def __init__(
+        self, function: Callable[..., Any], executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> None:
+        self.snapshot = Snapshot((function, *objects_in((args, kwargs))), executed, tensors)
+        self._groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
+        learned = [param for group in self._groups for param in group["params"]]
+        self.guard = ModuleGuard(self.snapshot.modules, (*learned, *self.snapshot.tensors))
+        self.versions = Versions(self.guard.arrays)
         self._has_grad = self._present_grads()
         self.counts = _counts(self.guard.arrays)
         self._options = self._present_options()
         self._params = self._present_params()
 
-    def holds(self) -> bool:
-        """Whether the step would find the same."""
-        return (
-            self.names.changed() is None
-            and self.guard.holds()
-            and self._present_params() == self._params
-            and self._present_grads() == self._has_grad
-        )
+    def changed(self) -> str | None:
+        """What the step would find changed."""
+        name = self.snapshot.changed()
+        if name is not None:
+            return name
+        if not self.guard.holds():
+            return "a part, mode or array of a module"
+        if self._present_params() != self._params:
+            return "the parameters of an optimizer"
+        return None if self._present_grads() == self._has_grad else "which parameters have gradients"
 
     def check(self, recorder: Recorder, updates: Sequence[tuple[Optimizer, Batch]]) -> None:
         """Refuse what has changed, now that the step is done, if a replay would not change it."""
-        if any(optimizer not in self.names.optimizers for optimizer, _ in updates):
+        if any(optimizer not in self.snapshot.optimizers for optimizer, _ in updates):
             recorder.refuse(
                 "takes the step of an optimizer that it is not seen to use; name it or give it as an argument"
             )
-        name = self.names.changed()
-        if name is not None:
-            recorder.refuse(f"changes '{name}', a name outside of it")
         if not self.guard.holds():
             recorder.refuse("changes the parts, modes or arrays of a module")
         if self._present_options() != self._options:
             recorder.refuse("changes the options of an optimizer")
+        name = self.snapshot.changed()
+        if name is not None:
+            recorder.refuse(f"changes '{name}', a name outside of it")
 
     def _present_grads(self) -> list[bool]:
         return [tensor.grad is not None for tensor in self.guard.tensors]
 
     def _present_params(self) -> list[list[int]]:
         return [
-            list(map(id, group["params"])) for optimizer in self.names.optimizers for group in optimizer.param_groups
+            list(map(id, group["params"])) for optimizer in self.snapshot.optimizers for group in optimizer.param_groups
         ]
 
     def _present_options(self) -> list[list[tuple[str, Any]]]:
-        groups = [group for optimizer in self.names.optimizers for group in optimizer.param_groups]
+        groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         return [[(name, value) for name, value in group.items() if name != "params"] for group in groups]
 
 
 class _Updates:
     """Watches a run: notes the updates of optimizers as calls that make them again with the options of the moment."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, trace: Trace) -> None:
+        self._recorder, self._trace = recorder, trace
         self.made: list[tuple[Optimizer, Batch]] = []
         self.are_early = False  # an update has just made its state, as only the first one does
 
@@ -149,7 +188,7 @@ class _Updates:
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
         grads = [grad.handle for grad in batch.grads]
-        with self._recorder.paused():
+        with self._recorder.paused(), self._trace.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
         self._recorder.note(functools.partial(_update, optimizer, batch), grads)
@@ -191,18 +230,20 @@ class _Replayable:
         self._cleared = [leaf for leaf in self._renewed if id(leaf) not in kept]
         arrays = list(zip(surroundings.guard.arrays, surroundings.counts, strict=True))
         self._changed = [array for array, count in arrays if array.changes.count != count]
-        self._constant = [
-            (array, count) for array, count in arrays if recorder.uses_packed_weights and array.changes.count == count
-        ]
+        kept_values = [array for array, count in arrays if array.changes.count == count]
+        self._constant = Versions(kept_values if recorder.uses_packed_weights else ())
 
-    def holds(self) -> bool:
-        """Whether the step would make the same calls, on the same arrays."""
-        return (
-            self.surroundings.holds()
-            and all(leaf.grad.array.strides == strides for leaf, strides in self._accumulating)
-            and all(array.changes.count == count for array, count in self._constant)
-            and all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
-        )
+    def changed(self) -> str | None:
+        """Why the step would not make the same calls, on the same arrays."""
+        name = self.surroundings.changed()
+        if name is not None:
+            return name
+        if not all(leaf.grad.array.strides == strides for leaf, strides in self._accumulating):
+            return "the order of a gradient in memory"
+        if not self._constant.hold():
+            return "a weight that was packed"
+        repeats = all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
+        return None if repeats else "the state of an optimizer"
 
     def replay(self, tensors: Sequence[Tensor]) -> Any:
         for leaf in self._cleared:
@@ -220,12 +261,6 @@ class _Replayable:
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad
         return result
-
-
-def _name_of(function: Any) -> str:
-    if isinstance(function, functools.partial):
-        return _name_of(function.func)
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _grads(tensors: Sequence[Tensor]) -> list[NDArray | None]:

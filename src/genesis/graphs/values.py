@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from genesis.autograd import is_freed
+from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.source import Slot
 from genesis.ndarray import CPU, NDArray
@@ -73,17 +74,63 @@ def _sequence(kind: Any, parts: list[Any]) -> Any:
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)  # named tuples take their fields one by one
 
 
+class _Same:
+    """An argument that is compared with no other than itself; what it holds is watched."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 def kind_of(value: Any, tensors: list[Tensor]) -> Any:
     """All of the arguments but the tensors' values, hashable; the tensors are listed in their order."""
     if isinstance(value, Tensor):
         array = value.array
-        for index, tensor in enumerate(tensors):
-            if tensor.array.handle is array.handle:
-                return Input(index)
+        if tensors:
+            for index, tensor in enumerate(tensors):
+                if tensor.array.handle is array.handle:
+                    return Input(index)
         tensors.append(value)
-        return array.shape, array.strides, array.offset, array.dtype, array.device
+        # Other devices' offsets do not matter: nothing is recorded there.
+        offset = array.handle.storage_offset() if array.device is CPU else 0
+        kind = array.shape, array.strides, offset, array.dtype
+        # Beside what every tensor has there may be attributes of the user's, which a forward could read.
+        return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
     if type(value) in (list, tuple):
         return type(value), tuple([kind_of(part, tensors) for part in value])
     if type(value) is dict:
-        return dict, tuple([(name, kind_of(part, tensors)) for name, part in value.items()])
-    return type(value), value
+        return dict, tuple([(_plain_kind(name), kind_of(part, tensors)) for name, part in value.items()])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value), tuple([kind_of(part, tensors) for part in value])
+    return _plain_kind(value)
+
+
+def _plain_kind(value: Any) -> Any:
+    kind = type(value)
+    if kind is float or kind is complex:
+        return kind, repr(value)  # 0.0 is not -0.0
+    return (kind, value) if kind in PLAIN else _Same(value)
+
+
+_OF_TENSORS = frozenset(
+    {"array", "requires_grad", "grad", "_node", "_output_index", "_viewed_at", "_hooks", "_post_accumulate_hooks"}
+)
+
+
+def objects_in(arguments: Any) -> Iterator[Any]:
+    """What arguments hold beside plain values and the containers that kind_of looks into."""
+    kind = type(arguments)
+    if kind in (list, tuple, dict) or (isinstance(arguments, tuple) and hasattr(kind, "_fields")):
+        for part in arguments.values() if kind is dict else arguments:
+            yield from objects_in(part)
+        if kind not in (list, tuple, dict):
+            yield kind
+    elif type(arguments) not in PLAIN:
+        yield arguments

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from genesis import backends
@@ -66,10 +68,48 @@ class Array:
 
 
 class Changes:
-    """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same."""
+    """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same.
+
+    Whoever keeps something that was computed from values asks for `version`, which knows of other libraries too: what
+    they write into memory that they share is counted nowhere.
+    """
 
     count = 0
     last_recorded = 0  # the count after the last change that a graph recorded
+    _ended_exports = 0
+    # For each export, what gives None once nobody else holds the memory. Another object with each change of it, so that
+    # who has seen it needs no look inside.
+    holders: Sequence[Callable[[], Any]] = ()
+
+    @property
+    def version(self) -> int | None:
+        """Another number after each change of the values; None while others hold the memory and may change them."""
+        return self.count + self._ended_exports if not self.holders else self._version_of_exported()
+
+    def export(self, holder: Any = None) -> None:
+        """Others may write into this memory from now on: as long as holder lives, or for good.
+
+        Args:
+            holder: an object that lives as long as anything outside that shows the memory; None: not known.
+        """
+        with _making_changes:
+            self._forget_ended()
+            self.holders = [*self.holders, _forever if holder is None else weakref.ref(holder)]
+
+    def _version_of_exported(self) -> int | None:
+        with _making_changes:
+            self._forget_ended()
+            return None if self.holders else self.count + self._ended_exports
+
+    def _forget_ended(self) -> None:
+        held = [holder for holder in self.holders if holder() is not None]
+        if len(held) < len(self.holders):
+            self._ended_exports += len(self.holders) - len(held)  # each of them may have written
+            self.holders = held
+
+
+def _forever() -> bool:
+    return True
 
 
 _making_changes = threading.Lock()  # all that share a storage share them

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import batchnorm, columns, winograd
+from genesis.backends.cpu import batchnorm, columns, packing, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 
 aten = torch.ops.aten
@@ -144,6 +145,8 @@ class PackedWeight:
     """A weight in oneDNN's own blocked layout, or in Winograd's where that is faster, and what a convolution with it
     needs to know."""
 
+    fits_all_shapes: ClassVar[bool] = False
+
     weight: Tensor
     winograd: WinogradWeight | None
     bias: Tensor | None
@@ -158,18 +161,19 @@ def conv_prepack(
 ) -> PackedWeight:
     tiles = None
     if winograd.pays(weight, input_shape, stride, padding, dilation, groups):
-        tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # weight stays as it is for other shapes
-    elif weight.dtype is torch.float32:
-        weight = mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, input_shape)
+        tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # the weight itself is for other shapes
+    if weight.dtype is torch.float32:
+        weight = packing.pack(weight, padding, stride, dilation, groups, input_shape)
     return PackedWeight(weight, tiles, bias, stride, padding, dilation, groups)
 
 
 def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
     p = packed
     input = _channels_last(input)
-    if not p.weight.is_mkldnn:
-        if p.winograd is not None and input.shape == p.winograd.input_shape:
-            y = winograd.convolve(input, p.winograd)
+    tiles = p.winograd if p.winograd is not None and input.shape == p.winograd.input_shape else None
+    if tiles is not None or not p.weight.is_mkldnn:
+        if tiles is not None:
+            y = winograd.convolve(input, tiles)
         else:
             y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
         y = y if residual is None else y.add_(residual)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
+from genesis.backends.cpu import packing
 from genesis.backends.cpu.conv import PackedWeight, conv_prepack, conv_prepacked, open_sizes
 
 mkldnn = torch.ops.mkldnn
@@ -35,7 +36,7 @@ def _conv_prepacked(
     input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
 ) -> Prepared | None:
     """What conv_prepacked does with such an input, and nothing of what it asks before."""
-    if residual is not None or not packed.weight.is_mkldnn:
+    if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
     weight, bias, attribute = packed.weight, packed.bias, activation or "none"
     geometry = (packed.padding, packed.stride, packed.dilation, packed.groups)
@@ -49,9 +50,7 @@ def _conv_input_grad(
     if groups != 1:
         return None
     extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
-    packed = mkldnn._reorder_convolution_transpose_weight(
-        weight.contiguous(memory_format=torch.channels_last), padding, extra, stride, dilation, groups, grad.shape
-    )
+    packed = packing.pack_transposed(weight, padding, extra, stride, dilation, groups, grad.shape)
     options: tuple[Any, ...] = (padding, extra, stride, dilation, groups, "none", [], "")
     return _ordered(grad, lambda x: _transpose_pointwise(x, packed, bias, *options))
 

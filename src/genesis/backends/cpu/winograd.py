@@ -23,6 +23,7 @@ import torch.nn.functional
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
+from genesis.backends.cpu import packing
 
 mkldnn = torch.ops.mkldnn
 
@@ -84,7 +85,7 @@ def pack(weight: Tensor, bias: Tensor | None, input_shape: Shape, padding: Pair,
     bytes_each = num_columns * 16 * (in_channels + out_channels) * weight.element_size()
     at_once = _at_once(input_shape[0], rows, dilation[0], bytes_each)
     num_tiles = math.prod(at_once) * num_columns
-    packed = mkldnn._reorder_convolution_weight(tiles, (0, 0), (1, 1), (1, 1), 16, (1, 16 * in_channels, 1, num_tiles))
+    packed = packing.pack(tiles, (0, 0), (1, 1), (1, 1), 16, (1, 16 * in_channels, 1, num_tiles))
     if bias is not None:  # A adds place (1, 1) of a tile, and no other, to all four outputs with the factor 1
         places = bias.new_zeros(16, out_channels)
         places[5] = bias

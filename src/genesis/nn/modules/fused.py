@@ -26,8 +26,8 @@ class ConvBNReLU(Module):
 
     Its parts and its state_dict are those of Sequential(Conv2d, BatchNorm2d, ReLU): "0.weight", "1.weight", … load
     both ways. In training (and wherever gradients are needed) it is the one op F.conv_bn_relu; in eval mode without
-    gradients the norm is folded into a weight that is packed once per input shape and used until a parameter changes.
-    A change by another library on the same memory goes unseen: call eval() again after it.
+    gradients the norm is folded into a weight that is packed and used until a parameter changes; not while NumPy or
+    another library holds memory of a parameter, and may write into it unseen.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias: as of Conv2d.
@@ -87,7 +87,7 @@ class FusedConv:
     max_shapes = 8
 
     def __init__(self) -> None:
-        self._entries: dict[Shape, tuple[list[NDArray | None], list[int], Any]] = {}
+        self._entries: dict[Shape, tuple[list[NDArray | None], list[Any], Any]] = {}
 
     def __call__(
         self, conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None = None,
@@ -99,7 +99,8 @@ class FusedConv:
             operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
             if operands[4] is not None and not _needs_gradients(input, residual, *operands):
                 packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
-                return F.conv_prepacked(input, packed, residual, activation)
+                if packed is not None:
+                    return F.conv_prepacked(input, packed, residual, activation)
         mean, var, training, momentum, num_batches = norm.begin_batch()
         return F.conv_bn_relu(
             input, weight, bias, gamma, beta, mean, var, training=training, momentum=momentum,
@@ -111,18 +112,33 @@ class FusedConv:
         self._entries.clear()
 
     def _get_packed(self, conv: Conv2d, eps: float, operands: _Operands, input_shape: Shape) -> Any:
+        """The weight for this shape; None where it could change unseen."""
         arrays = [None if tensor is None else tensor.array for tensor in operands]
-        counts = [0 if array is None else array.changes.count for array in arrays]
+        made_of = [0 if array is None else array.changes.version for array in arrays]
+        made_of += (eps, conv.stride, conv.padding, conv.dilation, conv.groups)
         entry = self._entries.get(input_shape)
         # The very arrays, and as often changed in place as then: ids alone could have been given to new arrays.
-        if entry is not None and entry[1] == counts and all(map(operator.is_, entry[0], arrays)):
+        if entry is not None and entry[1] == made_of and all(map(operator.is_, entry[0], arrays)):
             return entry[2]
-        weight, bias = F.fold_batch_norm(*operands, eps)
-        packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)
-        if len(self._entries) >= self.max_shapes:
+        if None in made_of:
             self.clear()
-        self._entries[input_shape] = arrays, counts, packed
+            return None
+        packed = self._fitting(arrays, made_of)
+        if packed is None:
+            weight, bias = F.fold_batch_norm(*operands, eps)
+            packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+        self._entries.pop(input_shape, None)
+        if len(self._entries) >= self.max_shapes:
+            self._entries.pop(next(iter(self._entries)))
+        self._entries[input_shape] = arrays, made_of, packed
         return packed
+
+    def _fitting(self, arrays: list[NDArray | None], made_of: list[Any]) -> Any:
+        """The weight that was packed for another shape, where it is the same for all."""
+        for known, known_made_of, packed in self._entries.values():
+            if packed.fits_all_shapes and known_made_of == made_of and all(map(operator.is_, known, arrays)):
+                return packed
+        return None
 
     def __reduce__(self) -> tuple[type[FusedConv], tuple[()]]:
         return FusedConv, ()  # copies and pickles fold anew

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from genesis.backends.contract import Pair
 from genesis.backends.cuda.array import DeviceArray, empty
@@ -75,6 +75,7 @@ def conv_weight_grad(
 class PackedWeight:
     """A weight in the layout of the candidates, and what a convolution with it needs to know."""
 
+    fits_all_shapes: ClassVar[bool] = True
     weight: DeviceArray
     bias: DeviceArray | None
     stride: Pair

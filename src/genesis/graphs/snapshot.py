@@ -1,0 +1,357 @@
+"""All that a run can read beside its arguments, as it is when this is made: what a recording depends on.
+
+It is found from the code that ran (trace.py): the globals and cells that it names, and of every object that these lead
+to the attributes that any of it names. Nothing is left out because it isn't understood: what cannot be watched makes
+the recording impossible, and the user is told why.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterable
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from genesis.dtypes import DType
+from genesis.graphs.compiled import Compiled
+from genesis.graphs.guards import needed_attributes
+from genesis.graphs.pure import IMMUTABLE, MAPPINGS, PLAIN, SEQUENCES, SETS, is_pure, is_pure_type, solid_base
+from genesis.graphs.reads import Chain, reads_of
+from genesis.graphs.trace import Executed, is_ours
+from genesis.graphs.watch import MISSING, Watch
+from genesis.ndarray import Device
+from genesis.nn import FusedConv, Module
+from genesis.optim import Optimizer
+from genesis.tensor import Tensor
+
+_MOST_OBJECTS = 100_000
+
+
+class UnwatchableError(Exception):
+    """What the code reads, and why nobody could say whether it has changed; the sentence begins with a verb."""
+
+
+class _Found(NamedTuple):
+    value: Any
+    label: str
+    where: str  # the line that names it, in parentheses
+
+
+class Snapshot:
+    """What the executed code can read, watched; with the modules, optimizers and tensors among it.
+
+    Args:
+        roots: what is called, and its arguments.
+        executed: the code that a run executed.
+        arguments: the tensors among the arguments, which are others in the next call.
+    Raises: UnwatchableError.
+    """
+
+    def __init__(self, roots: Iterable[Any], executed: Executed, arguments: Iterable[Tensor] = ()) -> None:
+        self.modules: list[Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.tensors: list[Tensor] = []
+        self._watch = Watch()
+        self._seen: dict[int, Any] = {id(tensor): tensor for tensor in arguments}  # kept alive: ids stay theirs
+        self._queue: deque[_Found] = deque()
+        self._classes: set[type[Any]] = set()
+        self._where = ""  # the line that names what is being looked at
+        self._codes = {code for code, _ in executed}
+        self._unfound = {code for code in self._codes if code.co_freevars} - _codes_inside(self._codes)
+        self._attributes: dict[str, str] = {}
+        self._any_attribute = False
+        for code in self._codes:
+            reads = reads_of(code)
+            self._any_attribute |= reads.any_attribute
+            for name, line in reads.attributes.items():
+                self._attributes.setdefault(name, f"{code.co_filename}:{line}")
+        for root in roots:
+            self._add(root, getattr(root, "__name__", type(root).__name__))
+        for (code, _), globals_ in executed.items():
+            self._watch_globals(code, globals_)
+        while self._queue:
+            if len(self._seen) > _MOST_OBJECTS:
+                raise UnwatchableError(
+                    f"reaches more than {_MOST_OBJECTS:,} objects, as through '{self._queue[0].label}'"
+                )
+            self._visit(self._queue.popleft())
+        for code in self._unfound:
+            raise UnwatchableError(f"calls {code.co_name} ({_line(code)}), a closure that is not found by any name")
+        self._seen.clear()  # a recording must not keep a batch
+
+    def changed(self) -> str | None:
+        """The first name that means something else now."""
+        return self._watch.changed()
+
+    # --- from the code ------------------------------------------------------------------------------------------------
+
+    def _watch_globals(self, code: CodeType, globals_: dict[str, Any]) -> None:
+        reads = reads_of(code)
+        for chain in reads.chains:
+            name = chain.names[0]
+            value = self._watch.name(globals_, name, name)
+            if value is MISSING:
+                given = globals_.get("__builtins__", builtins)
+                own = vars(given) if isinstance(given, ModuleType) else given
+                value = self._watch.name(own, name, name)
+            self._follow(value, chain, code)
+        for name in reads.imports:
+            for part in (name, name.partition(".")[0]):
+                value = self._watch.name(sys.modules, part, part)
+                if value is not MISSING:
+                    self._add(value, part)
+
+    def _follow(self, value: Any, chain: Chain, code: CodeType) -> None:
+        """What a chain leads to: through modules exactly, from then on as of any object."""
+        where = f" ({code.co_filename}:{chain.line})"
+        names = list(chain.names)
+        label = names.pop(0)
+        while isinstance(value, ModuleType) and names:
+            own, name = vars(value), names.pop(0)
+            label = f"{label}.{name}"
+            value = self._watch.name(own, name, label)
+        if value is not MISSING and not (isinstance(value, BuiltinFunctionType) and chain.is_called):
+            self._add(value, label, where)  # a call of what is written in C is seen by the trace
+
+    # --- from object to object ----------------------------------------------------------------------------------------
+
+    def _add(self, value: Any, label: str, where: str = "") -> None:
+        if type(value) not in PLAIN and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._queue.append(_Found(value, label, where or self._where))
+
+    def _visit(self, found: _Found) -> None:
+        value, label, self._where = found
+        kind = type(value)
+        if isinstance(value, DType | Device | FusedConv) or (isinstance(value, IMMUTABLE) and not _is_python(kind)):
+            return
+        if isinstance(value, type):
+            self._visit_class(value, label)
+        elif isinstance(value, Module):
+            self._visit_module(value, label)
+        elif isinstance(value, Tensor):
+            self.tensors.append(value)
+            self._watch_attributes(vars(value), label, _OF_TENSORS, with_absent=not is_ours(kind.__module__))
+        elif isinstance(value, Optimizer):
+            self.optimizers.append(value)
+            self._visit_instance(value, label)
+        elif isinstance(value, Compiled):
+            self._add(value.target, label)
+        elif kind in _VISITS:
+            _VISITS[kind](self, value, label)
+        elif isinstance(value, ModuleType):
+            self._visit_python_module(value, label)
+        else:
+            self._visit_object(value, label)
+
+    def _visit_object(self, value: Any, label: str) -> None:
+        base = solid_base(type(value))
+        if issubclass(base, (*SEQUENCES, *MAPPINGS, *SETS)):
+            if not issubclass(base, (tuple, frozenset)):
+                self._watch.contents(value, label)
+            for part in (*value, *value.values()) if issubclass(base, MAPPINGS) else tuple(value):
+                self._add(part, label)
+        elif base not in (object, types.SimpleNamespace) and not (
+            _is_python(type(value)) and issubclass(base, (*PLAIN_BASES, BaseException))
+        ):
+            raise UnwatchableError(f"uses '{label}', {_a(type(value))}, which cannot be watched{self._where}")
+        if _is_python(type(value)) or base is types.SimpleNamespace:
+            self._visit_instance(value, label)
+
+    def _visit_instance(self, value: Any, label: str) -> None:
+        kind = type(value)
+        if is_ours(kind.__module__) and not isinstance(value, Optimizer):
+            for name in vars(value) if hasattr(value, "__dict__") else ():
+                self._add(self._watch.name(vars(value), name, f"{label}.{name}"), f"{label}.{name}")
+            return
+        self._watch.other(lambda: type(value), f"{label}.__class__")
+        if hasattr(value, "__dict__"):
+            self._watch_attributes(value.__dict__, label)
+        for owner in kind.__mro__:
+            for name, slot in vars(owner).items():
+                if isinstance(slot, types.MemberDescriptorType) and (name in self._attributes or self._any_attribute):
+                    self._watch.other(functools.partial(_slot, slot, value), f"{label}.{name}")
+                    self._add(_slot(slot, value), f"{label}.{name}")
+        self._add(kind, kind.__qualname__)
+
+    def _watch_attributes(
+        self, own: dict[str, Any], label: str, left_out: frozenset[str] = frozenset(), with_absent: bool = True
+    ) -> None:  # fmt: skip
+        names = {*self._attributes, *own} if self._any_attribute else self._attributes
+        if self._any_attribute:
+            self._watch.other(lambda: " ".join(sorted(own.keys() - left_out)), label)
+        for name in names:
+            if name not in left_out and (with_absent or name in own):
+                found = self._watch.name(own, name, f"{label}.{name}")
+                if found is not MISSING:
+                    self._add(found, f"{label}.{name}", self._line_of(name))
+
+    def _line_of(self, attribute: str) -> str:
+        """Where the code takes an attribute of this name."""
+        return f" ({self._attributes[attribute]})" if attribute in self._attributes else ""
+
+    def _visit_module(self, module: Module, label: str) -> None:
+        self.modules.append(module)
+        own, kind = vars(module), type(module)
+        ours = is_ours(kind.__module__)
+        names = set(own) if ours or self._any_attribute else {*self._attributes, *needed_attributes(kind), "forward"}
+        for name in names - _OF_MODULES:
+            # All attributes of Genesis' own modules are watched by the ModuleGuard.
+            found = own.get(name, MISSING) if ours else self._watch.name(own, name, f"{label}.{name}")
+            if found is not MISSING and not (name.startswith("_") and (ours or name not in self._attributes)):
+                self._add(found, f"{label}.{name}", self._line_of(name))
+        for registry in (module._modules, module._parameters, module._buffers):
+            for name, part in registry.items():
+                self._add(part, f"{label}.{name}")
+        self._add(kind, kind.__qualname__)
+
+    def _visit_class(self, kind: type[Any], label: str) -> None:
+        if is_ours(kind.__module__):
+            return
+        if not _is_python(kind):
+            if not is_pure_type(kind):
+                raise UnwatchableError(f"uses '{label}', a type that cannot be watched{self._where}")
+            return
+        for owner in kind.__mro__:
+            if _is_python(owner) and not is_ours(owner.__module__):
+                self._watch_class(owner)
+        if type(kind) is not type:
+            self._add(type(kind), type(kind).__qualname__)
+
+    def _watch_class(self, owner: type[Any]) -> None:
+        if owner in self._classes:
+            return
+        self._classes.add(owner)
+        own = vars(owner)
+        self._watch.other(functools.partial(len, own), owner.__qualname__)
+        for name in (
+            {*self._attributes, *own} if self._any_attribute else {*self._attributes, *filter(_is_special, own)}
+        ):
+            if name in _OF_CLASSES:
+                continue
+            label = f"{owner.__qualname__}.{name}"
+            found = self._watch.name(own, name, label)
+            if found is not MISSING and (not _is_special(name) or isinstance(found, _FUNCTIONS)):
+                self._add(found, label, self._line_of(name))
+
+    def _visit_python_module(self, module: ModuleType, label: str) -> None:
+        if _is_library(module):
+            names: Iterable[str] = self._attributes.keys() & vars(module).keys()
+        else:
+            names = self._attributes
+        for name in names:
+            found = self._watch.name(vars(module), name, f"{label}.{name}")
+            if found is not MISSING and not isinstance(found, ModuleType | BuiltinFunctionType | type):
+                self._add(found, f"{label}.{name}")
+
+    def _visit_function(self, function: FunctionType, label: str) -> None:
+        if is_ours(function.__module__):
+            return
+        if vars(function):
+            self._watch_attributes(vars(function), label)
+        if function.__code__ not in self._codes:
+            return  # not called; that it is the same function is all that matters
+        self._unfound.discard(function.__code__)
+        for get in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._watch.other(functools.partial(getattr, function, get), label)
+        for defaults in (function.__defaults__, function.__kwdefaults__):
+            if defaults is not None:
+                self._add(defaults, label)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self._watch.other(functools.partial(_content, cell), name)
+            content = _content(cell)
+            if content is not MISSING:
+                self._add(content, name)
+
+    def _visit_method(self, method: MethodType, label: str) -> None:
+        self._add(method.__func__, label)
+        self._add(method.__self__, label)
+
+    def _visit_builtin(self, function: BuiltinFunctionType, label: str) -> None:
+        if not is_pure(function):
+            raise UnwatchableError(f"hands on '{label}', which cannot be watched{self._where}")
+        if not isinstance(function.__self__, ModuleType | type):
+            self._add(function.__self__, label)
+
+    def _visit_wrapper(self, wrapper: Any, label: str) -> None:
+        self._add(wrapper.__func__, label)
+
+    def _visit_property(self, value: property, label: str) -> None:
+        for part in (value.fget, value.fset, value.fdel):
+            self._add(part, label)
+
+    def _visit_partial(self, partial: functools.partial[Any], label: str) -> None:
+        for part in (partial.func, partial.args, partial.keywords):
+            self._add(part, label)
+
+    def _visit_cached_property(self, value: functools.cached_property[Any], label: str) -> None:
+        self._add(value.func, label)
+
+    def _visit_cached(self, function: Any, label: str) -> None:
+        if not is_ours(function.__module__):
+            raise UnwatchableError(f"calls '{label}', whose results functools.lru_cache keeps{self._where}")
+
+
+PLAIN_BASES = (int, float, complex, str, bytes)
+_FUNCTIONS = (FunctionType, staticmethod, classmethod, property, functools.partial)
+_VISITS: dict[type[Any], Any] = {
+    FunctionType: Snapshot._visit_function,
+    MethodType: Snapshot._visit_method,
+    BuiltinFunctionType: Snapshot._visit_builtin,
+    staticmethod: Snapshot._visit_wrapper,
+    classmethod: Snapshot._visit_wrapper,
+    property: Snapshot._visit_property,
+    functools.partial: Snapshot._visit_partial,
+    functools.cached_property: Snapshot._visit_cached_property,
+    type(functools.lru_cache(lambda: 0)): Snapshot._visit_cached,
+}
+# What other guards see: of tensors, modules and optimizers.
+_OF_TENSORS = frozenset({"array", "requires_grad", "grad", "_node", "_output_index", "_viewed_at", "data", "shape"})
+_OF_TENSORS |= {"_hooks", "_post_accumulate_hooks"}
+_OF_MODULES = frozenset({"training", "_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks"})
+_OF_CLASSES = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__"})
+
+
+def _is_python(kind: type[Any]) -> bool:
+    """Whether a class was written in Python."""
+    return solid_base(kind) is not kind and kind is not object
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _is_library(module: ModuleType) -> bool:
+    root = module.__name__.partition(".")[0]
+    return is_ours(root) or root in ("numpy", "torch", "triton") or root in sys.stdlib_module_names
+
+
+def _codes_inside(codes: Iterable[CodeType]) -> set[CodeType]:
+    return {part for code in codes for part in code.co_consts if isinstance(part, CodeType)}
+
+
+def _line(code: CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _a(kind: type[Any]) -> str:
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _slot(slot: Any, value: Any) -> Any:
+    try:
+        return slot.__get__(value, type(value))
+    except AttributeError:
+        return MISSING
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return MISSING

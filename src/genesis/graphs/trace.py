@@ -1,0 +1,121 @@
+"""Which Python code a run executes, and what it calls that no recording could repeat or watch."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from typing import Any
+
+from genesis.graphs.pure import is_pure
+
+_PACKAGE = __name__.partition(".")[0]
+_STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
+# What calls and is called by Genesis without being the user's; where the user's code calls it, it is part of that.
+_LIBRARIES = frozenset({"numpy", "torch", "triton"})
+_GENESIS, _LIBRARY, _USER = "genesis", "library", "user"
+
+Executed = dict[tuple[CodeType, int], dict[str, Any]]  # code that ran, with its globals
+
+
+class Trace:
+    """The code of the user's that this thread executes while it runs().
+
+    `executed` has each piece of code with its globals; `refusal` says what it called that a replay would leave out.
+    """
+
+    def __init__(self) -> None:
+        self.executed: Executed = {}
+        self.refusal = ""
+        self._is_paused = False
+        self._belongs: dict[CodeType, str] = {}
+
+    @contextmanager
+    def runs(self) -> Iterator[None]:
+        before: Any = sys.getprofile()
+        is_c = hasattr(before, "disable") and hasattr(before, "enable")  # cProfile's
+        if is_c:
+            before.disable()
+        sys.setprofile(self._event)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            if is_c:
+                before.enable()
+            elif before is not None:
+                sys.setprofile(before)
+
+    def refuse(self, reason: str) -> None:
+        """As a Watcher: nothing is recorded."""
+
+    def update(self, optimizer: Any, batch: Any) -> None:
+        """As a Watcher: what an optimizer executes is executed by replays too."""
+        with self.paused():
+            optimizer.update(batch)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def _event(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            key = (frame.f_code, id(frame.f_globals))
+            if key not in self.executed and self._is_users(frame):
+                self.executed[key] = frame.f_globals
+        elif event == "c_call" and not self.refusal and not is_pure(arg) and self._is_users(frame):
+            self.refusal = (
+                f"calls {_name_of(arg)}, which a replay would not ({frame.f_code.co_filename}:{frame.f_lineno})"
+            )
+
+    def _is_users(self, frame: FrameType | None) -> bool:
+        if self._is_paused:
+            return False
+        while frame is not None and (kind := self._kind(frame)) == _LIBRARY:
+            frame = frame.f_back
+        return frame is not None and kind == _USER
+
+    def _kind(self, frame: FrameType) -> str:
+        code = frame.f_code
+        known = self._belongs.get(code)
+        if known is None:
+            known = self._belongs[code] = _kind_of(str(frame.f_globals.get("__name__", "")), code.co_filename)
+        return known
+
+
+def is_ours(name: str | None) -> bool:
+    """Whether a module of this name is Genesis' own."""
+    return str(name).partition(".")[0] == _PACKAGE
+
+
+def _kind_of(module: str, file: str) -> str:
+    if is_ours(module) or file == "<genesis.compile>":
+        return _GENESIS
+    root = module.partition(".")[0]
+    is_standard = root in sys.stdlib_module_names and (file.startswith((_STDLIB, "<frozen")))
+    is_made = root.startswith("namedtuple_") and file == "<string>"  # a named tuple's __new__, whoever's it is
+    return _LIBRARY if is_standard or is_made or root in _LIBRARIES else _USER
+
+
+def _name_of(function: BuiltinFunctionType) -> str:
+    owner = function.__self__
+    if isinstance(owner, ModuleType):
+        return function.__name__ if owner is builtins else f"{owner.__name__}.{function.__name__}"
+    owner = owner if isinstance(owner, type) else type(owner)
+    return f"{owner.__name__}.{function.__name__}"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A callable as messages name it."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    return str(getattr(function, "__qualname__", type(function).__name__))

@@ -1,0 +1,140 @@
+"""Whether places hold what they held: names in dictionaries, the contents of containers, cells and slots.
+
+A replay asks this each time, so the places of a kind are compared by calls that run in C.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from genesis.graphs.pure import PLAIN
+
+Get = Callable[[], Any]
+_MISSING = object()
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether a program could not tell one from the other: the very same object, or equal numbers and strings."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or type(one) not in PLAIN:
+        return False
+    if type(one) is float or type(one) is complex:
+        return repr(one) == repr(other)  # 0.0 is not -0.0, and NaN is NaN
+    return bool(one == other)
+
+
+class Watch:
+    """Places with what was there when each was added, under the names that messages give them."""
+
+    def __init__(self) -> None:
+        self._mappings: dict[int, _Names] = {}
+        self._contents: list[_Contents] = []
+        self._others: list[tuple[Get, Any, str]] = []
+
+    def name(self, mapping: Mapping[str, Any], name: str, label: str) -> Any:
+        """Watch what a mapping has under name, be it nothing; gives that, or MISSING."""
+        known = self._mappings.get(id(mapping))
+        if known is None:
+            known = self._mappings[id(mapping)] = _Names(mapping)
+        return known.add(name, label)
+
+    def contents(self, container: Any, label: str) -> None:
+        self._contents.append(_Contents(container, label))
+
+    def other(self, get: Get, label: str) -> None:
+        self._others.append((get, get(), label))
+
+    def changed(self) -> str | None:
+        """The name of the first place that holds something else now."""
+        for names in self._mappings.values():
+            if not names.hold():
+                label = names.changed()
+                if label is not None:
+                    return label
+        for contents in self._contents:
+            if not contents.hold():
+                return contents.label
+        for get, value, label in self._others:
+            if get() is not value and not is_same(get(), value):
+                return label
+        return None
+
+
+MISSING = _MISSING
+
+
+class _Names:
+    """Some names of one mapping."""
+
+    def __init__(self, mapping: Mapping[str, Any]) -> None:
+        self._mapping = mapping
+        self._labels: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._absent: Set[str] = frozenset()
+        self._get: Callable[[Any], tuple[Any, ...]] | None = None
+        self._found: Sequence[Any] = ()
+
+    def add(self, name: str, label: str) -> Any:
+        if name in self._labels:
+            return self._values.get(name, _MISSING)
+        self._labels[name] = label
+        value = self._mapping.get(name, _MISSING)
+        if value is not _MISSING:
+            self._values[name] = value
+        self._get = None
+        return value
+
+    def _prepare(self) -> None:
+        self._absent = self._labels.keys() - self._values.keys()
+        names = tuple(self._values)
+        # With one name alone, itemgetter would give no tuple.
+        self._get = operator.itemgetter(*names, *names[:1]) if names else _nothing
+        self._found = [*self._values.values(), *[self._values[name] for name in names[:1]]]
+
+    def hold(self) -> bool:
+        if self._get is None:
+            self._prepare()
+        try:
+            found = self._get(self._mapping)  # type: ignore[misc]
+        except KeyError:
+            return False
+        return all(map(operator.is_, found, self._found)) and self._mapping.keys().isdisjoint(self._absent)
+
+    def changed(self) -> str | None:
+        for name, label in self._labels.items():
+            if not is_same(self._mapping.get(name, _MISSING), self._values.get(name, _MISSING)):
+                return label
+        # Equal numbers: found at once from now on.
+        self._values = {name: self._mapping[name] for name in self._values}
+        self._get = None
+        return None
+
+
+def _nothing(mapping: Any) -> tuple[Any, ...]:
+    return ()
+
+
+class _Contents:
+    """All that a list, set or dictionary holds, in order."""
+
+    def __init__(self, container: Any, label: str) -> None:
+        self.label = label
+        self._container = container
+        self._is_mapping = hasattr(container, "keys")
+        self._items = list(container)
+        self._values = list(container.values()) if self._is_mapping else []
+
+    def hold(self) -> bool:
+        container = self._container
+        return (
+            len(container) == len(self._items)
+            and _are_same(container, self._items)
+            and (not self._is_mapping or _are_same(container.values(), self._values))
+        )
+
+
+def _are_same(items: Iterable[Any], others: Sequence[Any]) -> bool:
+    return all(map(operator.is_, items, others)) or all(map(is_same, items, others))

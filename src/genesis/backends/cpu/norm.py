@@ -22,9 +22,7 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
     training: bool, needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
-    running = (None, None) if training else (mean, inverse_std.reciprocal().square())
-    return aten.native_batch_norm_backward(grad, x, weight, *running, mean, inverse_std, training, 0.0, needs)
+    return batchnorm.backward(grad, x, weight, mean, inverse_std, training, needs)
 
 
 def layer_norm(

@@ -14,6 +14,7 @@ from genesis.nn.module import Module
 from genesis.nn.modules.activation import ReLU
 from genesis.nn.modules.batchnorm import BatchNorm2d
 from genesis.nn.modules.conv import Conv2d, Size
+from genesis.precision import get_float32_precision
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
@@ -87,7 +88,7 @@ class FusedConv:
     max_shapes = 8
 
     def __init__(self) -> None:
-        self._entries: dict[Shape, tuple[list[NDArray | None], list[int], Any]] = {}
+        self._entries: dict[tuple[Shape, str], tuple[list[NDArray | None], list[int], Any]] = {}
 
     def __call__(
         self, conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None = None,
@@ -113,7 +114,8 @@ class FusedConv:
     def _get_packed(self, conv: Conv2d, eps: float, operands: _Operands, input_shape: Shape) -> Any:
         arrays = [None if tensor is None else tensor.array for tensor in operands]
         counts = [0 if array is None else array.changes.count for array in arrays]
-        entry = self._entries.get(input_shape)
+        key = input_shape, get_float32_precision()
+        entry = self._entries.get(key)
         # The very arrays, and as often changed in place as then: ids alone could have been given to new arrays.
         if entry is not None and entry[1] == counts and all(map(operator.is_, entry[0], arrays)):
             return entry[2]
@@ -121,7 +123,7 @@ class FusedConv:
         packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)
         if len(self._entries) >= self.max_shapes:
             self.clear()
-        self._entries[input_shape] = arrays, counts, packed
+        self._entries[key] = arrays, counts, packed
         return packed
 
     def __reduce__(self) -> tuple[type[FusedConv], tuple[()]]:

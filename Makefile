@@ -10,12 +10,13 @@ EXTRAS_demo := demo
 EXTRAS_test := cuda,demo,test
 EXTRAS_dev := cuda,demo,test,dev
 
-.PHONY: help demo test check bench test-gpu clean
+.PHONY: help demo test test-isa check bench test-gpu clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      train a U-Net on a real photograph and write the mask over it"
 	@echo "make test      run the tests"
+	@echo "make test-isa  run them as processors with AVX-512, with AVX2 and with neither would"
 	@echo "make check     ruff, mypy and the test of the layers: before each commit"
 	@echo "make bench     run the benchmarks"
 	@echo "make test-gpu  run the tests that need an NVIDIA GPU (PYTHON=python3: with that Python as it is)"
@@ -27,6 +28,14 @@ demo: $(VENV)/.ready-demo
 # One thread per worker: with more, the workers' threads wait for each other. --maxprocesses bounds the memory.
 test: $(VENV)/.ready-test
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --maxprocesses=8 --dist=worksteal $(ARGS)
+
+# What a processor lacks is left out by itself: oneDNN and PyTorch take the best that there is, up to this.
+test-isa: $(VENV)/.ready-test
+	@set -e; for isa in AVX512_CORE:avx512 AVX2:avx2 SSE41:default; do \
+	    echo "== $$isa"; \
+	    ONEDNN_MAX_CPU_ISA=$${isa%:*} ATEN_CPU_CAPABILITY=$${isa#*:} OMP_NUM_THREADS=1 \
+	        $(VENV)/bin/python -m pytest -q -n auto --maxprocesses=8 --dist=worksteal $(ARGS); \
+	done
 
 check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check

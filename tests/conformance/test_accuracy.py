@@ -21,6 +21,12 @@ from tests.conformance import opinfo, surface
 from tests.conformance.harness import distances, find
 
 ROUNDING = 2.4e-7  # two units in the last place, of a result's norm
+# The GPU's kernels add up in float32 where PyTorch on the CPU does in float64, or they round more on the way.
+GPU_ROUNDING = {
+    # Exponentials of scores s are powers of two, whose exponents s·log₂e are rounded: |s|·2⁻²⁴, with |s| up to 15.
+    "nn.functional.scaled_dot_product_attention": 1e-6,
+    "conv_bn_relu": 4e-7,  # a convolution may have 3e-7, the norm comes on top
+}
 FUNCTIONS = [op for op in opinfo.cases() if op.values[1] is torch.float32]
 
 pytestmark = pytest.mark.filterwarnings(*opinfo.ITS_WARNINGS)
@@ -34,7 +40,7 @@ def test_samples(op: Any, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("op", "dtype"), FUNCTIONS)
 def test_samples_simulated(op: Any, dtype: torch.dtype) -> None:
     with override(cuda="simulated"):
-        check(_of_samples(op, dtype, "cuda", most=2))
+        check(_of_samples(op, dtype, "cuda", most=2), GPU_ROUNDING.get(op.name, ROUNDING))
 
 
 def _of_samples(op: Any, dtype: torch.dtype, device: str, most: int | None = None) -> Iterator[list[Any]]:
@@ -45,7 +51,7 @@ def _of_samples(op: Any, dtype: torch.dtype, device: str, most: int | None = Non
         yield distances(ours, op.op, sample, device, gradients)
 
 
-def check(samples: Iterator[list[tuple[float, float]]]) -> None:
+def check(samples: Iterator[list[tuple[float, float]]], rounding: float = ROUNDING) -> None:
     """The root mean square over the samples, of each result and gradient."""
     found: dict[int, list[tuple[float, float]]] = {}
     for sample in samples:
@@ -53,7 +59,7 @@ def check(samples: Iterator[list[tuple[float, float]]]) -> None:
             found.setdefault(index, []).append(pair)
     for index, pairs in found.items():
         ours, theirs = (math.sqrt(sum(each[side] ** 2 for each in pairs) / len(pairs)) for side in (0, 1))
-        assert ours <= max(2 * theirs, ROUNDING), f"result or gradient {index}: {ours:.2g}, PyTorch {theirs:.2g}"
+        assert ours <= max(2 * theirs, rounding), f"result or gradient {index}: {ours:.2g}, PyTorch {theirs:.2g}"
 
 
 def normal(*shape: int, mean: float = 0.0) -> torch.Tensor:
@@ -160,19 +166,19 @@ def test_long_sums(name: str) -> None:
 @pytest.mark.parametrize("name", LONG)
 def test_long_sums_simulated(name: str) -> None:
     with override(cuda="simulated"):
-        check(_of_long(name, "cuda", size=1))
+        check(_of_long(name, "cuda", size=1), GPU_ROUNDING.get(name, ROUNDING))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", LONG)
 def test_long_sums_on_a_gpu(name: str) -> None:
     with override(cuda="auto"):
-        check(_of_long(name, "cuda", size=6))
+        check(_of_long(name, "cuda", size=6), GPU_ROUNDING.get(name, ROUNDING))
 
 
 def _of_long(name: str, device: str, size: int) -> Iterator[list[Any]]:
     (ours, theirs), operands = LONG[name]
-    for seed in range(3 if device == "cpu" else 1):
+    for seed in range(1, 4):  # from 0, harness.seed_like draws the gradients: they would be the operands
         _generator.manual_seed(seed)
         mine = [each.requires_grad_(each.is_floating_point()) for each in operands(size)]
         # PyTorch in its own order of memory, NCHW, for which its sums are made.

@@ -10,12 +10,13 @@ EXTRAS_demo := demo
 EXTRAS_test := cuda,demo,test
 EXTRAS_dev := cuda,demo,test,dev
 
-.PHONY: help demo test check bench test-gpu clean
+.PHONY: help demo test test-isa check bench test-gpu clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      train a U-Net on a real photograph and write the mask over it"
 	@echo "make test      run the tests"
+	@echo "make test-isa  run them on the instruction sets AVX2, AVX-512 and the processor's own"
 	@echo "make check     ruff, mypy and the test of the layers: before each commit"
 	@echo "make bench     run the benchmarks"
 	@echo "make test-gpu  run the tests that need an NVIDIA GPU (PYTHON=python3: with that Python as it is)"
@@ -27,6 +28,15 @@ demo: $(VENV)/.ready-demo
 # One thread per worker: with more, the workers' threads wait for each other. --maxprocesses bounds the memory.
 test: $(VENV)/.ready-test
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --maxprocesses=8 --dist=worksteal $(ARGS)
+
+# Up to AVX2, up to AVX-512, and whatever oneDNN and PyTorch find. What the processor lacks is left out by itself.
+test-isa: $(VENV)/.ready-test
+	@set -e; for limit in "ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2" \
+	    "ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512" ""; do \
+	    echo "== $${limit:-default}"; \
+	    env $$limit OMP_NUM_THREADS=1 \
+	        $(VENV)/bin/python -m pytest -q -n auto --maxprocesses=8 --dist=worksteal $(ARGS); \
+	done
 
 check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check

@@ -38,13 +38,14 @@ class DilatedResNet50(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
         self.layer1 = stage(64, 64, 3, stride=1, dilations=(1, 1))
         self.layer2 = stage(256, 128, 4, stride=2, dilations=(1, 1))
         self.layer3 = stage(512, 256, 6, stride=1, dilations=(1, 2))
         self.layer4 = stage(1024, 512, 3, stride=1, dilations=(2, 4))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         aux = self.layer3(self.layer2(self.layer1(x)))
         return aux, self.layer4(aux)
 

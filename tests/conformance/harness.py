@@ -146,6 +146,34 @@ def _in_float64(theirs: Callable[..., Any], arguments: Any, gradients: bool) -> 
     return results + (_gradients_of_torch(wide, results) if gradients else [])
 
 
+def distances(
+    ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any, device: str, gradients: bool
+) -> list[tuple[float, float]]:
+    """How far each result and gradient, of Genesis and of PyTorch, is from float64: relative to its norm."""
+    arguments = ((sample.input, *sample.args), sample.kwargs)
+    mine = to_genesis(arguments, device)
+    expected, actual = tensors(theirs(*arguments[0], **arguments[1]), torch.Tensor), ours(*mine[0], **mine[1])
+    found = tensors(actual, genesis.Tensor)
+    if gradients:
+        found, expected = (
+            found + _gradients_of_genesis(mine, found),
+            expected + _gradients_of_torch(arguments, expected),
+        )
+    pairs = []
+    for a, e, exact in zip(found, expected, _in_float64(theirs, arguments, gradients), strict=True):
+        if e.dtype is torch.float32 and exact.numel():
+            both = a.detach().cpu().to_torch().double(), e.detach().double()
+            pairs.append((_distance(both[0], exact.detach()), _distance(both[1], exact.detach())))
+    return pairs
+
+
+def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Of what is finite in both."""
+    finite = found.isfinite() & exact.isfinite()
+    norm = exact[finite].norm().item()
+    return (found - exact)[finite].norm().item() / norm if norm > 1e-30 else 0.0
+
+
 def _compare_errors(what: str, actual: Any, expected: torch.Tensor, exact: torch.Tensor) -> None:
     """Where two results differ, ours is as near to the float64 result as PyTorch's is, element by element."""
     ours, theirs, exact = actual.detach().cpu().to_torch().double(), expected.detach().double(), exact.detach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -51,6 +51,25 @@ def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | 
             check_sample(ours, op.op, sample, device, gradients)
         except Exception as error:
             raise AssertionError(f"{op.name} sample {number}: {sample}\n{type(error).__name__}: {error}") from error
+
+
+class Sample(NamedTuple):
+    """As PyTorch's."""
+
+    input: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+
+def comparable_samples(op: Any, dtype: torch.dtype, device: str, most: int | None = None) -> Iterator[Any]:
+    """Those whose values can be compared with float64: not refused, and nothing is drawn."""
+    refused = surface.DEVIATIONS.get(op.name, ("", lambda sample: False))[1]
+    draws = surface.DRAWS.get(op.name, lambda sample: False)
+    gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
+    for _, sample in samples if most is None else _spread(samples, most):
+        if not refused(sample) and not draws(sample):
+            yield sample
 
 
 def _spread(samples: list[tuple[int, Any]], most: int, largest: int = 3000) -> list[tuple[int, Any]]:

@@ -33,11 +33,22 @@ def compare(theirs: torch.nn.Module, ours: Any, input: torch.Tensor, device: str
     run(theirs.double(), ours.double(), input.double(), results=1e-8, gradients=1e-6)
     move_from_kinks(theirs, ours, input.double())
     theirs, ours, input = theirs.float().eval().to(device), ours.float().eval().to(device), input.to(device)
-    run(theirs, ours, input, results=1e-4, gradients=1e-3)
     with torch.no_grad(), genesis.no_grad():
         expected, actual = outputs(theirs(input)), outputs(ours(genesis.from_torch(input)))
     for key, value in expected.items():
         assert_close(actual[key], value, 1e-4, key)
+    average_instead_of_max(theirs, torch.nn.AvgPool2d)
+    average_instead_of_max(ours, genesis.nn.AvgPool2d)
+    run(theirs, ours, input, results=1e-4, gradients=1e-3)
+
+
+def average_instead_of_max(model: Any, pooling: Any) -> None:
+    """Of 100,000 windows some have two values that differ by rounding alone: it decides which one takes the gradient.
+    Training in float64 has compared max pooling."""
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if type(module).__name__ == "MaxPool2d":
+                setattr(parent, name, pooling(module.kernel_size, module.stride, module.padding))
 
 
 def move_from_kinks(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> None:

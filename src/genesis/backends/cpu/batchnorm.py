@@ -1,26 +1,29 @@
-"""Batch norm's forward pass; in training of few channels, in rows that are wide enough for the vector units.
+"""Batch norm of channels-last float32: sums that are as near float64 as those of torch's kernels for NCHW.
 
-torch's kernels take the pixels one by one, which for 16 channels is three times slower than reading and writing them.
-Here f pixels that follow each other count as one of f·C channels for the statistics, which is but a view; those of the
-f·C are then put together to those of the C (Chan, Golub & LeVeque 1983):
+torch adds up channels-last pixels one by one in float32, NCHW ones in float64. Here f pixels that follow each other
+count as one of f·C channels, which is but a view: a sum has few summands, and the vector units have full rows, of few
+channels too. The f·C sums are put together in float64 (statistics: Chan, Golub & LeVeque 1983):
 
     mean = mean_j(mean_j)        var = mean_j(var_j) + mean_j((mean_j − mean)²)
 
-What is left is y = scale·x + (β − scale·mean) with scale = γ / √(var + eps), at which torch's element-wise kernels are
-the fastest. The few numbers of the channels are numpy's business: its calls on them cost a third of torch's.
+What is left is y = scale·x + (β − scale·mean) with scale = γ / √(var + eps), and in the backward pass
+
+    grad_x = scale·grad − scale/n · (Σ grad + x̂·Σ grad·x̂)        x̂ = (x − mean) / √(var + eps)
+
+at which torch's element-wise kernels are the fastest. The few numbers of the channels are numpy's business: its calls
+on them cost a third of torch's. Small arrays are brought into NCHW, which costs less than all this.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_LEAST_NUMBERS = 1 << 19  # of fewer, the work on the statistics costs more than the kernels save
-_MOST_CHANNELS = 24
-_ROW = 256  # numbers in a row at most
+aten = torch.ops.aten
+
+_LEAST_NUMBERS = 1 << 15  # of fewer, torch's kernels for NCHW are the faster ones, with the copies
+_SUMMANDS = 64  # of a float32 sum
 
 
 def normalize(
@@ -28,37 +31,66 @@ def normalize(
     training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y, mean and inverse deviation; in training the running statistics change in place."""
-    if training and _pays(x, weight, bias, running_mean, running_var):
-        return _in_rows(x, weight, bias, running_mean, running_var, momentum, eps)
-    y, mean, inverse_std = torch.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    is_ours = training and _is_ours(x, weight, bias, running_mean, running_var)
+    if is_ours and _fills_rows(x):
+        with _silently():
+            return _in_rows(x, weight, bias, running_mean, running_var, momentum, eps)
+    planes = x.contiguous() if is_ours else x
+    y, mean, inverse_std = torch.native_batch_norm(
+        planes, weight, bias, running_mean, running_var, training, momentum, eps
+    )
     if not training:
         assert running_mean is not None
         assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
-    return y, mean, inverse_std
+    return y.contiguous(memory_format=torch.channels_last) if is_ours else y, mean, inverse_std
 
 
-def _pays(x: Tensor, *of_channels: Tensor | None) -> bool:
-    if x.ndim != 4 or x.numel() < _LEAST_NUMBERS or x.shape[1] > _MOST_CHANNELS:
+def backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor, training: bool,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of x, weight and bias, as far as they are needed."""
+    is_ours = _is_ours(x, grad, weight, mean, inverse_std)
+    if is_ours and _fills_rows(x):
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        with _silently():
+            return _backward_in_rows(grad, x, weight, mean, inverse_std, training, needs)
+    if is_ours:
+        grad, x = grad.contiguous(), x.contiguous()
+    # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
+    running = (None, None) if training else (mean, inverse_std.reciprocal().square())
+    grad_x, grad_weight, grad_bias = aten.native_batch_norm_backward(
+        grad, x, weight, *running, mean, inverse_std, training, 0.0, needs
+    )
+    if is_ours and needs[0]:
+        grad_x = grad_x.contiguous(memory_format=torch.channels_last)
+    return grad_x, grad_weight, grad_bias
+
+
+def _is_ours(x: Tensor, *others: Tensor | None) -> bool:
+    if x.ndim != 4 or x.dtype is not torch.float32 or x.numel() == 0 or x.is_contiguous():
         return False
-    is_single = all(array is None or array.dtype is torch.float32 for array in (x, *of_channels))
+    is_single = all(array is None or array.dtype is torch.float32 for array in others)
     return is_single and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _silently() -> np.errstate:
+    """numpy warns of what is infinite or becomes so; torch doesn't."""
+    return np.errstate(invalid="ignore", over="ignore", divide="ignore")
+
+
+def _fills_rows(x: Tensor) -> bool:
+    return x.numel() >= max(_LEAST_NUMBERS, _SUMMANDS * x.shape[1])
 
 
 def _in_rows(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    channels, total = x.shape[1], x.numel()
-    count = total // channels
-    width = channels * math.gcd(count, _ROW // channels)
-    image = x.as_strided((1, width, total // width, 1), (total, 1, width, width))
-    means, variances = (
-        each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
-    )
-    mean = _mean(means)
-    var = _mean(variances + np.square(means - mean))
-    for running, new in ((running_mean, mean), (running_var, var * (count / (count - 1)))):
+    count = x.numel() // x.shape[1]
+    mean, var = _statistics(x)
+    for running, new in ((running_mean, mean), (running_var, var * (count / max(count - 1, 1)))):
         if running is not None:
             numbers = running.numpy()
             numbers += momentum * (new - numbers)
@@ -66,14 +98,74 @@ def _in_rows(
     scale = inverse_std if weight is None else inverse_std * weight.numpy()
     shift = -mean * scale if bias is None else bias.numpy() - mean * scale
     y = torch.addcmul(_for_planes(shift), x, _for_planes(scale))
-    return y, torch.from_numpy(mean), torch.from_numpy(inverse_std)
+    return y, _single(mean), _single(inverse_std)
 
 
-def _mean(rows: np.ndarray) -> np.ndarray:
-    """What rows.mean(0) gives, by one call of numpy instead of five."""
-    return np.add.reduce(rows, 0) / len(rows)
+def _statistics(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of each channel, in float64."""
+    channels = x.shape[1]
+    count = x.numel() // channels
+    image, rest = _rows(x)
+    means, variances = (
+        each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
+    )
+    last = rest.numpy()
+    mean = (_SUMMANDS * _sum(means) + _sum(last)) / count
+    squares = _SUMMANDS * (_sum(variances) + _sum(np.square(means - mean))) + _sum(np.square(last - mean))
+    return mean, squares / count
+
+
+def _backward_in_rows(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor, training: bool,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    count = x.numel() // x.shape[1]
+    inverse = inverse_std.numpy().astype(np.float64)
+    scale = inverse if weight is None else inverse * weight.numpy()
+    grad_x = None
+    if training or needs[1] or needs[2]:
+        of_weight, of_bias = _sums(grad, x, mean, inverse_std)
+    if needs[0] and training:
+        slope = -scale * inverse * of_weight / count
+        shift = -slope * mean.numpy() - scale * of_bias / count
+        grad_x = torch.addcmul(_for_planes(shift), x, _for_planes(slope)).addcmul_(grad, _for_planes(scale))
+    elif needs[0]:
+        grad_x = grad * _for_planes(scale)
+    return grad_x, _single(of_weight) if needs[1] else None, _single(of_bias) if needs[2] else None
+
+
+def _sums(grad: Tensor, x: Tensor, mean: Tensor, inverse_std: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Σ grad·x̂ and Σ grad of each channel, in float64."""
+    channels = x.shape[1]
+    (grads, last_grads), (image, rest) = _rows(grad), _rows(x)
+    repeats = image.shape[1] // channels
+    parts = aten.native_batch_norm_backward(
+        grads, image, None, None, None, mean.repeat(repeats), inverse_std.repeat(repeats), True, 0.0,
+        (False, True, True),
+    )[1:]  # fmt: skip
+    of_weight, of_bias = (_sum(each.numpy().reshape(-1, channels)) for each in parts)
+    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse_std.numpy()
+    return of_weight + _sum(last_grads.numpy() * centred), of_bias + _sum(last_grads.numpy())
+
+
+def _rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as an image (1, f·C, _SUMMANDS, 1), whose rows are of f pixels, and the pixels that are left (n, C)."""
+    total, channels = x.numel(), x.shape[1]
+    width = total // channels // _SUMMANDS * channels
+    taken = width * _SUMMANDS
+    image = x.as_strided((1, width, _SUMMANDS, 1), (total, 1, width, width))
+    rest = x.as_strided(((total - taken) // channels, channels), (channels, 1), x.storage_offset() + taken)
+    return image, rest
+
+
+def _sum(rows: np.ndarray) -> np.ndarray:
+    return np.add.reduce(rows, 0, dtype=np.float64)
 
 
 def _for_planes(numbers: np.ndarray) -> Tensor:
     """(C,) as (C, 1, 1)."""
-    return torch.from_numpy(numbers.reshape(-1, 1, 1))
+    return _single(numbers).view(-1, 1, 1)
+
+
+def _single(numbers: np.ndarray) -> Tensor:
+    return torch.from_numpy(numbers.astype(np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import batchnorm, columns, packing, winograd
+from genesis.backends.cpu import batchnorm, columns, packing, sums, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
+from genesis.precision import get_float32_precision
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -19,7 +21,10 @@ mkldnn = torch.ops.mkldnn
 def conv_forward(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Tensor:
-    return torch.conv2d(_channels_last(input), weight, bias, stride, padding, dilation, groups)
+    input = _channels_last(input)
+    if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], stride):
+        return sums.forward(input, weight, bias, stride, padding, dilation, groups)
+    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv_input_grad(
@@ -31,6 +36,9 @@ def conv_input_grad(
     if wide is not grad.dtype:
         wide_bias = None if bias is None else bias.to(wide)
         return conv_input_grad(grad.to(wide), weight.to(wide), input_shape, *geometry, wide_bias).to(grad.dtype)
+    if _has_long_input_grad(weight, stride, groups):
+        grad_input = sums.input_grad(grad, weight, input_shape, *geometry)
+        return grad_input if bias is None else grad_input.add_(bias.view(-1, 1, 1))
     grad = _channels_last(grad)
     if bias is not None:
         extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
@@ -39,6 +47,12 @@ def conv_input_grad(
     input = torch.empty(input_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (True, False, False))
     return aten.convolution_backward(grad, input, weight, *options)[0]
+
+
+def _has_long_input_grad(weight: Tensor, stride: Pair, groups: int) -> bool:
+    """With a stride, oneDNN takes the same kernel in any order of memory."""
+    out_channels, _, *kernel = weight.shape
+    return stride == (1, 1) and sums.are_long(weight.dtype, out_channels // groups, tuple(kernel), stride)
 
 
 def open_sizes(
@@ -62,10 +76,23 @@ def conv_weight_grad(
     if wide is not grad.dtype:
         geometry = (stride, padding, dilation, groups)
         return conv_weight_grad(grad.to(wide), input.to(wide), weight_shape, *geometry).to(grad.dtype)
+    input = _channels_last(input)
+    if _skips_pixels(weight_shape, stride, padding):
+        input, stride = _channels_last(input[:, :, :: stride[0], :: stride[1]]), (1, 1)
     # Its values don't count, but its order in memory becomes that of the result, as the layers' own weights have it.
     weight = torch.empty(weight_shape, dtype=wide, memory_format=torch.channels_last)
     options = (None, stride, padding, dilation, False, (0, 0), groups, (False, True, False))
-    return aten.convolution_backward(_channels_last(grad), _channels_last(input), weight, *options)[1]
+    return aten.convolution_backward(_channels_last(grad), input, weight, *options)[1]
+
+
+def _skips_pixels(weight_shape: Shape, stride: Pair, padding: Pair) -> bool:
+    """Whether the kernel is 1×1 with a stride, and its channels don't fill oneDNN's blocks.
+
+    Under AVX2, oneDNN gathers the pixels that such a kernel sees in whole blocks and writes past its memory: they have
+    to be gathered here.
+    """
+    _, in_channels, *kernel = weight_shape
+    return math.prod(kernel) == 1 and max(stride) > 1 and not any(padding) and in_channels % 16 != 0
 
 
 def _accumulator(dtype: torch.dtype, dilation: Pair) -> torch.dtype:
@@ -115,39 +142,43 @@ def conv_bn_relu_backward(
     elif passed is not None:
         grad, may_overwrite = aten.threshold_backward(grad, passed, 0), True
     grad_residual = grad if needs_residual else None
-    # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
-    running = (None, None) if training else (mean, inverse_std.reciprocal().square())
     needs_conv = needs_input or needs_weight or needs_bias
-    grad_conv, grad_gamma, grad_beta = aten.native_batch_norm_backward(
-        grad, conv_output, gamma, *running, mean, inverse_std, training, 0.0, (needs_conv, needs_gamma, needs_beta)
+    grad_conv, grad_gamma, grad_beta = batchnorm.backward(
+        grad, conv_output, gamma, mean, inverse_std, training, (needs_conv, needs_gamma, needs_beta)
     )
     if may_overwrite and not needs_residual:
         grad.set_()  # gives its memory back, which is still in the cache, for grad_input to take
     grad_input = grad_weight = grad_bias = None
-    if needs_weight and columns.pays(grad_conv, weight.shape, groups):
-        geometry = (stride, padding, dilation)
-        grad_weight = columns.weight_grad(_channels_last(grad_conv), _channels_last(input), weight.shape, *geometry)
+    if needs_weight and (columns.pays(grad_conv, weight.shape, groups) or _skips_pixels(weight.shape, stride, padding)):
+        assert grad_conv is not None
+        grad_weight = conv_weight_grad(grad_conv, input, weight.shape, stride, padding, dilation, groups)
         needs_weight = False
+    if needs_input and _has_long_input_grad(weight, stride, groups):
+        assert grad_conv is not None
+        grad_input = sums.input_grad(grad_conv, weight, input.shape, stride, padding, dilation, groups)
+        needs_input = False
     if needs_input or needs_weight or needs_bias:
         bias_sizes = (weight.shape[0],) if needs_bias else None
-        grad_input, direct, grad_bias = aten.convolution_backward(
+        direct_input, direct_weight, grad_bias = aten.convolution_backward(
             grad_conv, _channels_last(input), weight, bias_sizes, stride, padding, dilation, False, (0, 0), groups,
             (needs_input, needs_weight, needs_bias),
         )  # fmt: skip
-        grad_weight = direct if needs_weight else grad_weight
-    if needs_input and addend is not None:
-        grad_input.add_(addend)  # type: ignore[union-attr]
+        grad_input = direct_input if needs_input else grad_input
+        grad_weight = direct_weight if needs_weight else grad_weight
+    if grad_input is not None and addend is not None:
+        grad_input.add_(addend)
     return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
 
 
 @dataclass(frozen=True)
 class PackedWeight:
     """A weight in oneDNN's own blocked layout, or in Winograd's where that is faster, and what a convolution with it
-    needs to know."""
+    needs to know. Where its sums are long, it is in parts."""
 
     fits_all_shapes: ClassVar[bool] = False
 
     weight: Tensor
+    parts: tuple[Tensor, ...]
     winograd: WinogradWeight | None
     bias: Tensor | None
     stride: Pair
@@ -159,17 +190,31 @@ class PackedWeight:
 def conv_prepack(
     weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> PackedWeight:
+    # Of a single tap it means nothing, but ends oneDNN's 1×1 kernels in a segmentation fault.
+    dilation = dilation if max(weight.shape[2:]) > 1 else (1, 1)
+    parts: tuple[Tensor, ...] = ()
     tiles = None
-    if winograd.pays(weight, input_shape, stride, padding, dilation, groups):
-        tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # the weight itself is for other shapes
-    if weight.dtype is torch.float32:
-        weight = packing.pack(weight, padding, stride, dilation, groups, input_shape)
-    return PackedWeight(weight, tiles, bias, stride, padding, dilation, groups)
+    if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], stride, is_packed=True):
+        batch, _, *size = input_shape
+        parts = tuple(
+            packing.pack(part, padding, stride, dilation, groups, (batch, part.shape[1] * groups, *size))
+            for part in sums.split(weight)
+        )
+    else:
+        may_round = get_float32_precision() != "highest"
+        if may_round and winograd.pays(weight, input_shape, stride, padding, dilation, groups):
+            tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # the weight is for other shapes
+        if weight.dtype is torch.float32:
+            weight = packing.pack(weight, padding, stride, dilation, groups, input_shape)
+    return PackedWeight(weight, parts, tiles, bias, stride, padding, dilation, groups)
 
 
 def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
     p = packed
     input = _channels_last(input)
+    if p.parts:
+        geometry = (p.padding, p.stride, p.dilation, p.groups)
+        return sums.packed(input, p.parts, p.bias, residual, activation, geometry)
     tiles = p.winograd if p.winograd is not None and input.shape == p.winograd.input_shape else None
     if tiles is not None or not p.weight.is_mkldnn:
         if tiles is not None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Shape
-from genesis.backends.cpu import batchnorm
+from genesis.backends.cpu import batchnorm, groupnorm
 
 aten = torch.ops.aten
 
@@ -22,9 +22,7 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
     training: bool, needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    # In eval mode torch wants running statistics; with eps 0 these give the same mean and inverse deviation.
-    running = (None, None) if training else (mean, inverse_std.reciprocal().square())
-    return aten.native_batch_norm_backward(grad, x, weight, *running, mean, inverse_std, training, 0.0, needs)
+    return batchnorm.backward(grad, x, weight, mean, inverse_std, training, needs)
 
 
 def layer_norm(
@@ -47,6 +45,8 @@ def layer_norm_backward(
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if groupnorm.takes(x, weight, bias):
+        return groupnorm.forward(x, num_groups, weight, bias, eps)
     n, c, plane = _planes(x.shape)
     return aten.native_group_norm(_dense(x, _order(x)), weight, bias, n, c, plane, num_groups, eps)
 
@@ -55,6 +55,8 @@ def group_norm_backward(
     grad: Tensor, x: Tensor, num_groups: int, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
+    if groupnorm.takes(x, grad, weight):
+        return groupnorm.backward(grad, x, num_groups, weight, mean, inverse_std, needs)
     n, c, plane = _planes(x.shape)
     if weight is None and needs[2]:  # torch has no gradient of a bias alone
         weight = x.new_ones(c)

@@ -56,6 +56,8 @@ def avg_pool2d_backward(
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Pair) -> Tensor:
+    if tuple(output_size) == (1, 1) and x.dtype is torch.float32 and x.numel() > 0:
+        return x.mean((-2, -1), keepdim=True)  # torch's kernel for channels-last adds up one by one, this one in a tree
     return aten._adaptive_avg_pool2d(x, output_size)
 
 

@@ -221,7 +221,8 @@ def cumsum(x: DeviceArray, dim: int) -> DeviceArray:
     if not x.shape:
         return sum(x, (), False)
     plan = walk(x, (dim,))
-    accumulate = accumulator(dtype)
+    # A running sum meets as many roundings as it has summands: a tree of them, as other sums have, is not to be had.
+    accumulate = dtypes.float64 if dtype is dtypes.float32 else accumulator(dtype)
     sums = None
     if plan.num_splits > 1:
         sums = _partial(x, plan, accumulate)

@@ -14,6 +14,7 @@ from genesis.nn.module import Module
 from genesis.nn.modules.activation import ReLU
 from genesis.nn.modules.batchnorm import BatchNorm2d
 from genesis.nn.modules.conv import Conv2d, Size
+from genesis.precision import get_float32_precision
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
@@ -87,7 +88,7 @@ class FusedConv:
     max_shapes = 8
 
     def __init__(self) -> None:
-        self._entries: dict[Shape, tuple[list[NDArray | None], list[Any], Any]] = {}
+        self._entries: dict[tuple[Shape, str], tuple[list[NDArray | None], list[Any], Any]] = {}
 
     def __call__(
         self, conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None = None,
@@ -114,9 +115,10 @@ class FusedConv:
     def _get_packed(self, conv: Conv2d, eps: float, operands: _Operands, input_shape: Shape) -> Any:
         """The weight for this shape; None where it could change unseen."""
         arrays = [None if tensor is None else tensor.array for tensor in operands]
+        key = input_shape, get_float32_precision()
         made_of = [0 if array is None else array.changes.version for array in arrays]
-        made_of += (eps, conv.stride, conv.padding, conv.dilation, conv.groups)
-        entry = self._entries.get(input_shape)
+        made_of += (eps, conv.stride, conv.padding, conv.dilation, conv.groups, get_float32_precision())
+        entry = self._entries.get(key)
         # The very arrays, and as often changed in place as then: ids alone could have been given to new arrays.
         if entry is not None and entry[1] == made_of and all(map(operator.is_, entry[0], arrays)):
             return entry[2]
@@ -127,10 +129,10 @@ class FusedConv:
         if packed is None:
             weight, bias = F.fold_batch_norm(*operands, eps)
             packed = F.conv_prepack(weight, bias, input_shape, conv.stride, conv.padding, conv.dilation, conv.groups)
-        self._entries.pop(input_shape, None)
+        self._entries.pop(key, None)
         if len(self._entries) >= self.max_shapes:
             self._entries.pop(next(iter(self._entries)))
-        self._entries[input_shape] = arrays, made_of, packed
+        self._entries[key] = arrays, made_of, packed
         return packed
 
     def _fitting(self, arrays: list[NDArray | None], made_of: list[Any]) -> Any:

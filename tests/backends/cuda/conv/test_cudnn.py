@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -234,3 +236,34 @@ def test_engines_that_round_more_than_asked_for_are_refused(
 )
 def test_where_a_check_can_tell(changes: dict[str, Any], expected: bool) -> None:
     assert conv_cudnn._shows_rounded_sums(dataclasses.replace(PROBLEM, **changes)) == expected
+
+
+ENDING = """
+import builtins, os
+from types import SimpleNamespace
+
+from genesis import dtypes
+from genesis.backends.cuda.driver import cudnn
+
+class Names:
+    def __getattr__(self, name):
+        return name
+
+class Operations:
+    def __del__(self):
+        builtins.given_up = True
+
+module = SimpleNamespace(data_type=Names(), backend_graph=lambda **given: Operations())
+cudnn._module = lambda: module
+cudnn._idle[0, 0] = handles = [7, 8]
+graph = cudnn.Graph(0, dtypes.float32)
+assert handles == [7]
+del graph
+assert handles == [7, 8] and builtins.given_up
+os.kept = cudnn, [cudnn.Graph(0, dtypes.float32) for _ in range(2)]  # a module from before outlives cudnn's names
+"""
+
+
+def test_a_graph_gives_its_handle_back_and_says_nothing_when_the_interpreter_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

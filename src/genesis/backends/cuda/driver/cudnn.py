@@ -126,16 +126,17 @@ class Graph:
         make = getattr(module, "backend_graph", None) or module.pygraph
         kind = data_type(dtype)
         single = module.data_type.FLOAT
-        self._handle = _take_handle(device, 0, _idle.setdefault((device, 0), []))  # given back with the graph
+        self._home = _idle.setdefault((device, 0), [])  # where the handle goes back to with the graph
+        self._handle = _take_handle(device, 0, self._home)
         self.ops = make(
             name="genesis", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
             handle=self._handle,
         )  # fmt: skip
         self._uids = 0
 
-    def __del__(self) -> None:
+    def __del__(self) -> None:  # also while the interpreter ends, when this module's names are gone
         if hasattr(self, "ops"):
-            _idle[self.device, 0].append(self._handle)
+            self._home.append(self._handle)
 
     def operand(self, shape: Shape, strides: Shape | None = None) -> Any:
         """An array that run() is given the address of, in the order of these calls."""

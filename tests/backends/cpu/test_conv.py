@@ -1,0 +1,54 @@
+"""Convolution: what oneDNN's kernels would get wrong, or would end the process with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import genesis
+from genesis import nn
+from genesis.backends.cpu import conv
+
+GATHERING = """
+import torch
+from genesis.backends.cpu import conv
+input, grad = torch.randn(4, 3, 12, 10), torch.randn(4, 12, 6, 5)
+exact = torch.einsum("nkpq,ncpq->kc", grad.double(), input[:, :, ::2, ::2].double())
+for _ in range(300):
+    found = conv.conv_weight_grad(grad, input, (12, 3, 1, 1), (2, 2), (0, 0), (1, 1), 1)
+    between = [torch.empty(size) for size in range(90, 130)]
+assert (found[:, :, 0, 0] - exact).norm() < 1e-6 * exact.norm()
+"""
+
+
+def test_gathering_pixels_stays_inside_its_memory() -> None:
+    """Under AVX2, oneDNN's kernel for the weight's gradient of a strided 1×1 convolution wrote 436 bytes behind it."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", GATHERING], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("in_channels", [3, 16, 20])
+@pytest.mark.parametrize("stride", [(2, 2), (1, 3), (2, 1)])
+def test_gradients_of_a_strided_1x1_kernel(stride: tuple[int, int], in_channels: int) -> None:
+    torch.manual_seed(0)
+    weight, input = torch.randn(12, in_channels, 1, 1), torch.randn(2, in_channels, 9, 10)
+    grad = torch.randn(torch.conv2d(input, weight, None, stride).shape)
+    options = (None, stride, (0, 0), (1, 1), False, (0, 0), 1, (False, True, False))
+    exact = torch.ops.aten.convolution_backward(grad.double(), input.double(), weight.double(), *options)[1]
+    found = conv.conv_weight_grad(grad, input, weight.shape, stride, (0, 0), (1, 1), 1)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_dilation_of_a_single_tap() -> None:
+    """Ended in a segmentation fault: oneDNN's packed 1×1 kernels don't expect it."""
+    genesis.manual_seed(0)
+    layer, x = nn.ConvBNReLU(8, 33, 1, stride=2, padding=1, dilation=2).eval(), genesis.randn(1, 8, 5, 1)
+    expected = layer(x).detach().numpy()
+    with genesis.no_grad():
+        found = layer(x).numpy()
+    assert abs(found - expected).max() < 1e-5

@@ -266,6 +266,24 @@ def test_an_entry_that_does_not_fit_replaces_none_of_ours(tmp_path: Path) -> Non
     assert ours.get("a") == ENTRY
 
 
+def test_a_key_that_is_damaged_hides_no_other(tmp_path: Path) -> None:
+    """Keys are looked for in their order, which a damaged one breaks."""
+    store = Store(tmp_path, PLATFORM)
+    names = [f"problem {i}" for i in range(9)]
+    for name in names:
+        store.put(name, ENTRY)
+    for before, after in ((b"problem 4", b"\x00roblem 4"), (b"problem 6", b"a problem")):
+        content = store.path.read_bytes()
+        assert content.count(before) == 1
+        store.path.write_bytes(content.replace(before, after))
+    damaged = Store(tmp_path, PLATFORM)
+    with pytest.warns(UserWarning, match="a tuned plan in .* was dropped: problem"):
+        damaged.put("new", ENTRY)
+    kept = {*names, "new"} - {"problem 4", "problem 6"}
+    assert all(damaged.get(name) == ENTRY for name in kept)
+    assert damaged.all().keys() == kept | {"a problem"}
+
+
 def test_a_message_that_is_no_text(tmp_path: Path) -> None:
     """SQLite quotes the schema where it cannot read it, whatever bytes that has."""
     store = Store(tmp_path, PLATFORM)

@@ -68,8 +68,7 @@ class Store:
             connection = self._open()
             if connection is None:
                 return dict(self._entries)
-            rows = connection.execute(f"SELECT {COLUMNS} FROM plans").fetchall()
-            return {**dict(self._believed(connection, rows)), **self._entries}
+            return {**dict(self._believed(connection, _all_rows(connection))), **self._entries}
         return {}
 
     def export(self, path: str | os.PathLike[str]) -> int:
@@ -161,7 +160,10 @@ class Store:
             self._process, self._connection = os.getpid(), None
             try:
                 cache.private_folder(self.path.parent)
-                self._connection = store_file.opened(cache.private_file(self.path), self.platform)
+                connection = store_file.opened(cache.private_file(self.path), self.platform)
+                if not store_file.is_in_order(connection):
+                    store_file.rewrite(connection, dict(self._believed(connection, _all_rows(connection))))
+                self._connection = connection
             except (OSError, sqlite3.OperationalError) as error:
                 warnings.warn(f"tuned plans cannot be kept in {self.path}: {error}", stacklevel=2)
         return self._connection
@@ -183,6 +185,10 @@ class Store:
                 os.replace(self.path, aside)
                 self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
             warnings.warn(f"{self.path} is no store of tuned plans ({error}); it is now {aside.name}", stacklevel=3)
+
+
+def _all_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return connection.execute(f"SELECT {COLUMNS} FROM plans").fetchall()
 
 
 def _drop(connection: sqlite3.Connection, problem: Any) -> None:

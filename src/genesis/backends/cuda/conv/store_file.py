@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +89,21 @@ def require_ours(connection: sqlite3.Connection) -> None:
     for (state,) in connection.execute(f"PRAGMA quick_check({_MOST_FAULTS})"):
         if state != "ok" and not _OF_ONE_ROW.fullmatch(state):
             raise NotOurs(state)
+
+
+def is_in_order(connection: sqlite3.Connection) -> bool:
+    """Can rows be found by their keys? quick_check does not look whether a damaged key is where it belongs."""
+    keys = [key for (key,) in connection.execute("SELECT problem FROM plans NOT INDEXED")]
+    raw = [key.encode("utf-8", "surrogateescape") if isinstance(key, str) else b"" for key in keys]
+    return all(one < next_one for one, next_one in itertools.pairwise(raw))
+
+
+def rewrite(connection: sqlite3.Connection, entries: dict[str, Entry]) -> None:
+    """These entries only, whatever there was."""
+    with transaction(connection):
+        connection.execute("DELETE FROM plans")
+        for problem, entry in entries.items():
+            insert(connection, problem, entry, time.time())
 
 
 def insert(connection: sqlite3.Connection, problem: str, entry: Entry, tuned_at: float) -> None:

@@ -166,6 +166,22 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[
     return tuple(result)
 
 
+def channels_innermost(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether memory holds the dimensions in order, but for some neighbours that come last: as the channels in NHWC.
+
+    Example:
+        >>> channels_innermost((2, 3, 4, 5), channels_last_strides((2, 3, 4, 5)))
+        True
+    """
+    dims = [dim for dim, size in enumerate(shape) if size != 1]
+    if len(shape) < 3 or not dims or any(strides[dim] == 0 for dim in dims):
+        return False
+    order = sorted(dims, key=lambda dim: -strides[dim])
+    same = next((i for i, (dim, other) in enumerate(zip(dims, order, strict=True)) if dim != other), len(dims))
+    first = order[same:].index(dims[same]) if same < len(dims) else 0
+    return first > 0 and order[same:] == [*dims[len(dims) - first :], *dims[same : len(dims) - first]]
+
+
 def equivalent(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
     """Whether two strides place the elements of this shape alike (dimensions of size 1 don't matter)."""
     if strides == others or numel(shape) == 0:

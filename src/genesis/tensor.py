@@ -132,13 +132,14 @@ class Tensor(Methods):
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values as a numpy array on the same memory; force detaches and copies to the host where needed."""
         if force:
-            return self.array.numpy()
+            return self.detach().cpu().numpy()
         if self.requires_grad:
             raise DTypeError("numpy: argument 'self': expected a tensor outside the graph; use .detach().numpy()")
         if self.device.type != "cpu":
             raise DTypeError(
                 f"numpy: argument 'self': expected a tensor on the CPU, got one on {self.device}; use .cpu()"
             )
+        self.array.changes.exported = True
         return self.array.numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -149,7 +150,7 @@ class Tensor(Methods):
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
             raise BufferError("__dlpack__: the tensor requires grad; export .detach()")
-        return self.array.handle.__dlpack__(**options)
+        return self.array.export().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.handle.__dlpack_device__()
@@ -159,7 +160,7 @@ class Tensor(Methods):
         """How CuPy, Numba and others see a tensor on a GPU; there is none on the CPU."""
         if self.requires_grad:
             raise GraphError("__cuda_array_interface__: the tensor requires grad; show .detach()")
-        return self.array.handle.__cuda_array_interface__
+        return self.array.export().__cuda_array_interface__
 
     def to(
         self,

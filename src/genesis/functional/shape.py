@@ -40,14 +40,22 @@ class Reshape(ArrayFunction):
 
 
 def view(input: Tensor, shape: Sequence[int]) -> Any:
-    """input's memory in another shape; an error where only a copy could show it."""
+    """input's memory in another shape; an error where only a copy could show it.
+
+    A tensor whose channels come last in memory, as after a convolution, first moves to row-major memory, so that both
+    share that. Where it cannot move (it is a view itself or has some, is a leaf that requires grad, or shares its
+    memory with another library), the result is a copy.
+    """
     array = input.array
     target = shapes.infer_reshape("view", array.shape, int_tuple("view", shape))
     if shapes.view_strides(array.shape, array.strides, target) is None:
-        raise ShapeError(
-            f"view: shape {array.shape} with strides {array.strides} cannot be seen as {target} without a copy; "
-            "use .reshape()"
-        )
+        if not shapes.channels_innermost(array.shape, array.strides):
+            raise ShapeError(
+                f"view: shape {array.shape} with strides {array.strides} cannot be seen as {target} without a copy; "
+                "use .reshape()"
+            )
+        if array.is_alone and not (input.is_leaf and input.requires_grad):
+            array.make_contiguous()
     return Reshape.apply(input, shape=target)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 from typing import Any, Self
 
 from genesis import backends
@@ -38,6 +40,16 @@ class Array:
                 changes = self._changes = self._changes or Changes()
         return changes
 
+    @property
+    def is_alone(self) -> bool:
+        """Does nothing else show this storage? Then nobody is left behind if the array moves to another one."""
+        return self._changes is None or not (self._changes.exported or _num_references(self) > _ALONE)
+
+    def export(self) -> Any:
+        """The handle, for another library, which may hold its memory from now on."""
+        self.changes.exported = True
+        return self.handle
+
     def is_view_of(self, other: Array) -> bool:
         """Do both show one storage?"""
         changes = self._changes
@@ -69,9 +81,16 @@ class Changes:
     """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same."""
 
     count = 0
+    exported = False  # whether another library may hold the memory too
     last_recorded = 0  # the count after the last change that a graph recorded
 
 
+def _num_references(array: Any) -> int:
+    """To an array's changes, which each array that shows the storage holds; and a few of the call's own."""
+    return sys.getrefcount(array._changes)
+
+
+_ALONE = _num_references(types.SimpleNamespace(_changes=Changes()))
 _making_changes = threading.Lock()  # all that share a storage share them
 
 

@@ -76,12 +76,16 @@ class NDArray(MathOps, NeuralOps):
     @classmethod
     def from_numpy(cls, array: np.ndarray, dtype: DType, device: Device = CPU) -> NDArray:
         """dtype must be the array's own (bfloat16: its bits as uint16). On the CPU the memory is shared."""
-        return cls(backend_of(device).from_cpu(array, dtype, device.index), device)
+        result = cls(backend_of(device).from_cpu(array, dtype, device.index), device)
+        result.changes.exported = True
+        return result
 
     @classmethod
     def from_dlpack(cls, source: Any, device: Device) -> NDArray:
         """Share the memory of anything with __dlpack__ that lives on device."""
-        return cls(backend_of(device).from_dlpack(source), device)
+        result = cls(backend_of(device).from_dlpack(source), device)
+        result.changes.exported = True
+        return result
 
     @classmethod
     def random(cls, op: str, device: Device, *args: Any) -> NDArray:
@@ -158,6 +162,14 @@ class NDArray(MathOps, NeuralOps):
         if shapes.equivalent(self.shape, self.strides, strides):
             return self
         return call("copy", self, strides)
+
+    def make_contiguous(self) -> None:
+        """In place: move the elements to row-major memory, where all that hold this very array then find them.
+
+        Arrays that show the old memory keep it: ask is_alone first.
+        """
+        moved = self.contiguous()
+        self.handle, self.strides = moved.handle, moved.strides
 
     def copy_into(self, source: NDArray | bool | int | float) -> None:
         """In place: self takes source's values, broadcast and cast."""

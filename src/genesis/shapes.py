@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from genesis.errors import ShapeError
+from genesis.errors import ShapeError, describe
 
 Shape = tuple[int, ...]
 
@@ -71,8 +71,8 @@ def normalize_dims(op: str, dims: int | Iterable[int] | None, ndim: int, argumen
     return tuple(sorted(normal)) if ndim else ()
 
 
-def broadcast(op: str, *shapes: Sequence[int]) -> Shape:
-    """The common shape of all, by NumPy's rule.
+def broadcast(op: str, *shapes: Sequence[int], names: Sequence[str] = ("input", "other")) -> Shape:
+    """The common shape of all, by NumPy's rule; names are those of the arguments that have these shapes.
 
     Example:
         >>> broadcast("add", (3, 1), (2,))
@@ -83,12 +83,13 @@ def broadcast(op: str, *shapes: Sequence[int]) -> Shape:
         return first
     ndim = max(map(len, shapes))
     result = [1] * ndim
-    for shape in shapes:
+    for number, shape in enumerate(shapes):
         for i, size in enumerate(shape, ndim - len(shape)):
             if size != 1:
                 if result[i] not in (1, size):
-                    listed = " and ".join(str(tuple(s)) for s in shapes)
-                    raise ShapeError(f"{op}: shapes {listed} cannot be broadcast together (dimension {i - ndim})")
+                    others = " and ".join(str(tuple(other)) for other in shapes[:number])
+                    expected = f"a shape that broadcasts with {others}"
+                    raise ShapeError(describe(op, names[min(number, len(names) - 1)], expected, tuple(shape)))
                 result[i] = size
     return tuple(result)
 
@@ -97,7 +98,8 @@ def broadcast_strides(op: str, shape: Sequence[int], strides: Sequence[int], tar
     """Strides that show an array of this shape as target: 0 where a dimension is repeated."""
     lead = len(target) - len(shape)
     if lead < 0:
-        raise ShapeError(f"{op}: shape {tuple(shape)} cannot be expanded to {tuple(target)}: it has more dimensions")
+        expected = f"at most {len(target)} dimensions, as {tuple(target)} has"
+        raise ShapeError(describe(op, "input", expected, tuple(shape)))
     result = [0] * lead
     for i, (size, stride) in enumerate(zip(shape, strides, strict=True)):
         if size == target[lead + i]:
@@ -105,7 +107,7 @@ def broadcast_strides(op: str, shape: Sequence[int], strides: Sequence[int], tar
         elif size == 1:
             result.append(0)
         else:
-            raise ShapeError(f"{op}: shape {tuple(shape)} cannot be expanded to {tuple(target)} (dimension {lead + i})")
+            raise ShapeError(describe(op, "input", f"a shape that broadcasts to {tuple(target)}", tuple(shape)))
     return tuple(result)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis import shapes
+from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
-from genesis.errors import describe
+from genesis.errors import DTypeError, describe
 from genesis.ndarray import NDArray
 
 
@@ -47,7 +47,15 @@ def relu6(input: Tensor, inplace: bool = False) -> Any:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
-    return input._change(hardtanh, min_val, max_val) if inplace else Hardtanh.apply(input, low=min_val, high=max_val)
+    dtype = input.array.dtype
+    if dtype.name == "bool":
+        raise DTypeError(describe("hardtanh", "input", "numbers", dtype))
+    if dtype.name == "uint8" and min_val < 0:
+        raise ValueError(describe("hardtanh", "min_val", "at least 0, as input is uint8", min_val))
+    if inplace:
+        return input._change(hardtanh, min_val, max_val)
+    low, high = (dtypes.number("hardtanh", *bound, dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
+    return Hardtanh.apply(input, low=low, high=high)
 
 
 class Hardtanh(ArrayFunction):
@@ -60,7 +68,7 @@ class Hardtanh(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return x.gt(ctx.low).logical_and(x.lt(ctx.high)).where(grad, 0.0)
+        return x.le(ctx.low).logical_or(x.ge(ctx.high)).where(0.0, grad)  # NaN hands its gradient on
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:

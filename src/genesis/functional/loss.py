@@ -388,7 +388,7 @@ def check_pair(
     if target.array.shape != shape:
         if equal:
             raise ShapeError(describe(op, "target", f"the shape of input, {shape}", target.array.shape))
-        shapes.broadcast(op, shape, target.array.shape)
+        shapes.broadcast(op, shape, target.array.shape, names=("input", "target"))
         warnings.warn(
             f"{op}: target has shape {target.array.shape} and input {shape}: they are broadcast, which is seldom meant",
             stacklevel=3,

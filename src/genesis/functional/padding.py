@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from genesis import dtypes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
@@ -34,7 +35,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     require_tensor("pad", "input", input)
     pads = _check_pads(input.array.shape, pad)
     if mode == "constant":
-        return Pad.apply(input, pads=pads, mode=mode, value=0 if value is None else value)
+        value = dtypes.number("pad", "value", 0.0 if value is None else float(value), input.array.dtype)
+        return Pad.apply(input, pads=pads, mode=mode, value=value)
     if mode not in ("reflect", "replicate", "circular"):
         expected = '"constant", "reflect", "replicate" or "circular"'
         raise ValueError(describe("pad", "mode", expected, repr(mode)))

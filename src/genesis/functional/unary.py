@@ -9,6 +9,7 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.elementwise import Mul, Stepwise
+from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
 
 
@@ -172,7 +173,7 @@ class Reciprocal(ArrayFunction):
 
 def square(input: Tensor) -> Any:
     """input²."""
-    return Mul.apply(input, input)
+    return Mul.apply(input, input) if input.array.dtype.name != "bool" else power(input, 2)
 
 
 def sin(input: Tensor) -> Any:

@@ -12,6 +12,7 @@ from genesis.backends import Backend
 from genesis.dtypes import DType
 from genesis.errors import DeviceError
 from genesis.ndarray.device import Device
+from genesis.ndarray.refusals import LIBRARY_ERRORS, refusal
 from genesis.shapes import Shape
 
 
@@ -110,7 +111,10 @@ def call(op: str, first: Any, *args: Any) -> Any:
         arg if type(arg) is not array else arg.handle if arg.device is device else _handle(op, device, arg)
         for arg in args
     ]
-    result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
+    try:
+        result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
+    except LIBRARY_ERRORS as error:
+        raise refusal(op, (first, *args), error) from None
     if type(result) is tuple:
         return tuple([None if handle is None else array(handle, device) for handle in result])
     return array(result, device)
@@ -120,7 +124,10 @@ def call_raw(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) with arrays replaced by their handles; the result as the backend gave it."""
     device = first.device
     handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
-    return getattr(backend_of(device), op)(first.handle, *handles)
+    try:
+        return getattr(backend_of(device), op)(first.handle, *handles)
+    except LIBRARY_ERRORS as error:
+        raise refusal(op, (first, *args), error) from None
 
 
 def handles(op: str, arrays: Any) -> list[Any]:

@@ -4,14 +4,14 @@
 # fmt: off
 from __future__ import annotations
 
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, require_numbers
 from genesis.backends.cuda.kernels import activation as kernels
 from genesis.backends.cuda.pointwise import apply
 
 
-def relu(x: DeviceArray) -> DeviceArray: return apply(kernels._relu_kernel, x)
+def relu(x: DeviceArray) -> DeviceArray: return apply(kernels._relu_kernel, require_numbers("relu", x))
 def relu_backward(grad: DeviceArray, y: DeviceArray) -> DeviceArray: return apply(kernels._relu_backward_kernel, grad, y)
-def leaky_relu(x: DeviceArray, negative_slope: float) -> DeviceArray: return apply(kernels._leaky_relu_kernel, x, negative_slope)
+def leaky_relu(x: DeviceArray, negative_slope: float) -> DeviceArray: return apply(kernels._leaky_relu_kernel, x, negative_slope, floats_only=True)
 def leaky_relu_backward(grad: DeviceArray, x: DeviceArray, negative_slope: float) -> DeviceArray: return apply(kernels._leaky_relu_backward_kernel, grad, x, negative_slope)
 def elu(x: DeviceArray, alpha: float) -> DeviceArray: return apply(kernels._elu_kernel, x, alpha, floats_only=True)
 def elu_backward(grad: DeviceArray, x: DeviceArray, alpha: float) -> DeviceArray: return apply(kernels._elu_backward_kernel, grad, x, alpha)

@@ -313,7 +313,7 @@ def _add_positions(op: str, positions: DeviceArray, index: DeviceArray, step: in
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 def masked_fill(x: DeviceArray, mask: DeviceArray, value: Number) -> DeviceArray:
-    return apply(kernels._masked_fill_kernel, x, mask, _number(value, x.dtype))
+    return apply(kernels._masked_fill_kernel, x, mask, storage.converted(value, x.dtype))
 
 
 def nonzero(x: DeviceArray) -> DeviceArray:
@@ -400,12 +400,6 @@ def _of_dtype(source: DeviceArray | Number, dtype: DType, device: int) -> Device
     if isinstance(source, DeviceArray):
         return _in_dtype(source, dtype)
     return storage.full((), source, dtype, device)
-
-
-def _number(value: Number, dtype: DType) -> Number:
-    if dtype is dtypes.bool_:
-        return bool(value)
-    return float(value) if dtype.is_floating_point else int(value)
 
 
 def _like(x: DeviceArray, shape: Shape) -> DeviceArray:

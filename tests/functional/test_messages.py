@@ -11,10 +11,14 @@ import pytest
 import genesis
 from genesis import functional as F
 from genesis.errors import DTypeError, ShapeError
+from tests.conformance.surface import words
 
 x = genesis.zeros(2, 3)
 ints = genesis.tensor([0, 1])
 mask = genesis.tensor([True, False])
+BROADCASTING = words(
+    "add sub mul div floor_divide remainder pow maximum minimum eq ne lt le gt ge logical_and logical_or"
+)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,70 @@ mask = genesis.tensor([True, False])
 def test_messages(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "got"),
+    [
+        *((lambda x, op=op: getattr(F, op)(x, x[:, :2]), "other", (2, 2)) for op in BROADCASTING),
+        (lambda x: F.div(x, x[:, :2], rounding_mode="trunc"), "other", (2, 2)),
+        (lambda x: x.__iadd__(x[:, :2]), "other", (2, 2)),
+        (lambda x: F.bitwise_and(x > 0, (x > 0)[:, :2]), "other", (2, 2)),
+        (lambda x: F.where(x > 0, x, x[:, :2]), "other", (2, 2)),
+        (lambda x: F.where((x > 0)[:, :2], x, 0.0), "input", (2, 3)),
+        (lambda x: F.clamp(x, x[:, :2]), "other", (2, 2)),
+        (lambda x: F.masked_fill(x, (x > 0)[:, :2], 0.0), "mask", (2, 2)),
+        (lambda x: F.masked_select(x, (x > 0)[:, :2]), "mask", (2, 2)),
+        (lambda x: F.matmul(x.expand(4, 2, 3), x.mT.expand(5, 3, 2)), "other", (5,)),
+        (lambda x: F.mse_loss(x, x[:, :2]), "target", (2, 2)),
+        (lambda x: F.expand(x, (2, 2)), "input", (2, 3)),
+        (lambda x: x[:, :2].copy_(x), "input", (2, 3)),
+        (lambda x: x.__setitem__((slice(None), 0), x), "value", (2, 3)),
+    ],
+)
+def test_shapes_that_do_not_broadcast(call: Callable[[Any], Any], argument: str, got: Any, device: str) -> None:
+    x = genesis.ones(2, 3, device=device)
+    with pytest.raises(ShapeError) as error:
+        call(x)
+    assert re.match(rf"\w+: argument '{argument}': expected a shape that broadcasts", str(error.value))
+    assert str(error.value).endswith(f", got {got}")
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.round(x, decimals=0.5),
+        lambda x: F.tril(x, None),
+        lambda x: F.triu(x, True),
+        lambda x: F.diagonal(x, 1.5),
+        lambda x: F.narrow(x, 0, 0, 1.0),
+        lambda x: F.topk(x, 1.0),
+        lambda x: F.chunk(x, None),
+        lambda x: F.one_hot(x.long(), 3.0),
+    ],
+)
+def test_what_counts_is_an_int(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(DTypeError, match=r"^\w+: argument '\w+': expected an int, got "):
+        call(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        *((lambda x, op=op: getattr(F, op)(x), "bool") for op in ("relu", "abs", "floor", "ceil", "round")),
+        *((lambda x, op=op: getattr(F, op)(x.long()), "int64") for op in ("leaky_relu", "elu", "gelu", "silu")),
+        *((lambda x, op=op: getattr(F, op)(x.long()), "int64") for op in ("softplus", "hardswish", "hardsigmoid")),
+    ],
+)
+def test_dtypes_that_no_backend_computes_in(call: Callable[[Any], Any], dtype: str, device: str) -> None:
+    with pytest.raises(NotImplementedError, match=rf"^\w+ has no (cpu|cuda) implementation for {dtype}$"):
+        call(genesis.ones(2, 3, dtype=genesis.bool, device=device))
+
+
+def test_what_else_a_backend_refuses_names_the_op_and_the_operands() -> None:
+    deep = genesis.ones(*[1] * 65)
+    with pytest.raises(RuntimeError, match=r"^amax of float32\[1, 1, .*\]: only tensors with up to 64 dims"):
+        deep.amax(0)
+    with pytest.raises(ZeroDivisionError, match="floor_divide: argument 'other': expected integers other than 0"):
+        ints // genesis.tensor([1, 0])

@@ -66,7 +66,7 @@ def _check_pads(shape: Shape, pad: Any) -> Pads:
         raise ShapeError(describe("pad", "pad", expected, tuple(pad)))
     last_first = [(pad[i].__index__(), pad[i + 1].__index__()) for i in range(0, len(pad), 2)]
     pads = ((0, 0),) * (len(shape) - len(last_first)) + tuple(reversed(last_first))
-    if any(size + before + after < 0 for size, (before, after) in zip(shape, pads, strict=True)):
+    if any(size + min(before, 0) + min(after, 0) < 0 for size, (before, after) in zip(shape, pads, strict=True)):
         raise ShapeError(describe("pad", "pad", f"to crop no more than there is of shape {shape}", tuple(pad)))
     return pads
 

@@ -8,6 +8,7 @@ from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_ints
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem
@@ -284,6 +285,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """(values, indices) of the k largest (or smallest) along dim, in order."""
+    require_ints("topk", k=k)
     dim = shapes.normalize_dim("topk", dim, input.array.ndim)
     size = input.array.shape[dim] if input.array.ndim else 1
     if not 0 <= k <= size:

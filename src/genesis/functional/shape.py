@@ -10,7 +10,7 @@ from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import ShapeError, describe
-from genesis.functional.arguments import int_tuple
+from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.conversion import clone
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -174,6 +174,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> An
     ndim = input.array.ndim
     first = shapes.normalize_dim("diagonal", dim1, ndim, "dim1")
     second = shapes.normalize_dim("diagonal", dim2, ndim, "dim2")
+    require_ints("diagonal", offset=offset)
     if first == second:
         raise ShapeError(describe("diagonal", "dim2", f"another dimension than dim1 ({dim1})", dim2))
     return Diagonal.apply(input, dims=(first, second), offset=offset)
@@ -323,11 +324,13 @@ def tile(input: Tensor, dims: Sequence[int]) -> Any:
 
 def tril(input: Tensor, diagonal: int = 0) -> Any:
     """The lower triangle of each matrix, with the diagonals up to this one; zero above."""
+    require_ints("tril", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("tril", input), diagonal=diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Any:
     """The upper triangle of each matrix, with the diagonals from this one on; zero below."""
+    require_ints("triu", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("triu", input), diagonal=diagonal)
 
 

@@ -18,19 +18,22 @@ _DTYPES = re.compile(r"not implemented for|not supported|on a bool tensor|expect
 def refusal(op: str, operands: Iterable[Any], error: Exception) -> Exception:
     """The error to raise instead of one that came from below; itself, where that speaks of the op already."""
     text = str(error)
-    if isinstance(error, GenesisError) or text.startswith(op):
-        return error
     arrays = [operand for operand in operands if hasattr(operand, "handle")]
-    if _SIZES.search(text):
+    if op in _NAMES or (_SIZES.search(text) and not isinstance(error, GenesisError)):
         try:
             shapes.broadcast(op, *[array.shape for array in arrays], names=_NAMES.get(op, ("input", "other")))
         except GenesisError as named:
             return named
+    if isinstance(error, GenesisError) or text.startswith(op):
+        return error
     device = arrays[0].device.type if arrays else "cpu"
     if isinstance(error, NotImplementedError) or _DTYPES.search(text):
         dtypes = " and ".join(dict.fromkeys(array.dtype.name for array in arrays))
         return NotImplementedError(f"{op} has no {device} implementation for {dtypes}")
     if text == "ZeroDivisionError":
         return ZeroDivisionError(f"{op}: argument 'other': expected integers other than 0, got a 0")
+    if "invalid combination of arguments" in text or ("must be" in text and "argument '" in text):
+        kinds = ", ".join(type(operand).__name__ for operand in operands)
+        return TypeError(f"{op}: expected arguments of other types than ({kinds})")
     shown = ", ".join(f"{array.dtype.name}{list(array.shape)}" for array in arrays)
     return type(error)(f"{op} of {shown}: {text.partition(chr(10))[0]}")

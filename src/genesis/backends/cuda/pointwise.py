@@ -142,8 +142,9 @@ def _plan(
         for operand in operands
         if operand is not None
     )
-    if floats_only and not operand_dtype.is_floating_point:
-        raise NotImplementedError(f"{name} has no cuda implementation for {operand_dtype.name}")
+    integers = [x.dtype.name for x in arrays if not x.dtype.is_floating_point]
+    if floats_only and integers:
+        raise NotImplementedError(f"{name} has no cuda implementation for {integers[0]}")
     if target is None:
         result_dtype = operand_dtype if dtype is None else dtype
         compute = operand_dtype

@@ -142,9 +142,8 @@ def _plan(
         for operand in operands
         if operand is not None
     )
-    integers = [x.dtype.name for x in arrays if not x.dtype.is_floating_point]
-    if floats_only and integers:
-        raise NotImplementedError(f"{name} has no cuda implementation for {integers[0]}")
+    if floats_only and not operand_dtype.is_floating_point:
+        raise NotImplementedError(f"{name} has no cuda implementation for {operand_dtype.name}")
     if target is None:
         result_dtype = operand_dtype if dtype is None else dtype
         compute = operand_dtype

@@ -120,7 +120,8 @@ def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) ->
     dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, other)))
     if dtype.name == "bool":
         raise DTypeError(describe(op, "input", "numbers", dtype))
-    if not isinstance(other, Tensor) and other == 0 and not dtype.is_floating_point:
+    divides = isinstance(input, Tensor) and input.array.numel > 0
+    if divides and not isinstance(other, Tensor) and other == 0 and not dtype.is_floating_point:
         raise ZeroDivisionError(describe(op, "other", "a number other than 0, as input is of integers", other))
 
 

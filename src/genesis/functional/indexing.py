@@ -171,6 +171,7 @@ def _read(x: NDArray, index: Index) -> NDArray:
 def _write(x: NDArray, index: Index, value: NDArray | bool | int | float, accumulate: bool) -> None:
     view = _seen(x, index.plan)
     if index.arrays:
+        view.require_writable()
         view.put(index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
     elif accumulate:
         view.copy_into(view.add(value))

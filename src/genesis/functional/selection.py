@@ -286,6 +286,8 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """(values, indices) of the k largest (or smallest) along dim, in order."""
     require_ints("topk", k=k)
+    if input.array.dtype is dtypes.bool_:
+        raise DTypeError(describe("topk", "input", "numbers", input.array.dtype))
     dim = shapes.normalize_dim("topk", dim, input.array.ndim)
     size = input.array.shape[dim] if input.array.ndim else 1
     if not 0 <= k <= size:

@@ -45,6 +45,7 @@ LENIENT = (
     "view size is not compatible",
     "single memory location",
     "source and destination dtypes match",
+    "does not support bool input",
 )
 
 

@@ -219,8 +219,6 @@ class ArgExtreme(ArrayFunction):
 
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, op: str, dim: int | None, keepdim: bool) -> NDArray:
-        if x.dtype.name == "bool":
-            raise DTypeError(describe(op, "input", "numbers", x.dtype))
         if dim is None:
             _require_elements(op, x.shape, tuple(range(x.ndim)))
             flat = _arg_extreme(op, x.reshape((-1,)), 0, False)

@@ -111,13 +111,18 @@ def number(op: str, argument: str, value: bool | int | float, dtype: DType, roun
         >>> number("fill_", "value", 0.5, bool_), number("fill_", "value", 2.7, int8)
         (True, 2)
     """
-    if type(value) not in (int, float, bool) and not isinstance(value, numbers.Real):
-        raise DTypeError(describe(op, argument, "a number", type(value).__name__))
-    if value == 0 or value == 1:  # most are, and every dtype holds them
+    if type(value) not in (int, float, bool):
+        if not isinstance(value, numbers.Real) and type(value).__name__ not in (
+            "bool",
+            "bool_",
+        ):  # numpy's is no number
+            raise DTypeError(describe(op, argument, "a number", type(value).__name__))
+        value = value.item() if hasattr(value, "item") else value
+    floating = dtype.is_floating_point
+    if value == 0 and floating:  # most are, and -0.0 stays that
         return value
     if dtype is bool_:
-        return True
-    floating = dtype.is_floating_point
+        return value != 0
     low, high = _RANGES[float64 if rounds and floating and dtype.itemsize == 2 else dtype]
     if dtype is uint8 and not isinstance(value, float):
         low = -high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -168,7 +169,8 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[
     return tuple(result)
 
 
-def channels_innermost(shape: Sequence[int], strides: Sequence[int]) -> bool:
+@functools.lru_cache(maxsize=4096)
+def channels_innermost(shape: Shape, strides: Shape) -> bool:
     """Whether memory holds the dimensions in order, but for some neighbours that come last: as the channels in NHWC.
 
     Example:

@@ -105,7 +105,9 @@ def smooth(d: Draw, pool: Pool) -> str | None:
 
 def activation(d: Draw, pool: Pool) -> str | None:
     t = name(d, pool, floating)
-    return t and f"new = F.{d.choice(ACTIVATIONS)}({t})"
+    if t is None or not torch.isfinite(pool[t].detach()).all():  # PyTorch's CPU makes NaN of gelu(inf), others do not
+        return None
+    return f"new = F.{d.choice(ACTIVATIONS)}({t})"
 
 
 def binary(d: Draw, pool: Pool) -> str | None:
@@ -245,7 +247,7 @@ def along(d: Draw, pool: Pool) -> str | None:
     dim = position(d, pool[t])
     size = pool[t].shape[dim]
     wanted = str([d.integer(0, size - 1) for _ in range(d.integer(1, 3))]) if size else "[0]"
-    at = f"lib.tensor({wanted}, device=device)"
+    at = f"lib.tensor({wanted}, device=device)" + ("" if size else "[:0]")
     choices = [
         f"{t}.cumsum({dim})",
         f"{t}.flip({dim})",

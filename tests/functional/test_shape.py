@@ -12,6 +12,7 @@ import torch.nn.functional as TF
 import genesis
 import genesis.nn.functional as F
 from genesis.errors import ShapeError
+from tests.conformance.surface import words
 from tests.functional.agreement import assert_close, normal, to_genesis
 
 WEIGHT = normal(4, 3, 3, 3, dtype=torch.float32)
@@ -119,3 +120,63 @@ def test_a_value_saved_before_the_move_still_counts_changes(device: str) -> None
 def test_what_pytorch_refuses_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(ShapeError, match=r"view: shape .* cannot be seen as .* without a copy; use .reshape\(\)"):
         make().view(-1)
+
+
+def _rows(x: Any) -> Any:
+    return x if x.ndim else x[None]
+
+
+# Functions of a library, its functional module and a tensor: which of their results are views?
+RESULTS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    **{
+        name: lambda lib, f, x, name=name: getattr(x, name)()
+        for name in words(
+            "sum mean amax amin max prod norm all any clone contiguous float relu round abs floor nonzero squeeze "
+            "flatten detach"
+        )
+    },
+    **{
+        name: lambda lib, f, x, name=name: getattr(_rows(x), name)(0)
+        for name in words("cumsum softmax logsumexp flip roll unsqueeze argsort all any sum")
+    },
+    "all of bools": lambda lib, f, x: (x > 0).all(),
+    "to": lambda lib, f, x: x.to(x.dtype),
+    "view_as": lambda lib, f, x: x.view_as(x),
+    "expand_as": lambda lib, f, x: x.expand_as(x),
+    "broadcast_to": lambda lib, f, x: x.broadcast_to(x.shape),
+    "repeat": lambda lib, f, x: x.repeat(*[1] * max(1, x.ndim)),
+    "tile": lambda lib, f, x: x.tile(1),
+    "where": lambda lib, f, x: lib.where(x == x, x, x),
+    "maximum": lambda lib, f, x: lib.maximum(x, x),
+    "masked_fill": lambda lib, f, x: x.masked_fill(x != x, 0),
+    "pow": lambda lib, f, x: x**1,
+    "clamp": lambda lib, f, x: x.clamp(min=-9),
+    "stack": lambda lib, f, x: lib.stack([x]),
+    "cat": lambda lib, f, x: lib.cat([_rows(x)]),
+    "pad": lambda lib, f, x: f.pad(_rows(x), (0, 0)),
+    "narrow": lambda lib, f, x: _rows(x).narrow(0, 0, 1),
+    "split": lambda lib, f, x: _rows(x).split(1)[0],
+    "dropout": lambda lib, f, x: f.dropout(x, 0.5, training=False),
+    "pixel_shuffle": lambda lib, f, x: f.pixel_shuffle(_image(x), 1),
+    "pixel_unshuffle": lambda lib, f, x: f.pixel_unshuffle(_image(x), 1),
+    "interpolate": lambda lib, f, x: f.interpolate(_image(x), scale_factor=1.0),
+    "max_pool2d": lambda lib, f, x: f.max_pool2d(_image(x), 1),
+    "avg_pool2d": lambda lib, f, x: f.avg_pool2d(_image(x), 1),
+    "adaptive_avg_pool2d": lambda lib, f, x: f.adaptive_avg_pool2d(_image(x), tuple(_image(x).shape[2:])),
+}
+
+
+def _image(x: Any) -> Any:
+    return x.reshape(1, 1, 1, -1)
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_results_share_memory_where_those_of_pytorch_do(result: str) -> None:
+    for values in (torch.tensor(2.0), torch.tensor(True), torch.tensor([1.0]), normal(2, 3)):
+        theirs, mine = values.clone(), to_genesis(values)
+        if values.dtype is torch.bool and result not in words("all any amax max where clone flatten repeat"):
+            continue
+        expected = RESULTS[result](torch, TF, theirs)
+        actual = RESULTS[result](genesis, F, mine)
+        shares = expected.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
+        assert (actual.data_ptr() == mine.data_ptr()) == shares, values

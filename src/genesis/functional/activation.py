@@ -47,15 +47,19 @@ def relu6(input: Tensor, inplace: bool = False) -> Any:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
-    dtype = input.array.dtype
-    if dtype.name == "bool":
-        raise DTypeError(describe("hardtanh", "input", "numbers", dtype))
-    if dtype.name == "uint8" and min_val < 0:
-        raise ValueError(describe("hardtanh", "min_val", "at least 0, as input is uint8", min_val))
     if inplace:
         return input._change(hardtanh, min_val, max_val)
-    low, high = (dtypes.number("hardtanh", *bound, dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
-    return Hardtanh.apply(input, low=low, high=high)
+    if not input.array.dtype.is_floating_point:
+        min_val, max_val = _integer_limits(input.array.dtype, min_val, max_val)
+    return Hardtanh.apply(input, low=min_val, high=max_val)
+
+
+def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
+    if dtype.name == "bool":
+        raise DTypeError(describe("hardtanh", "input", "numbers", dtype))
+    if dtype.name == "uint8" and low < 0:
+        raise ValueError(describe("hardtanh", "min_val", "at least 0, as input is uint8", low))
+    return dtypes.number("hardtanh", "min_val", low, dtype), dtypes.number("hardtanh", "max_val", high, dtype)
 
 
 class Hardtanh(ArrayFunction):

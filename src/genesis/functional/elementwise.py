@@ -117,6 +117,8 @@ def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Any:
 
 
 def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) -> None:
+    if isinstance(input, Tensor) and input.array.dtype.is_floating_point:
+        return
     dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, other)))
     if dtype.name == "bool":
         raise DTypeError(describe(op, "input", "numbers", dtype))

@@ -35,7 +35,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     require_tensor("pad", "input", input)
     pads = _check_pads(input.array.shape, pad)
     if mode == "constant":
-        value = dtypes.number("pad", "value", 0.0 if value is None else float(value), input.array.dtype)
+        is_written = value is not None and any(number > 0 for number in pad)
+        value = dtypes.number("pad", "value", float(value), input.array.dtype) if is_written and value else 0
         return Pad.apply(input, pads=pads, mode=mode, value=value)
     if mode not in ("reflect", "replicate", "circular"):
         expected = '"constant", "reflect", "replicate" or "circular"'

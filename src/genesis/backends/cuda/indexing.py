@@ -30,6 +30,7 @@ from genesis.shapes import (
     Shape,
     broadcast,
     broadcast_strides,
+    channels_innermost,
     contiguous_strides,
     equivalent,
     is_contiguous,
@@ -403,7 +404,9 @@ def _of_dtype(source: DeviceArray | Number, dtype: DType, device: int) -> Device
 
 
 def _like(x: DeviceArray, shape: Shape) -> DeviceArray:
-    """A new array of this shape, its dimensions in x's order in memory."""
+    """A new array of this shape: with the channels last in memory where x has them there, else row-major."""
+    if not channels_innermost(x.shape, x.strides):
+        return array.empty(shape, x.dtype, x.device_index)
     order = sorted(range(len(shape)), key=lambda dim: -x.strides[dim])
     return array.empty(shape, x.dtype, x.device_index, strides_in_order(shape, order))
 

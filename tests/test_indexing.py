@@ -241,7 +241,11 @@ def test_index_put_accumulates() -> None:
             IndexError,
             r"a mask of shape \(2,\) does not fit the dimensions \(3,\)",
         ),
-        ((torch.tensor([0, 1]), torch.tensor([0, 1, 2])), ShapeError, "cannot be broadcast together"),
+        (
+            (torch.tensor([0, 1]), torch.tensor([0, 1, 2])),
+            ShapeError,
+            "expected a shape that broadcasts with",
+        ),
         (torch.tensor([3]), IndexError, "out of bounds"),
     ],
     ids=str,

@@ -32,7 +32,9 @@ LAYERS = {  # from the bottom up
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
-    "tensor": Layer(("tensor", "methods", "creation", "checkpoint", "pickling", "tensor_files"), (*ARRAYS, "interop")),
+    "tensor": Layer(
+        ("tensor", "methods", "in_place", "creation", "checkpoint", "pickling", "tensor_files"), (*ARRAYS, "interop")
+    ),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …

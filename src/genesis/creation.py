@@ -43,6 +43,8 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
         array = array.clone() if array is data.array else array
         return Tensor(array.to_device(_device(device) if device is not None else data.device), requires_grad)
     values, kind = _host_values("tensor", data)
+    if dtype is not None and values.size and not isinstance(data, np.ndarray | np.generic):
+        _require_held(values, dtype)
     array = NDArray.from_numpy(values, _FROM_NUMPY[values.dtype]).to(dtype or kind)
     return Tensor(array.to_device(_device(device)), requires_grad)
 
@@ -86,6 +88,13 @@ def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:
     if values.dtype not in _FROM_NUMPY:
         raise DTypeError(describe(op, "data", "numbers, or sequences of them", f"values of dtype {values.dtype}"))
     return values, _FROM_NUMPY[values.dtype]
+
+
+def _require_held(values: np.ndarray, dtype: DType) -> None:
+    """Python numbers that an integer dtype cannot hold are refused; arrays and tensors are cast."""
+    if dtype.category == dtypes.INTEGER and values.dtype != np.bool_:
+        for extreme in (values.min(), values.max()):
+            dtypes.number("tensor", "data", extreme.item(), dtype)
 
 
 def _without_tensors(data: Any) -> Any:
@@ -134,6 +143,7 @@ def full(
     """A tensor of fill_value, in its dtype by default."""
     fill_value = _number("full", "fill_value", fill_value)
     dtype = dtype or dtypes.of_scalar(fill_value)
+    fill_value = dtypes.number("full", "fill_value", fill_value, dtype)
     return Tensor(NDArray.full(_size("full", (size,)), fill_value, dtype, _device(device)), requires_grad)
 
 
@@ -205,6 +215,12 @@ def arange(
         raise ValueError(describe("arange", "end", "finite numbers", (start, end, step)))
     if dtype is None:
         dtype = dtypes.get_default_dtype() if any(isinstance(n, float) for n in (start, end, step)) else dtypes.int64
+    if dtype is dtypes.bool_:
+        raise DTypeError(describe("arange", "dtype", "a dtype of numbers", dtype))
+    if dtype is dtypes.int64:  # as PyTorch: there, and only there, the fractions go first
+        start, end, step = int(start), int(end), int(step)
+        if step == 0:
+            raise ValueError(describe("arange", "step", "at least one in int64", step))
     length = math.ceil((end - start) / step)
     return Tensor(NDArray.arange(start, step, length, dtype, _device(device)), requires_grad)
 

@@ -5,7 +5,9 @@ A dtype is a value compared by identity; backends translate it to their own by i
 
 from __future__ import annotations
 
+import math
 import numbers
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -80,6 +82,55 @@ def of_scalar(value: object) -> DType:
     if type(value).__name__ in ("bool", "bool_"):  # numpy's bool is no number
         return bool_
     raise DTypeError(f"expected a tensor or a number, got {type(value).__name__}")
+
+
+# The least and the greatest finite number.
+_RANGES = {
+    **{
+        kind: (-(2 ** (8 * kind.itemsize - 1)), 2 ** (8 * kind.itemsize - 1) - 1)
+        for kind in (int64, int32, int16, int8)
+    },
+    uint8: (0, 255),
+    float64: (-sys.float_info.max, sys.float_info.max),
+    float32: (-(2.0**128 - 2.0**104), 2.0**128 - 2.0**104),
+    bfloat16: (-(2.0**128 - 2.0**120), 2.0**128 - 2.0**120),
+    float16: (-65504.0, 65504.0),
+}
+
+
+def number(op: str, argument: str, value: bool | int | float, dtype: DType, rounds: bool = False) -> Any:
+    """A Python number as a tensor of dtype holds it, by PyTorch's rule.
+
+    bool asks whether it is zero; integers drop the fraction, and in uint8 negative integers count from 256 down.
+
+    Args:
+        rounds: what is too large for 16 bits becomes infinite in them, as if it came from a tensor.
+    Raises: OverflowError: dtype does not hold it.
+
+    Example:
+        >>> number("fill_", "value", 0.5, bool_), number("fill_", "value", 2.7, int8)
+        (True, 2)
+    """
+    if type(value) not in (int, float, bool):
+        if not isinstance(value, numbers.Real) and type(value).__name__ not in (
+            "bool",
+            "bool_",
+        ):  # numpy's is no number
+            raise DTypeError(describe(op, argument, "a number", type(value).__name__))
+        value = value.item() if hasattr(value, "item") else value
+    floating = dtype.is_floating_point
+    if value == 0 and floating:  # most are, and -0.0 stays that
+        return value
+    if dtype is bool_:
+        return value != 0
+    low, high = _RANGES[float64 if rounds and floating and dtype.itemsize == 2 else dtype]
+    if dtype is uint8 and not isinstance(value, float):
+        low = -high
+    if not low <= value <= high and not (floating and not math.isfinite(value)):
+        raise OverflowError(describe(op, argument, f"a number that {dtype} holds", value))
+    if floating:
+        return float(value)
+    return int(value) % 256 if dtype is uint8 else int(value)
 
 
 def promote(a: DType, b: DType) -> DType:

@@ -96,7 +96,7 @@ class Methods(Variable):
         return F.reshape(self, _unpacked(shape))
 
     def view(self, *shape: Any) -> Any:
-        """The same memory in another shape; an error where only a copy could show it."""
+        """The same memory in another shape, see F.view; an error where only a copy could show it."""
         return F.view(self, _unpacked(shape))
 
     def permute(self, *dims: Any) -> Any:

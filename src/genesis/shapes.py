@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
-from genesis.errors import ShapeError
+from genesis.errors import ShapeError, describe
 
 Shape = tuple[int, ...]
 
@@ -71,8 +72,8 @@ def normalize_dims(op: str, dims: int | Iterable[int] | None, ndim: int, argumen
     return tuple(sorted(normal)) if ndim else ()
 
 
-def broadcast(op: str, *shapes: Sequence[int]) -> Shape:
-    """The common shape of all, by NumPy's rule.
+def broadcast(op: str, *shapes: Sequence[int], names: Sequence[str] = ("input", "other")) -> Shape:
+    """The common shape of all, by NumPy's rule; names are those of the arguments that have these shapes.
 
     Example:
         >>> broadcast("add", (3, 1), (2,))
@@ -83,12 +84,13 @@ def broadcast(op: str, *shapes: Sequence[int]) -> Shape:
         return first
     ndim = max(map(len, shapes))
     result = [1] * ndim
-    for shape in shapes:
+    for number, shape in enumerate(shapes):
         for i, size in enumerate(shape, ndim - len(shape)):
             if size != 1:
                 if result[i] not in (1, size):
-                    listed = " and ".join(str(tuple(s)) for s in shapes)
-                    raise ShapeError(f"{op}: shapes {listed} cannot be broadcast together (dimension {i - ndim})")
+                    others = " and ".join(str(tuple(other)) for other in shapes[:number])
+                    expected = f"a shape that broadcasts with {others}"
+                    raise ShapeError(describe(op, names[min(number, len(names) - 1)], expected, tuple(shape)))
                 result[i] = size
     return tuple(result)
 
@@ -97,7 +99,8 @@ def broadcast_strides(op: str, shape: Sequence[int], strides: Sequence[int], tar
     """Strides that show an array of this shape as target: 0 where a dimension is repeated."""
     lead = len(target) - len(shape)
     if lead < 0:
-        raise ShapeError(f"{op}: shape {tuple(shape)} cannot be expanded to {tuple(target)}: it has more dimensions")
+        expected = f"at most {len(target)} dimensions, as {tuple(target)} has"
+        raise ShapeError(describe(op, "input", expected, tuple(shape)))
     result = [0] * lead
     for i, (size, stride) in enumerate(zip(shape, strides, strict=True)):
         if size == target[lead + i]:
@@ -105,7 +108,7 @@ def broadcast_strides(op: str, shape: Sequence[int], strides: Sequence[int], tar
         elif size == 1:
             result.append(0)
         else:
-            raise ShapeError(f"{op}: shape {tuple(shape)} cannot be expanded to {tuple(target)} (dimension {lead + i})")
+            raise ShapeError(describe(op, "input", f"a shape that broadcasts to {tuple(target)}", tuple(shape)))
     return tuple(result)
 
 
@@ -164,6 +167,23 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[
         left //= target[i]
         step *= target[i]
     return tuple(result)
+
+
+@functools.lru_cache(maxsize=4096)
+def channels_innermost(shape: Shape, strides: Shape) -> bool:
+    """Whether memory holds the dimensions in order, but for some neighbours that come last: as the channels in NHWC.
+
+    Example:
+        >>> channels_innermost((2, 3, 4, 5), channels_last_strides((2, 3, 4, 5)))
+        True
+    """
+    dims = [dim for dim, size in enumerate(shape) if size != 1]
+    if len(shape) < 3 or not dims or any(strides[dim] == 0 for dim in dims):
+        return False
+    order = sorted(dims, key=lambda dim: -strides[dim])
+    same = next((i for i, (dim, other) in enumerate(zip(dims, order, strict=True)) if dim != other), len(dims))
+    first = order[same:].index(dims[same]) if same < len(dims) else 0
+    return first > 0 and order[same:] == [*dims[len(dims) - first :], *dims[same : len(dims) - first]]
 
 
 def equivalent(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:

@@ -1,4 +1,5 @@
-"""Tensor: what users hold. Properties read the array; the methods are one line into functional, most in methods.py."""
+"""Tensor: what users hold. Properties read the array; most methods, one line into functional, are in methods.py and
+in_place.py."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.in_place import InPlace
 from genesis.interop import HANDS_OUT_MEMORY, to_torch
-from genesis.methods import Methods
-from genesis.ndarray import CPU, Device, NDArray
+from genesis.ndarray import Device, NDArray
 from genesis.pickling import Clones, Memory
 from genesis.shapes import Shape
 
 OPERANDS: tuple[type[Any], ...] = (Variable, int, float, np.generic)  # what == and != compare with
 
 
-class Tensor(Methods):
+class Tensor(InPlace):
     """An n-dimensional array with a place in the graph of gradients.
 
     Example:
@@ -135,19 +136,15 @@ class Tensor(Methods):
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values as a numpy array on the same memory; force detaches and copies to the host where needed."""
         if force:
-            return self._shown_as_numpy()
+            return self.detach().cpu().numpy()
         if self.requires_grad:
             raise DTypeError("numpy: argument 'self': expected a tensor outside the graph; use .detach().numpy()")
         if self.device.type != "cpu":
             raise DTypeError(
                 f"numpy: argument 'self': expected a tensor on the CPU, got one on {self.device}; use .cpu()"
             )
-        return self._shown_as_numpy()
-
-    def _shown_as_numpy(self) -> np.ndarray:
         values = self.array.numpy()
-        if self.array.device is CPU:
-            self.array.changes.export(values)  # which every view of it keeps alive
+        self.array.changes.export(values)  # which every view of it keeps alive
         return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -159,8 +156,7 @@ class Tensor(Methods):
         if self.requires_grad:
             raise BufferError("__dlpack__: the tensor requires grad; export .detach()")
         unrecordable(HANDS_OUT_MEMORY)
-        self.array.changes.export()
-        return self.array.handle.__dlpack__(**options)
+        return self.array.export().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.handle.__dlpack_device__()
@@ -170,7 +166,7 @@ class Tensor(Methods):
         """How CuPy, Numba and others see a tensor on a GPU; there is none on the CPU."""
         if self.requires_grad:
             raise GraphError("__cuda_array_interface__: the tensor requires grad; show .detach()")
-        return self.array.handle.__cuda_array_interface__
+        return self.array.export().__cuda_array_interface__
 
     def to(
         self,
@@ -221,85 +217,6 @@ class Tensor(Methods):
 
     def type_as(self, other: Tensor) -> Any:
         return self.to(other.dtype)
-
-    # --- in place: self keeps its shape and dtype; leaves that require grad only under no_grad() ----------------------
-
-    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
-        """Take source's values, broadcast and cast."""
-        return self._change(_copied, source, non_blocking)
-
-    def fill_(self, value: Any) -> Any:
-        return self._change(_copied, value)
-
-    def zero_(self) -> Any:
-        return self._change(_copied, 0)
-
-    def add_(self, other: Any, *, alpha: Any = 1) -> Any:
-        return self._change(F.add, other, alpha=alpha)
-
-    def sub_(self, other: Any, *, alpha: Any = 1) -> Any:
-        return self._change(F.sub, other, alpha=alpha)
-
-    def mul_(self, other: Any) -> Any:
-        return self._change(F.mul, other)
-
-    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Any:
-        return self._change(F.div, other, rounding_mode=rounding_mode)
-
-    def neg_(self) -> Any:
-        return self._change(F.neg)
-
-    def pow_(self, exponent: Any) -> Any:
-        return self._change(F.pow, exponent)
-
-    def sqrt_(self) -> Any:
-        return self._change(F.sqrt)
-
-    def exp_(self) -> Any:
-        return self._change(F.exp)
-
-    def relu_(self) -> Any:
-        return self._change(F.relu)
-
-    def sigmoid_(self) -> Any:
-        return self._change(F.sigmoid)
-
-    def tanh_(self) -> Any:
-        return self._change(F.tanh)
-
-    def clamp_(self, min: Any = None, max: Any = None) -> Any:
-        return self._change(F.clamp, min, max)
-
-    def masked_fill_(self, mask: Tensor, value: Any) -> Any:
-        return self._change(F.masked_fill, mask, value)
-
-    def index_add_(self, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
-        return self._change(F.index_add, dim, index, source, alpha=alpha)
-
-    def scatter_(self, dim: int, index: Tensor, src: Any = None, *, value: Any = None) -> Any:
-        return self._change(F.scatter, dim, index, src, value=value)
-
-    def scatter_add_(self, dim: int, index: Tensor, src: Tensor) -> Any:
-        return self._change(F.scatter_add, dim, index, src)
-
-    index_put_ = F.index_put_
-
-    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Any:
-        """Fill with draws from the uniform distribution over [low, high)."""
-        if not low <= high:
-            raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
-        return self._change(_drawn, "rand", high - low, low)
-
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Any:
-        """Fill with draws from the normal distribution."""
-        if not std >= 0:
-            raise ValueError(describe("normal_", "std", "at least 0", std))
-        return self._change(_drawn, "randn", std, mean)
-
-    __iadd__ = add_
-    __isub__ = sub_
-    __imul__ = mul_
-    __itruediv__ = div_
 
     # --- Python's protocols -------------------------------------------------------------------------------------------
 
@@ -374,21 +291,6 @@ class Tensor(Methods):
         """What users have hung on this tensor."""
         own = ("array", "grad", "requires_grad")
         return {name: value for name, value in vars(self).items() if name not in own and not name.startswith("_")}
-
-
-def _drawn(target: Tensor, op: str, scale: float, shift: float) -> Any:
-    """scale · draws + shift, in target's shape and dtype."""
-    if not target.is_floating_point():
-        raise DTypeError(describe(op, "self", "a floating dtype", target.dtype))
-    draws = NDArray.random(op, target.device, target.shape, None, target.dtype)
-    return target._like(draws.mul(scale).add(shift))
-
-
-def _copied(target: Tensor, source: Any, non_blocking: bool = False) -> Any:
-    """source, broadcast and cast to target's shape and dtype: what copy_ writes."""
-    if not isinstance(source, Variable):
-        return target._like(target.array.full_like(source))
-    return F.expand(F.cast(F.to_device(source, target.device, non_blocking), target.dtype), target.shape)
 
 
 def _restored(

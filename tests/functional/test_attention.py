@@ -114,7 +114,7 @@ REFUSALS = [
     (lambda: attend(Q, K, K, dropout_p=2.0), ValueError, r"'dropout_p': expected a probability in \[0, 1\], got 2"),
     (lambda: attend(Q, K, K, Q[0, 0], is_causal=True), ValueError, "'attn_mask': expected None beside is_causal"),
     (lambda: attend(Q, K, K, genesis.zeros(5, 6).long()), DTypeError, "'attn_mask': expected bool or a floating dtype"),
-    (lambda: attend(Q, K, K, genesis.zeros(4, 6)), ShapeError, "cannot be broadcast"),
+    (lambda: attend(Q, K, K, genesis.zeros(4, 6)), ShapeError, "attn_mask': expected a shape that broadcasts with"),
     (lambda: attend(Q, K, K, genesis.zeros(7, 2, 3, 5, 6)), ShapeError, "'attn_mask': expected a shape that broadcast"),
     (lambda: attend(Q, K[:, :2], K[:, :2], enable_gqa=True), ShapeError, "'key': expected a count of heads that divid"),
     (lambda: attend(Q[0, 0], K, K, enable_gqa=True), ShapeError, "'key': expected at least 3 dimensions with enable_g"),

@@ -11,10 +11,14 @@ import pytest
 import genesis
 from genesis import functional as F
 from genesis.errors import DTypeError, ShapeError
+from tests.conformance.surface import words
 
 x = genesis.zeros(2, 3)
 ints = genesis.tensor([0, 1])
 mask = genesis.tensor([True, False])
+BROADCASTING = words(
+    "add sub mul div floor_divide remainder pow maximum minimum eq ne lt le gt ge logical_and logical_or"
+)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ mask = genesis.tensor([True, False])
         (lambda: F.roll(x, (1, 1), 0), ShapeError, "roll: argument 'shifts': expected 1 shifts, one for each of dims"),
         (lambda: F.roll(x, (1, 1)), ShapeError, "roll: argument 'shifts': expected one shift, as no dims are given"),
         (lambda: F.roll(genesis.zeros(()), 1, 0), ShapeError, "roll: argument 'dims': expected no dims, as input is 0"),
-        (lambda: F.expand(x, (3, 3)), ShapeError, "expand: shape (2, 3) cannot be expanded to (3, 3) (dimension 0)"),
+        (lambda: F.expand(x, (3, 3)), ShapeError, "'input': expected a shape that broadcasts to (3, 3), got"),
         (lambda: F.expand(x, (-1, 2, 3)), ShapeError, "expand: argument 'size': expected sizes of at least 0, or -1"),
         (lambda: F.repeat(x, (2,)), ShapeError, "repeat: argument 'repeats': expected at least 2 numbers, got (2,)"),
         (lambda: F.repeat(x, (2, -1)), ShapeError, "repeat: argument 'repeats': expected numbers of at least 0"),
@@ -91,7 +95,7 @@ mask = genesis.tensor([True, False])
         (lambda: F.scatter(x, 0, ints[None], x.half()), DTypeError, "scatter: argument 'src': expected genesis.float3"),
         (lambda: F.scatter_add(x, 0, ints[None], 1.0), DTypeError, "scatter_add: argument 'src': expected a tensor, g"),
         (lambda: F.masked_fill(x, ints, 1.0), DTypeError, "masked_fill: argument 'mask': expected a tensor of bool"),
-        (lambda: F.masked_fill(ints, mask, 1.5), DTypeError, "expected a number that genesis.int64 holds, got 1.5"),
+        (lambda: F.masked_fill(ints, mask, 1e30), OverflowError, "a number that genesis.int64 holds, got 1e+30"),
         (lambda: F.masked_fill(x, x > 0, "a"), DTypeError, "masked_fill: argument 'value': expected a number or a 0-d"),
         (lambda: F.masked_fill(x, x > 0, x), ShapeError, "expected a number or a 0-d tensor, got shape (2, 3)"),
         (lambda: F.topk(x, 4), ShapeError, "topk: argument 'k': expected a number from 0 to 3, the size of dimension "),
@@ -103,3 +107,70 @@ mask = genesis.tensor([True, False])
 def test_messages(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "got"),
+    [
+        *((lambda x, op=op: getattr(F, op)(x, x[:, :2]), "other", (2, 2)) for op in BROADCASTING),
+        (lambda x: F.div(x, x[:, :2], rounding_mode="trunc"), "other", (2, 2)),
+        (lambda x: x.__iadd__(x[:, :2]), "other", (2, 2)),
+        (lambda x: F.bitwise_and(x > 0, (x > 0)[:, :2]), "other", (2, 2)),
+        (lambda x: F.where(x > 0, x, x[:, :2]), "other", (2, 2)),
+        (lambda x: F.where((x > 0)[:, :2], x, 0.0), "input", (2, 3)),
+        (lambda x: F.clamp(x, x[:, :2]), "other", (2, 2)),
+        (lambda x: F.masked_fill(x, (x > 0)[:, :2], 0.0), "mask", (2, 2)),
+        (lambda x: F.masked_select(x, (x > 0)[:, :2]), "mask", (2, 2)),
+        (lambda x: F.matmul(x.expand(4, 2, 3), x.mT.expand(5, 3, 2)), "other", (5,)),
+        (lambda x: F.mse_loss(x, x[:, :2]), "target", (2, 2)),
+        (lambda x: F.expand(x, (2, 2)), "input", (2, 3)),
+        (lambda x: x[:, :2].copy_(x), "input", (2, 3)),
+        (lambda x: x.__setitem__((slice(None), 0), x), "value", (2, 3)),
+    ],
+)
+def test_shapes_that_do_not_broadcast(call: Callable[[Any], Any], argument: str, got: Any, device: str) -> None:
+    x = genesis.ones(2, 3, device=device)
+    with pytest.raises(ShapeError) as error:
+        call(x)
+    assert re.match(rf"\w+: argument '{argument}': expected a shape that broadcasts", str(error.value))
+    assert str(error.value).endswith(f", got {got}")
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.round(x, decimals=0.5),
+        lambda x: F.tril(x, None),
+        lambda x: F.triu(x, True),
+        lambda x: F.diagonal(x, 1.5),
+        lambda x: F.narrow(x, 0, 0, 1.0),
+        lambda x: F.topk(x, 1.0),
+        lambda x: F.chunk(x, None),
+        lambda x: F.one_hot(x.long(), 3.0),
+    ],
+)
+def test_what_counts_is_an_int(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(DTypeError, match=r"^\w+: argument '\w+': expected an int, got "):
+        call(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        *((lambda x, op=op: getattr(F, op)(x), "bool") for op in ("relu", "abs", "floor", "ceil", "round")),
+        *((lambda x, op=op: getattr(F, op)(x.long()), "int64") for op in ("leaky_relu", "elu", "gelu", "silu")),
+        *((lambda x, op=op: getattr(F, op)(x.long()), "int64") for op in ("softplus", "hardswish", "hardsigmoid")),
+    ],
+)
+def test_dtypes_that_no_backend_computes_in(call: Callable[[Any], Any], dtype: str, device: str) -> None:
+    with pytest.raises(NotImplementedError, match=rf"^\w+ has no (cpu|cuda) implementation for {dtype}$"):
+        call(genesis.ones(2, 3, dtype=genesis.bool, device=device))
+
+
+def test_what_else_a_backend_refuses_names_the_op_and_the_operands() -> None:
+    deep = genesis.ones(*[1] * 65)
+    with pytest.raises(RuntimeError, match=r"^amax of float32\[1, 1, .*\]: only tensors with up to 64 dims"):
+        deep.amax(0)
+    with pytest.raises(ZeroDivisionError, match="floor_divide: argument 'other': expected integers other than 0"):
+        ints // genesis.tensor([1, 0])

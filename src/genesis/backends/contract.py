@@ -7,6 +7,7 @@ Rules that hold for all of them:
   as well, in elements).
 - A dtype is a `genesis.dtypes.DType`; a shape, strides or dims argument is a tuple of ints, never negative, never -1: the
   layers above have normalised it. Arguments have been checked; a backend checks only what it alone can know.
+- A number that is written has been converted to the array's dtype (dtypes.number).
 - Results are new arrays unless the line says "in place" or "view". Operands are never changed otherwise.
 - Two operands of an arithmetic op have the same dtype (the caller promotes) and broadcast; one of them may be a Python number.
 - Element-wise results keep the memory order of their (first) dense operand, so that NHWC stays NHWC.

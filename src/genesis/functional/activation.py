@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis import shapes
+from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
-from genesis.errors import describe
+from genesis.errors import DTypeError, describe
 from genesis.ndarray import NDArray
 
 
@@ -47,7 +47,19 @@ def relu6(input: Tensor, inplace: bool = False) -> Any:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
-    return input._change(hardtanh, min_val, max_val) if inplace else Hardtanh.apply(input, low=min_val, high=max_val)
+    if inplace:
+        return input._change(hardtanh, min_val, max_val)
+    if not input.array.dtype.is_floating_point:
+        min_val, max_val = _integer_limits(input.array.dtype, min_val, max_val)
+    return Hardtanh.apply(input, low=min_val, high=max_val)
+
+
+def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
+    if dtype.name == "bool":
+        raise DTypeError(describe("hardtanh", "input", "numbers", dtype))
+    if dtype.name == "uint8" and low < 0:
+        raise ValueError(describe("hardtanh", "min_val", "at least 0, as input is uint8", low))
+    return dtypes.number("hardtanh", "min_val", low, dtype), dtypes.number("hardtanh", "max_val", high, dtype)
 
 
 class Hardtanh(ArrayFunction):
@@ -60,7 +72,7 @@ class Hardtanh(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return x.gt(ctx.low).logical_and(x.lt(ctx.high)).where(grad, 0.0)
+        return x.le(ctx.low).logical_or(x.ge(ctx.high)).where(0.0, grad)  # NaN hands its gradient on
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:

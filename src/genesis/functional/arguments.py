@@ -22,3 +22,10 @@ def int_tuple(op: str, values: Any, argument: str = "shape") -> Shape:
         return tuple([value.__index__() for value in values])
     except (AttributeError, TypeError):
         raise DTypeError(describe(op, argument, "a sequence of ints", repr(values))) from None
+
+
+def require_ints(op: str, **values: Any) -> None:
+    """Refuse what does not count: floats, bools, None; the keywords are the arguments' names."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise DTypeError(describe(op, name, "an int", repr(value)))

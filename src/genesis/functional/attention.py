@@ -58,7 +58,8 @@ def scaled_dot_product_attention(
     scale = 1 / math.sqrt(query.array.shape[-1]) if scale is None else scale
     if attn_mask is not None:
         if attn_mask.array.shape != scores:
-            attn_mask = expand(attn_mask, shapes.broadcast(op, attn_mask.array.shape, scores))
+            common = shapes.broadcast(op, scores, attn_mask.array.shape, names=("query", "attn_mask"))
+            attn_mask = expand(attn_mask, common)
         if attn_mask.array.shape != scores:
             raise ShapeError(describe(op, "attn_mask", f"a shape that broadcasts to {scores}", attn_mask.array.shape))
     if dropout_p > 0 or (attn_mask is not None and attn_mask.requires_grad):
@@ -157,4 +158,4 @@ def _check_sizes(op: str, query: Tensor, key: Tensor, value: Tensor) -> Shape:
         raise ShapeError(describe(op, "key", f"(…, S, {q[-1]}), as query's last size", k))
     if v[-2] != k[-2]:
         raise ShapeError(describe(op, "value", f"(…, {k[-2]}, V), as many rows as key has", v))
-    return (*shapes.broadcast(op, q[:-2], k[:-2], v[:-2]), q[-2], k[-2])
+    return (*shapes.broadcast(op, q[:-2], k[:-2], v[:-2], names=("query", "key", "value")), q[-2], k[-2])

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from genesis import dtypes
 from genesis.autograd import ArrayFunction, BinaryFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.ndarray import NDArray, binary
+from genesis.ndarray import NDArray, binary, result_type
 
 Number = bool | int | float
 
@@ -41,7 +42,7 @@ class Add(BinaryFunction):
 def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
     """input − alpha · other."""
     for value in (input, other):
-        if isinstance(value, Tensor) and value.array.dtype.name == "bool":
+        if value is True or value is False or (isinstance(value, Tensor) and value.array.dtype.name == "bool"):
             raise DTypeError(describe("sub", "other", "numbers; for bool tensors use ^ or logical_not", "bool"))
     return Sub.apply(input, other if alpha == 1 else _scaled("sub", other, alpha, input))
 
@@ -57,10 +58,10 @@ class Sub(BinaryFunction):
 
 
 def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
-    dtypes = [value.array.dtype for value in (input, other) if isinstance(value, Tensor)]
-    if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in dtypes):
+    kinds = [value.array.dtype for value in (input, other) if isinstance(value, Tensor)]
+    if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
-    if isinstance(alpha, bool) and not all(dtype.name == "bool" for dtype in dtypes):
+    if isinstance(alpha, bool) and not all(dtype.name == "bool" for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "a number, as the inputs are not bool", alpha))
     return mul(other, alpha) if isinstance(other, Tensor) else other * alpha
 
@@ -111,7 +112,19 @@ class Div(BinaryFunction):
 
 def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Any:
     """⌊input / other⌋; its gradient is zero."""
+    _require_divisor("floor_divide", input, other)
     return FloorDivide.apply(input, other)
+
+
+def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) -> None:
+    if isinstance(input, Tensor) and input.array.dtype.is_floating_point:
+        return
+    dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, other)))
+    if dtype.name == "bool":
+        raise DTypeError(describe(op, "input", "numbers", dtype))
+    divides = isinstance(input, Tensor) and input.array.numel > 0
+    if divides and not isinstance(other, Tensor) and other == 0 and not dtype.is_floating_point:
+        raise ZeroDivisionError(describe(op, "other", "a number other than 0, as input is of integers", other))
 
 
 class Stepwise(ArrayFunction):
@@ -142,6 +155,7 @@ class TruncDivide(Stepwise):
 
 def remainder(input: Tensor | Number, other: Tensor | Number) -> Any:
     """input − other · ⌊input / other⌋: the sign of other, as Python's %."""
+    _require_divisor("remainder", input, other)
     return Remainder.apply(input, other)
 
 
@@ -158,8 +172,25 @@ class Remainder(BinaryFunction):
 
 
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Any:
-    """input to the power of exponent."""
+    """input to the power of exponent.
+
+    Raises: ValueError: a negative number as the exponent of integers, whose powers would be fractions.
+    """
+    if not (isinstance(input, Tensor) and input.array.dtype.is_floating_point):
+        exponent = _integer_exponent(input, exponent)
     return Pow.apply(input, exponent)
+
+
+def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tensor | Number:
+    dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, exponent)))
+    if dtype.name == "bool" and (isinstance(exponent, Tensor) or not isinstance(input, Tensor)):
+        raise DTypeError(describe("pow", "input", "numbers", dtype))
+    if isinstance(exponent, Tensor) or dtype.is_floating_point:
+        return exponent
+    if exponent < 0:
+        raise ValueError(describe("pow", "exponent", "at least 0, as input is of integers", exponent))
+    held: Number = dtypes.number("pow", "exponent", exponent, dtype)
+    return held
 
 
 class Pow(BinaryFunction):
@@ -237,11 +268,15 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     """input, but at least min and at most max; max where min > max."""
     if min is None and max is None:
         raise ValueError(describe("clamp", "min", "at least one of min and max", None))
+    bounds = (("min", min), ("max", max))
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        for name, bound in (("min", min), ("max", max)):
-            if bound is not None and not isinstance(bound, Tensor):
-                raise DTypeError(describe("clamp", name, "a Tensor, as the other bound is one", type(bound).__name__))
-        return ClampBetween.apply(input, min, max)
+        if all(bound is None or isinstance(bound, Tensor) for _, bound in bounds):
+            return ClampBetween.apply(input, min, max)
+        for name, bound in bounds:  # a 0-d tensor beside a number counts as one
+            if isinstance(bound, Tensor) and bound.array.ndim:
+                expected = "a number or a 0-d tensor, as the other bound is a number"
+                raise DTypeError(describe("clamp", name, expected, f"shape {bound.array.shape}"))
+        min, max = (bound.array.item() if isinstance(bound, Tensor) else bound for _, bound in bounds)
     return Clamp.apply(input, min=min, max=max)
 
 
@@ -251,8 +286,14 @@ class Clamp(ArrayFunction):
         ctx.save(x)
         ctx.min, ctx.max = min, max
         bounds = [bound for bound in (min, max) if bound is not None]
-        dtype = binary("add", x.full_like(0, ()), bounds[0]).dtype if bounds else x.dtype
-        return x.to(dtype if x.ndim == 0 or dtype.category > x.dtype.category else x.dtype).clamp(min, max)
+        dtype = result_type(x, *bounds)
+        if dtype.name == "bool":
+            raise DTypeError(describe("clamp", "input", "numbers", dtype))
+        low, high = (
+            None if bound is None else dtypes.number("clamp", name, bound, dtype)
+            for name, bound in (("min", min), ("max", max))
+        )
+        return x.to(dtype).clamp(low, high)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:

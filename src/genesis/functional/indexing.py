@@ -111,7 +111,7 @@ def _assignable(op: str, input: Tensor, index: Index, value: Any) -> Any:
     if not isinstance(value, Tensor):
         if not isinstance(value, bool | int | float):
             raise DTypeError(describe(op, "value", "a tensor or a number", type(value).__name__))
-        return value
+        return dtypes.number(op, "value", value, input.array.dtype, rounds=True)
     shape = value.array.shape
     target = _result_shape(input.array, index)
     extra = max(0, len(shape) - len(target))
@@ -171,6 +171,7 @@ def _read(x: NDArray, index: Index) -> NDArray:
 def _write(x: NDArray, index: Index, value: NDArray | bool | int | float, accumulate: bool) -> None:
     view = _seen(x, index.plan)
     if index.arrays:
+        view.require_writable()
         view.put(index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
     elif accumulate:
         view.copy_into(view.add(value))
@@ -269,7 +270,7 @@ def _parse(op: str, x: NDArray, index: Any) -> Index:
             dim += len(found)
     if all(array is None for array in arrays):
         return Index(tuple(plan), ())
-    shapes.broadcast(op, *[array.shape for array in arrays if array is not None])
+    shapes.broadcast(op, *[array.shape for array in arrays if array is not None], names=("index",))
     return Index(tuple(plan), tuple(arrays))
 
 

@@ -153,7 +153,7 @@ class PixelShuffle(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, factor: int) -> NDArray:
         ctx.factor = factor
-        return _shuffle(x, factor)
+        return _apart(_shuffle(x, factor), x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -178,11 +178,16 @@ class PixelUnshuffle(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, factor: int) -> NDArray:
         ctx.factor = factor
-        return _unshuffle(x, factor)
+        return _apart(_unshuffle(x, factor), x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         return _shuffle(grad, ctx.factor)
+
+
+def _apart(y: NDArray, x: NDArray) -> NDArray:
+    """y in memory of its own, also where nothing had to move."""
+    return y.clone() if y.is_view_of(x) else y
 
 
 def _shuffle(x: NDArray, r: int) -> NDArray:

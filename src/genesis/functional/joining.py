@@ -11,7 +11,7 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import INTEGER, promote
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.arguments import int_tuple
+from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -99,6 +99,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
     """At most that many parts of equal size (the last may be smaller) along dim; views."""
+    require_ints("chunk", chunks=chunks)
     if chunks < 1:
         raise ShapeError(describe("chunk", "chunks", "at least 1", chunks))
     dim, size = _split_dim("chunk", input, dim)
@@ -141,6 +142,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:
         if start.array.ndim or start.array.dtype.category != INTEGER:
             raise DTypeError(describe("narrow", "start", "an integer, or a 0-d tensor of integers", start.array.dtype))
         start = int(start.array.item())
+    require_ints("narrow", start=start, length=length)
     if not -size <= start <= size:
         raise IndexError(describe("narrow", "start", f"a position in [{-size}, {size}]", start))
     start = start + size if start < 0 else start

@@ -30,6 +30,8 @@ def matmul(input: Tensor, other: Tensor) -> Any:
         if not shape:
             raise ShapeError(describe("matmul", name, "at least 1 dimension", "a 0-d tensor"))
     _require_inner("matmul", "other", x, y)
+    if len(x) > 2 and len(y) > 2:
+        shapes.broadcast("matmul", x[:-2], y[:-2])
     return Matmul.apply(input, other)
 
 

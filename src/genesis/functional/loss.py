@@ -32,7 +32,7 @@ def mse_loss(
         >>> F.mse_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
         2.0
     """
-    reduction = check_pair("mse_loss", input, target, reduction, size_average, reduce)
+    reduction = check_pair("mse_loss", input, target, reduction, size_average, reduce, floating="one")
     if weight is not None:
         each = MSELoss.apply(input, target, reduction="none")
         return _weighted("mse_loss", each, input, weight, reduction)
@@ -74,7 +74,12 @@ def l1_loss(
         >>> F.l1_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
         1.0
     """
-    reduction = check_pair("l1_loss", input, target, reduction, size_average, reduce)
+    reduction = check_pair("l1_loss", input, target, reduction, size_average, reduce, floating="none")
+    dtypes = [input.array.dtype, target.array.dtype]
+    subtracts = reduction != "mean" and not any(dtype.name == "bool" for dtype in dtypes)
+    if not (subtracts or any(dtype.is_floating_point for dtype in dtypes)):
+        expected = "a floating dtype (integers only where nothing is averaged)"
+        raise DTypeError(describe("l1_loss", "input", expected, dtypes[0]))
     if weight is not None:
         return _weighted("l1_loss", L1Loss.apply(input, target, reduction="none"), input, weight, reduction)
     return L1Loss.apply(input, target, reduction=reduction)
@@ -98,7 +103,7 @@ def smooth_l1_loss(
 
     Source: Girshick 2015, arXiv:1504.08083.
     """
-    reduction = check_pair("smooth_l1_loss", input, target, reduction, size_average, reduce)
+    reduction = check_pair("smooth_l1_loss", input, target, reduction, size_average, reduce, floating="one")
     if beta < 0:
         raise ValueError(describe("smooth_l1_loss", "beta", "a number >= 0", beta))
     if beta == 0:
@@ -377,18 +382,22 @@ def check_reduction(op: str, reduction: str, size_average: bool | None, reduce: 
 
 def check_pair(
     op: str, input: Any, target: Any, reduction: str, size_average: bool | None = None, reduce: bool | None = None,
-    equal: bool = False,
+    equal: bool = False, floating: str = "input",
 ) -> str:  # fmt: skip
-    """input and target are tensors whose shapes are equal, or at least broadcast; gives the reduction."""
+    """input and target are tensors whose shapes are equal, or at least broadcast; gives the reduction.
+
+    floating: which of them must have a floating dtype: "input", "one" of both, or "none".
+    """
     require_tensor(op, "input", input)
     require_tensor(op, "target", target)
-    if not input.array.dtype.is_floating_point:
+    promoted = floating == "none" or (floating == "one" and target.array.dtype.is_floating_point)
+    if not (promoted or input.array.dtype.is_floating_point):
         raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))
     shape = input.array.shape
     if target.array.shape != shape:
         if equal:
             raise ShapeError(describe(op, "target", f"the shape of input, {shape}", target.array.shape))
-        shapes.broadcast(op, shape, target.array.shape)
+        shapes.broadcast(op, shape, target.array.shape, names=("input", "target"))
         warnings.warn(
             f"{op}: target has shape {target.array.shape} and input {shape}: they are broadcast, which is seldom meant",
             stacklevel=3,

@@ -44,6 +44,8 @@ def batch_norm(
         raise ValueError(describe(op, "eps", "a positive number (0 only in eval mode)", eps))
     if training:
         check_several_values(op, input.array.shape)
+    if not input.array.numel:
+        return NormOfNothing.apply(input, weight, bias)
     running = tuple(None if statistic is None else statistic.array for statistic in (running_mean, running_var))
     return BatchNorm.apply(input, weight, bias, running=running, training=training, momentum=momentum, eps=eps)
 
@@ -71,6 +73,19 @@ class BatchNorm(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         return grad.batch_norm_backward(*ctx.saved, ctx.training, ctx.needs_input_grad)
+
+
+class NormOfNothing(ArrayFunction):
+    """An input without elements: there are no statistics, and the gradients of weight and bias are sums of nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None) -> NDArray:
+        ctx.save(weight, bias)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        return grad, *[None if each is None else each.full_like(0) for each in ctx.saved]
 
 
 def layer_norm(
@@ -201,6 +216,8 @@ def instance_norm(
     _, channels, *plane = input.array.shape
     of_channels = shapes_of(op, _OF_CHANNELS, (running_mean, running_var, weight, bias), required=0)
     check_statistics(op, channels, use_input_stats, *of_channels)
+    if not input.array.numel:
+        return NormOfNothing.apply(input, weight, bias)
     running = tuple(None if statistic is None else statistic.array for statistic in (running_mean, running_var))
     if not use_input_stats:
         return BatchNorm.apply(input, weight, bias, running=running, training=False, momentum=momentum, eps=eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from genesis import dtypes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
@@ -34,7 +35,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     require_tensor("pad", "input", input)
     pads = _check_pads(input.array.shape, pad)
     if mode == "constant":
-        return Pad.apply(input, pads=pads, mode=mode, value=0 if value is None else value)
+        is_written = value is not None and any(number > 0 for number in pad)
+        value = dtypes.number("pad", "value", float(value), input.array.dtype) if is_written and value else 0
+        return Pad.apply(input, pads=pads, mode=mode, value=value)
     if mode not in ("reflect", "replicate", "circular"):
         expected = '"constant", "reflect", "replicate" or "circular"'
         raise ValueError(describe("pad", "mode", expected, repr(mode)))
@@ -64,7 +67,7 @@ def _check_pads(shape: Shape, pad: Any) -> Pads:
         raise ShapeError(describe("pad", "pad", expected, tuple(pad)))
     last_first = [(pad[i].__index__(), pad[i + 1].__index__()) for i in range(0, len(pad), 2)]
     pads = ((0, 0),) * (len(shape) - len(last_first)) + tuple(reversed(last_first))
-    if any(size + before + after < 0 for size, (before, after) in zip(shape, pads, strict=True)):
+    if any(size + min(before, 0) + min(after, 0) < 0 for size, (before, after) in zip(shape, pads, strict=True)):
         raise ShapeError(describe("pad", "pad", f"to crop no more than there is of shape {shape}", tuple(pad)))
     return pads
 

@@ -48,7 +48,7 @@ class Reduction(ArrayFunction):
 
 
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
-    """Σ input over dim; bool and integers give int64.
+    """Σ input over dim; bool and integers give int64, unless dtype says another.
 
     Example:
         >>> F.sum(genesis.ones(2, 3), dim=1).tolist()
@@ -63,7 +63,7 @@ class Sum(Reduction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        return (x if dtype is None else x.to(dtype)).sum(dims, keepdim)
+        return x.sum(dims, keepdim) if dtype is None else x.to(dtype).sum(dims, keepdim).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -105,7 +105,8 @@ class Prod(Reduction):
         Reduction.note(ctx, x, dims, keepdim)
         x = x if dtype is None else x.to(dtype)
         ctx.save(x)
-        return x.prod(dims, keepdim)
+        y = x.prod(dims, keepdim)
+        return y if dtype is None else y.to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -120,12 +121,12 @@ class Prod(Reduction):
 
 
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
-    """The largest value over dim; NaN wins. Equal values share the gradient."""
+    """The largest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
     return Extreme.apply(input, op="amax", dims=_dims("amax", dim, input, filled=True), keepdim=keepdim)
 
 
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
-    """The smallest value over dim; NaN wins. Equal values share the gradient."""
+    """The smallest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
     return Extreme.apply(input, op="amin", dims=_dims("amin", dim, input, filled=True), keepdim=keepdim)
 
 
@@ -140,10 +141,23 @@ class Extreme(Reduction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, y = ctx.saved
+        return _shared(ctx, x.eq(Reduction.kept(ctx, y)), Reduction.kept(ctx, grad))
+
+
+def _shared(ctx: Any, chosen: NDArray, grad: NDArray) -> NDArray:
+    """grad in equal parts to the chosen; NaN to all where none is, as NaN equals nothing."""
+    return chosen.to(grad.dtype).mul(grad).div(chosen.sum(ctx.dims, True))
+
+
+class ExtremeOfAll(Extreme):
+    """As Extreme, but that NaN is found among the elements, as PyTorch's max() and min() do."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray) -> Any:
+        x, y = ctx.saved
         y = Reduction.kept(ctx, y)
         chosen = x.isnan().logical_and(y.isnan()).logical_or(x.eq(y))
-        share = Reduction.kept(ctx, grad).div(chosen.sum(ctx.dims, True))
-        return chosen.where(share, 0.0)
+        return chosen.where(Reduction.kept(ctx, grad).div(chosen.sum(ctx.dims, True)), 0.0)
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
@@ -166,7 +180,7 @@ def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other
     if isinstance(dim, Tensor) or other is not None:
         return of_two(input, dim if other is None else other)
     if dim is None:
-        return Extreme.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
+        return ExtremeOfAll.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
     _dims(op, dim, input, filled=True)
     return ValuesAndIndices(*ExtremeOfDim.apply(input, op="arg" + op, dim=dim, keepdim=keepdim))
@@ -336,6 +350,8 @@ class LogSumExp(Reduction):
 
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Any:
     """The running sum along dim; bool and integers give int64."""
+    if dtype is not None and dtype.name == "bool":
+        raise DTypeError(describe("cumsum", "dtype", "a dtype of numbers", dtype))
     return CumSum.apply(input, dim=shapes.normalize_dim("cumsum", dim, input.array.ndim), dtype=dtype)
 
 
@@ -345,7 +361,7 @@ class CumSum(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         ctx.dim = dim
-        return (x if dtype is None else x.to(dtype)).cumsum(dim)
+        return x.cumsum(dim) if dtype is None else x.to(dtype).cumsum(dim).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -404,8 +420,7 @@ class Norm(Reduction):
         if order == 1:
             return x.sign().mul(grad)
         if math.isinf(order):  # equal extremes share the gradient
-            chosen = x.abs().eq(y)
-            return chosen.where(x.sign().mul(grad.div(chosen.sum(ctx.dims, True))), 0.0)
+            return x.sign().mul(_shared(ctx, x.abs().eq(y), grad))
         if order == 2:
             return y.eq(0).where(0.0, x.mul(grad.div(y)))
         slope = x.sign().mul(x.abs().div(y).pow(order - 1))  # sign(x) · (|x| / y)^(p − 1), and 0 at y = 0

@@ -8,6 +8,7 @@ from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_ints
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem
@@ -104,7 +105,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> An
     if len(x) != len(i):
         raise ShapeError(describe("take_along_dim", "indices", f"{len(x)} dimensions, as input", len(i)))
     dim = shapes.normalize_dim("take_along_dim", dim, len(x))
-    common = shapes.broadcast("take_along_dim", (*x[:dim], 1, *x[dim + 1 :]), (*i[:dim], 1, *i[dim + 1 :]))
+    common = shapes.broadcast(
+        "take_along_dim", (*x[:dim], 1, *x[dim + 1 :]), (*i[:dim], 1, *i[dim + 1 :]), names=("input", "indices")
+    )
     whole = expand(input, (*common[:dim], x[dim], *common[dim + 1 :]))
     return gather(whole, dim, expand(indices, (*common[:dim], i[dim], *common[dim + 1 :])))
 
@@ -166,6 +169,10 @@ def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, sou
     if isinstance(source, Tensor):
         _require_same_dtype(op, "src", input, source)
         _require_fitting_index(op, index.array.shape, "src", source.array.shape, None)
+    elif not isinstance(source, bool | int | float):
+        raise DTypeError(describe(op, "src", "a tensor or a number", type(source).__name__))
+    else:
+        source = dtypes.number(op, "value", source, input.array.dtype)
     return function.apply(input, source, dim=dim, index=_int64(index))
 
 
@@ -190,8 +197,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
     if not isinstance(value, Tensor):
         if not isinstance(value, bool | int | float):
             raise DTypeError(describe("masked_fill", "value", "a number or a 0-d tensor", type(value).__name__))
-        if dtypes.of_scalar(value).category > input.array.dtype.category:
-            raise DTypeError(describe("masked_fill", "value", f"a number that {input.array.dtype} holds", value))
+        value = dtypes.number("masked_fill", "value", value, input.array.dtype)
         return MaskedFill.apply(input, mask, value=value)
     if value.array.ndim:
         raise ShapeError(describe("masked_fill", "value", "a number or a 0-d tensor", f"shape {value.array.shape}"))
@@ -202,7 +208,8 @@ class MaskedFill(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
         ctx.save(mask)
-        return x.expand(shapes.broadcast("masked_fill", x.shape, mask.shape)).masked_fill(mask, value)
+        shape = shapes.broadcast("masked_fill", x.shape, mask.shape, names=("input", "mask"))
+        return x.expand(shape).masked_fill(mask, value)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -213,7 +220,7 @@ class MaskedFill(ArrayFunction):
 def masked_select(input: Tensor, mask: Tensor) -> Any:
     """The elements of input where mask is true, in one dimension; both broadcast."""
     _require_mask("masked_select", mask)
-    shape = shapes.broadcast("masked_select", input.array.shape, mask.array.shape)
+    shape = shapes.broadcast("masked_select", input.array.shape, mask.array.shape, names=("input", "mask"))
     selected = getitem(expand(input, shape), expand(mask, shape))
     return reshape(selected, (-1,))
 
@@ -278,6 +285,9 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """(values, indices) of the k largest (or smallest) along dim, in order."""
+    require_ints("topk", k=k)
+    if input.array.dtype is dtypes.bool_:
+        raise DTypeError(describe("topk", "input", "numbers", input.array.dtype))
     dim = shapes.normalize_dim("topk", dim, input.array.ndim)
     size = input.array.shape[dim] if input.array.ndim else 1
     if not 0 <= k <= size:

@@ -10,7 +10,7 @@ from genesis import shapes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import ShapeError, describe
-from genesis.functional.arguments import int_tuple
+from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.conversion import clone
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -40,14 +40,22 @@ class Reshape(ArrayFunction):
 
 
 def view(input: Tensor, shape: Sequence[int]) -> Any:
-    """input's memory in another shape; an error where only a copy could show it."""
+    """input's memory in another shape; an error where only a copy could show it.
+
+    A tensor whose channels come last in memory, as after a convolution, first moves to row-major memory, so that both
+    share that. Where it cannot move (it is a view itself or has some, is a leaf that requires grad, or shares its
+    memory with another library), the result is a copy.
+    """
     array = input.array
     target = shapes.infer_reshape("view", array.shape, int_tuple("view", shape))
     if shapes.view_strides(array.shape, array.strides, target) is None:
-        raise ShapeError(
-            f"view: shape {array.shape} with strides {array.strides} cannot be seen as {target} without a copy; "
-            "use .reshape()"
-        )
+        if not shapes.channels_innermost(array.shape, array.strides):
+            raise ShapeError(
+                f"view: shape {array.shape} with strides {array.strides} cannot be seen as {target} without a copy; "
+                "use .reshape()"
+            )
+        if array.is_alone and not (input.is_leaf and input.requires_grad):
+            array.make_contiguous()
     return Reshape.apply(input, shape=target)
 
 
@@ -166,6 +174,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> An
     ndim = input.array.ndim
     first = shapes.normalize_dim("diagonal", dim1, ndim, "dim1")
     second = shapes.normalize_dim("diagonal", dim2, ndim, "dim2")
+    require_ints("diagonal", offset=offset)
     if first == second:
         raise ShapeError(describe("diagonal", "dim2", f"another dimension than dim1 ({dim1})", dim2))
     return Diagonal.apply(input, dims=(first, second), offset=offset)
@@ -315,11 +324,13 @@ def tile(input: Tensor, dims: Sequence[int]) -> Any:
 
 def tril(input: Tensor, diagonal: int = 0) -> Any:
     """The lower triangle of each matrix, with the diagonals up to this one; zero above."""
+    require_ints("tril", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("tril", input), diagonal=diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Any:
     """The upper triangle of each matrix, with the diagonals from this one on; zero below."""
+    require_ints("triu", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("triu", input), diagonal=diagonal)
 
 

@@ -8,6 +8,7 @@ from genesis import dtypes
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_ints
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import numel
@@ -91,6 +92,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Any:
     """
     op = "one_hot"
     require_tensor(op, "tensor", tensor)
+    require_ints(op, num_classes=num_classes)
     index = tensor.array
     if index.dtype is not dtypes.int64:
         raise DTypeError(describe(op, "tensor", "int64 class indices", index.dtype))

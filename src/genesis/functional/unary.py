@@ -8,7 +8,9 @@ from typing import Any
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
+from genesis.functional.arguments import require_ints
 from genesis.functional.elementwise import Mul, Stepwise
+from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
 
 
@@ -172,7 +174,7 @@ class Reciprocal(ArrayFunction):
 
 def square(input: Tensor) -> Any:
     """input²."""
-    return Mul.apply(input, input)
+    return Mul.apply(input, input) if input.array.dtype.name != "bool" else power(input, 2)
 
 
 def sin(input: Tensor) -> Any:
@@ -261,6 +263,7 @@ class Ceil(Stepwise):
 
 def round(input: Tensor, *, decimals: int = 0) -> Any:
     """The nearest integer (or multiple of 10^−decimals), halves to even; its gradient is zero."""
+    require_ints("round", decimals=decimals)
     return Round.apply(input, decimals=decimals)
 
 

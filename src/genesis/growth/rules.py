@@ -81,8 +81,9 @@ _MANY: dict[Rule, tuple[Any, ...]] = {
         pooling.AdaptiveMaxPool2d, interpolation.Interpolate, interpolation.InterpolateVolumeArea, padding.Pad,
     ),
     shapes.reduced: (
-        reduction.Sum, reduction.Mean, reduction.Prod, reduction.Extreme, reduction.ExtremeOfDim,
-        reduction.ArgExtreme, reduction.Var, reduction.Std, reduction.Truth, reduction.LogSumExp, reduction.Norm,
+        reduction.Sum, reduction.Mean, reduction.Prod, reduction.Extreme, reduction.ExtremeOfAll,
+        reduction.ExtremeOfDim, reduction.ArgExtreme, reduction.Var, reduction.Std, reduction.Truth,
+        reduction.LogSumExp, reduction.Norm,
     ),
     shapes.mixed: (activation.Softmax, activation.LogSoftmax, reduction.CumSum),
 }  # fmt: skip

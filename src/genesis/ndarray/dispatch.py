@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -12,6 +14,7 @@ from genesis.backends import Backend
 from genesis.dtypes import DType
 from genesis.errors import DeviceError
 from genesis.ndarray.device import Device
+from genesis.ndarray.refusals import LIBRARY_ERRORS, refusal
 from genesis.shapes import Shape
 
 
@@ -39,6 +42,16 @@ class Array:
             with _making_changes:
                 changes = self._changes = self._changes or Changes()
         return changes
+
+    @property
+    def is_alone(self) -> bool:
+        """Does nothing else show this storage? Then nobody is left behind if the array moves to another one."""
+        return self._changes is None or not (self._changes.holders or _num_references(self) > _ALONE)
+
+    def export(self) -> Any:
+        """The handle, for another library, which may hold its memory from now on."""
+        self.changes.export()
+        return self.handle
 
     def is_view_of(self, other: Array) -> bool:
         """Do both show one storage?"""
@@ -112,6 +125,12 @@ def _forever() -> bool:
     return True
 
 
+def _num_references(array: Any) -> int:
+    """To an array's changes, which each array that shows the storage holds; and a few of the call's own."""
+    return sys.getrefcount(array._changes)
+
+
+_ALONE = _num_references(types.SimpleNamespace(_changes=Changes()))
 _making_changes = threading.Lock()  # all that share a storage share them
 
 
@@ -131,7 +150,10 @@ def call(op: str, first: Any, *args: Any) -> Any:
         arg if type(arg) is not array else arg.handle if arg.device is device else _handle(op, device, arg)
         for arg in args
     ]
-    result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
+    try:
+        result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
+    except LIBRARY_ERRORS as error:
+        raise refusal(op, (first, *args), error) from None
     if type(result) is tuple:
         return tuple([None if handle is None else array(handle, device) for handle in result])
     return array(result, device)
@@ -141,7 +163,10 @@ def call_raw(op: str, first: Any, *args: Any) -> Any:
     """backend.op(first, *args) with arrays replaced by their handles; the result as the backend gave it."""
     device = first.device
     handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
-    return getattr(backend_of(device), op)(first.handle, *handles)
+    try:
+        return getattr(backend_of(device), op)(first.handle, *handles)
+    except LIBRARY_ERRORS as error:
+        raise refusal(op, (first, *args), error) from None
 
 
 def handles(op: str, arrays: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from genesis import backends, dtypes
 from genesis.dtypes import DType
 from genesis.ndarray.dispatch import Array, backend_of, call, call_raw, handles
+from genesis.ndarray.refusals import LIBRARY_ERRORS, refusal
 from genesis.shapes import Shape
 
 Number = bool | int | float
@@ -38,7 +39,10 @@ def binary(op: str, x: Any, y: Any, floating: bool = False) -> Any:
     if plain and (not floating or x.dtype.is_floating_point):  # call() written out: this is on the way of most ops
         device = x.device
         backend = backends.active.get(device.type) or backend_of(device)
-        return type(x)(getattr(backend, op)(x.handle, second), device)
+        try:
+            return type(x)(getattr(backend, op)(x.handle, second), device)
+        except LIBRARY_ERRORS as error:
+            raise refusal(op, (x, y), error) from None
     dtype = result_type(x, y)
     if floating and not dtype.is_floating_point:
         dtype = dtypes.get_default_dtype()
@@ -54,7 +58,10 @@ def _is_plain(x: Any, y: Any) -> bool:
 
 def call_reversed(op: str, number: Number, y: Any) -> Any:
     """backend.op(number, y)."""
-    return type(y)(getattr(backend_of(y.device), op)(number, y.handle), y.device)
+    try:
+        return type(y)(getattr(backend_of(y.device), op)(number, y.handle), y.device)
+    except LIBRARY_ERRORS as error:
+        raise refusal(op, (y,), error) from None
 
 
 class MathOps(Array):
@@ -208,8 +215,8 @@ class MathOps(Array):
     def where(self, x: Any, y: Any) -> Any:
         """x where self (bool) is true, else y; x and y are arrays or numbers, promoted."""
         dtype = result_type(x, y)
-        x = x.to(dtype) if isinstance(x, Array) else x
-        y = y.to(dtype) if isinstance(y, Array) else y
+        x = x.to(dtype) if isinstance(x, Array) else dtypes.number("where", "input", x, dtype, rounds=True)
+        y = y.to(dtype) if isinstance(y, Array) else dtypes.number("where", "other", y, dtype, rounds=True)
         if not isinstance(x, Array) and not isinstance(y, Array):
             y = self.full_like(y, (), dtype)
         return call("where", self, x, y)
@@ -336,7 +343,11 @@ class MathOps(Array):
     @staticmethod
     def cat(arrays: Sequence[Any], dim: int) -> Any:
         first = arrays[0]
-        return type(first)(backend_of(first.device).cat(handles("cat", arrays), dim), first.device)
+        listed = handles("cat", arrays)
+        try:
+            return type(first)(backend_of(first.device).cat(listed, dim), first.device)
+        except LIBRARY_ERRORS as error:
+            raise refusal("cat", arrays, error) from None
 
     def flip(self, dims: Shape) -> Any:
         return call("flip", self, dims)

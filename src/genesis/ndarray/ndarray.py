@@ -52,7 +52,9 @@ class NDArray(MathOps, NeuralOps):
     def is_expanded(self) -> bool:
         """Whether elements share memory, as after expand()."""
         strides = self.strides
-        return 0 in strides and any(stride == 0 and size > 1 for size, stride in zip(self.shape, strides, strict=True))
+        if 0 not in strides or 0 in self.shape:
+            return False
+        return any(size > 1 and step == 0 for size, step in zip(self.shape, strides, strict=True))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -159,16 +161,27 @@ class NDArray(MathOps, NeuralOps):
             return self
         return call("copy", self, strides)
 
+    def make_contiguous(self) -> None:
+        """In place: move the elements to row-major memory, where all that hold this very array then find them.
+
+        Arrays that show the old memory keep it: ask is_alone first.
+        """
+        moved = self.contiguous()
+        self.handle, self.strides = moved.handle, moved.strides
+
     def copy_into(self, source: NDArray | bool | int | float) -> None:
         """In place: self takes source's values, broadcast and cast."""
         if isinstance(source, NDArray):
             shapes.broadcast_strides("copy", source.shape, (0,) * source.ndim, self.shape)
+        self.require_writable()
+        call_raw("copy_into", self, source)
+        self.changes.count += 1
+
+    def require_writable(self) -> None:
         if self.is_expanded:
             raise ShapeError(
                 f"in place: elements of this expanded tensor of shape {self.shape} share memory; change a .clone()"
             )
-        call_raw("copy_into", self, source)
-        self.changes.count += 1
 
     def add_into(self, source: NDArray | int | float) -> None:
         """In place: self += source, a number or an array of equal shape and dtype."""

@@ -33,11 +33,11 @@ def amin(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
 
 
 def all(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
-    return torch.all(x.bool(), dims, keepdim) if dims else x.bool()
+    return torch.all(x.bool(), dims, keepdim) if dims else x.ne(0)
 
 
 def any(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
-    return torch.any(x.bool(), dims, keepdim) if dims else x.bool()
+    return torch.any(x.bool(), dims, keepdim) if dims else x.ne(0)
 
 
 def argmax(x: Tensor, dim: int, keepdim: bool) -> Tensor:

@@ -65,7 +65,10 @@ def copy_into(target: Tensor, source: Operand) -> None:
     if isinstance(source, Tensor):
         target.copy_(source)
     else:
-        target.fill_(source)
+        try:
+            target.fill_(source)
+        except RuntimeError:  # what is infinite in 16 bits
+            target.copy_(torch.tensor(source, dtype=target.dtype))
 
 
 def add_into(target: Tensor, source: Operand) -> None:

@@ -8,7 +8,7 @@ from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.memory import OwnedStorage as OwnedStorage
 from genesis.backends.cuda.memory import PoolStorage, Shelf, lending, pool
 from genesis.backends.cuda.memory import Storage as Storage
-from genesis.dtypes import DType
+from genesis.dtypes import DType, bool_
 from genesis.shapes import Shape, contiguous_strides, numel
 
 
@@ -153,3 +153,9 @@ def require_float(op: str, dtype: DType) -> None:
     """Raises: NotImplementedError: the op has a kernel for floating-point numbers only."""
     if not dtype.is_floating_point:
         raise NotImplementedError(f"{op} has no cuda implementation for {dtype.name}")
+
+
+def require_numbers(op: str, x: DeviceArray) -> DeviceArray:
+    if x.dtype is bool_:
+        raise NotImplementedError(f"{op} has no cuda implementation for bool")
+    return x

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from genesis import dtypes
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, require_numbers
 from genesis.backends.cuda.kernels import elementwise as kernels
 from genesis.backends.cuda.pointwise import Number, apply, binary
 
@@ -14,7 +14,7 @@ Operand = DeviceArray | Number
 
 # --- one operand ----------------------------------------------------------------------------------------------------
 def neg(x: DeviceArray) -> DeviceArray: return apply(kernels._neg_kernel, x)
-def abs(x: DeviceArray) -> DeviceArray: return apply(kernels._abs_kernel, x)
+def abs(x: DeviceArray) -> DeviceArray: return apply(kernels._abs_kernel, require_numbers("abs", x))
 def sign(x: DeviceArray) -> DeviceArray: return apply(kernels._sign_kernel, x)
 def exp(x: DeviceArray) -> DeviceArray: return apply(kernels._exp_kernel, x, floats_only=True)
 def expm1(x: DeviceArray) -> DeviceArray: return apply(kernels._expm1_kernel, x, floats_only=True)
@@ -28,8 +28,8 @@ def cos(x: DeviceArray) -> DeviceArray: return apply(kernels._cos_kernel, x, flo
 def tanh(x: DeviceArray) -> DeviceArray: return apply(kernels._tanh_kernel, x, floats_only=True)
 def sigmoid(x: DeviceArray) -> DeviceArray: return apply(kernels._sigmoid_kernel, x, floats_only=True)
 def erf(x: DeviceArray) -> DeviceArray: return apply(kernels._erf_kernel, x, floats_only=True)
-def floor(x: DeviceArray) -> DeviceArray: return apply(kernels._floor_kernel, x)
-def ceil(x: DeviceArray) -> DeviceArray: return apply(kernels._ceil_kernel, x)
+def floor(x: DeviceArray) -> DeviceArray: return apply(kernels._floor_kernel, require_numbers("floor", x))
+def ceil(x: DeviceArray) -> DeviceArray: return apply(kernels._ceil_kernel, require_numbers("ceil", x))
 def isnan(x: DeviceArray) -> DeviceArray: return apply(kernels._isnan_kernel, x, dtype=dtypes.bool_)
 def isinf(x: DeviceArray) -> DeviceArray: return apply(kernels._isinf_kernel, x, dtype=dtypes.bool_)
 def isfinite(x: DeviceArray) -> DeviceArray: return apply(kernels._isfinite_kernel, x, dtype=dtypes.bool_)
@@ -38,7 +38,7 @@ def logical_not(x: DeviceArray) -> DeviceArray: return apply(kernels._logical_no
 
 def round(x: DeviceArray, decimals: int = 0) -> DeviceArray:
     if decimals == 0 or not x.dtype.is_floating_point:
-        return apply(kernels._round_kernel, x)
+        return apply(kernels._round_kernel, require_numbers("round", x))
     op = kernels._round_decimals_kernel if decimals > 0 else kernels._round_tens_kernel
     return apply(op, x, 10.0 ** (decimals if decimals > 0 else -decimals))
 

@@ -30,6 +30,7 @@ from genesis.shapes import (
     Shape,
     broadcast,
     broadcast_strides,
+    channels_innermost,
     contiguous_strides,
     equivalent,
     is_contiguous,
@@ -313,7 +314,7 @@ def _add_positions(op: str, positions: DeviceArray, index: DeviceArray, step: in
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 def masked_fill(x: DeviceArray, mask: DeviceArray, value: Number) -> DeviceArray:
-    return apply(kernels._masked_fill_kernel, x, mask, _number(value, x.dtype))
+    return apply(kernels._masked_fill_kernel, x, mask, storage.converted(value, x.dtype))
 
 
 def nonzero(x: DeviceArray) -> DeviceArray:
@@ -402,14 +403,10 @@ def _of_dtype(source: DeviceArray | Number, dtype: DType, device: int) -> Device
     return storage.full((), source, dtype, device)
 
 
-def _number(value: Number, dtype: DType) -> Number:
-    if dtype is dtypes.bool_:
-        return bool(value)
-    return float(value) if dtype.is_floating_point else int(value)
-
-
 def _like(x: DeviceArray, shape: Shape) -> DeviceArray:
-    """A new array of this shape, its dimensions in x's order in memory."""
+    """A new array of this shape: with the channels last in memory where x has them there, else row-major."""
+    if not channels_innermost(x.shape, x.strides):
+        return array.empty(shape, x.dtype, x.device_index)
     order = sorted(range(len(shape)), key=lambda dim: -x.strides[dim])
     return array.empty(shape, x.dtype, x.device_index, strides_in_order(shape, order))
 

@@ -152,13 +152,20 @@ def is_pinned(array: np.ndarray) -> bool:
 
 
 def _fill(target: DeviceArray, value: Number) -> None:
-    number = float(value) if target.dtype.is_floating_point else int(value)
-    if str(number) in ("0", "0.0") and is_dense(target):  # not -0.0
+    number = converted(value, target.dtype)
+    if number == 0 and str(number) != "-0.0" and is_dense(target):
         num_bytes = target.size * target.dtype.itemsize
         stream = streams.current_handle(target.device_index)
         driver.get().fill_bytes(target.device_index, target.data_pointer, 0, num_bytes, stream)
     else:
         apply_into(target, kernels._copy_kernel, number, dtype=target.dtype)
+
+
+def converted(value: Number, dtype: DType) -> Number:
+    """A number in the Python type of dtype."""
+    if dtype is dtypes.bool_:
+        return bool(value)
+    return float(value) if dtype.is_floating_point else int(value)
 
 
 def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:

@@ -27,7 +27,7 @@ from genesis.backends.cuda.conv import families, plans
 from genesis.backends.cuda.conv.plans import Moments as Moments
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.rows import channels_last, dense
-from genesis.backends.cuda.storage import copy
+from genesis.backends.cuda.storage import copy, copy_into
 from genesis.dtypes import float32
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
@@ -146,6 +146,11 @@ def _run(
     if numel(problem.result_shape) == 0:
         shape = problem.result_shape
         return empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
+    if first.size == 0:  # a weight's gradient without a pixel
+        shape = problem.result_shape
+        zeros = empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
+        copy_into(zeros, 0)
+        return zeros
     if statistics and not families.gives_statistics(problem):
         problem = dataclasses.replace(problem, statistics=False)
     plan = plans.plan(problem)

@@ -43,7 +43,7 @@ def _elu_kernel(x, alpha):
 
 @triton.jit
 def _elu_backward_kernel(grad, x, alpha):
-    return tl.where(x > 0, grad, grad * alpha * libdevice.exp(x))  # d = 1 | α·eˣ
+    return tl.where(x <= 0, grad * alpha * libdevice.exp(x), grad)  # d = 1 | α·eˣ; 1 for NaN, as in PyTorch
 
 
 @triton.jit

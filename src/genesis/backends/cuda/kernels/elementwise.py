@@ -296,18 +296,18 @@ def _where_kernel(condition, x, y):
 
 @triton.jit
 def _clamp_kernel(x, low, high):
-    x = tl.where(x < low, low, x)
-    return tl.where(x > high, high, x)
+    x = tl.where((x < low) | (low != low), low, x)  # a NaN among the bounds, too, is the result
+    return tl.where((x > high) | (high != high), high, x)
 
 
 @triton.jit
 def _clamp_min_kernel(x, low):
-    return tl.where(x < low, low, x)
+    return tl.where((x < low) | (low != low), low, x)
 
 
 @triton.jit
 def _clamp_max_kernel(x, high):
-    return tl.where(x > high, high, x)
+    return tl.where((x > high) | (high != high), high, x)
 
 
 _FLOAT_OPS = [_exp_kernel, _expm1_kernel, _log_kernel, _log1p_kernel, _sqrt_kernel, _rsqrt_kernel, _reciprocal_kernel]

@@ -1,0 +1,179 @@
+"""The methods and operators of Tensor that change it in place.
+
+self keeps its memory, shape and dtype, and every alias and view of it sees the change. The graph follows; leaves that
+require grad change only under no_grad(), and views where nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from genesis import dtypes
+from genesis import functional as F
+from genesis.autograd import Variable
+from genesis.autograd.modes import state
+from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.methods import Methods
+from genesis.ndarray import NDArray
+
+
+def _by(function: Callable[..., Any]) -> Any:
+    """The method that gives self the values of function(self, ...)."""
+
+    @functools.wraps(function)
+    def change(self: Variable, *args: Any, **kwargs: Any) -> Any:
+        return self._change(function, *args, **kwargs)
+
+    change.__name__ = change.__qualname__ = f"{function.__name__}_"
+    change.__doc__ = f"{function.__name__} in place."
+    return change
+
+
+def _as(view: Callable[..., Any]) -> Any:
+    """The method that gives self the shape of view(self, ...), on the same memory."""
+
+    @functools.wraps(view)
+    def change(self: Variable, *args: Any, **kwargs: Any) -> Any:
+        if state.recording and self.is_leaf and self.requires_grad:
+            raise GraphError(
+                f"{view.__name__}_: a leaf that requires grad can only be changed in place under no_grad()"
+            )
+        seen = view(self, *args, **kwargs)
+        if not state.recording:
+            seen.requires_grad = self.requires_grad
+        for name in ("array", "requires_grad", "_node", "_output_index", "_viewed_at"):
+            setattr(self, name, getattr(seen, name))
+        return self
+
+    change.__name__ = change.__qualname__ = f"{view.__name__}_"
+    change.__doc__ = f"{view.__name__} in place: self takes the shape, on the same memory."
+    return change
+
+
+class InPlace(Methods):
+    """A part of Tensor: see the module's docstring."""
+
+    # --- values from elsewhere ----------------------------------------------------------------------------------------
+
+    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
+        """Take source's values, broadcast and cast."""
+        return self._change(_copied, source, non_blocking)
+
+    def fill_(self, value: Any) -> Any:
+        """Take one value everywhere, a number or a 0-d tensor."""
+        return self._change(_filled, value)
+
+    def zero_(self) -> Any:
+        return self._change(_filled, 0)
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Any:
+        """Fill with draws from the uniform distribution over [low, high)."""
+        if not low <= high:
+            raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
+        return self._change(_drawn, "rand", high - low, low)
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Any:
+        """Fill with draws from the normal distribution."""
+        if not std >= 0:
+            raise ValueError(describe("normal_", "std", "at least 0", std))
+        return self._change(_drawn, "randn", std, mean)
+
+    # --- element-wise -------------------------------------------------------------------------------------------------
+
+    add_ = __iadd__ = _by(F.add)
+    sub_ = __isub__ = _by(F.sub)
+    mul_ = __imul__ = _by(F.mul)
+    div_ = __itruediv__ = _by(F.div)
+    floor_divide_ = __ifloordiv__ = _by(F.floor_divide)
+    remainder_ = __imod__ = _by(F.remainder)
+    pow_ = __ipow__ = _by(F.pow)
+    neg_ = _by(F.neg)
+    abs_ = _by(F.abs)
+    exp_ = _by(F.exp)
+    expm1_ = _by(F.expm1)
+    log_ = _by(F.log)
+    log1p_ = _by(F.log1p)
+    sqrt_ = _by(F.sqrt)
+    rsqrt_ = _by(F.rsqrt)
+    square_ = _by(F.square)
+    reciprocal_ = _by(F.reciprocal)
+    sign_ = _by(F.sign)
+    sin_ = _by(F.sin)
+    cos_ = _by(F.cos)
+    tanh_ = _by(F.tanh)
+    sigmoid_ = _by(F.sigmoid)
+    erf_ = _by(F.erf)
+    floor_ = _by(F.floor)
+    ceil_ = _by(F.ceil)
+    round_ = _by(F.round)
+    clamp_ = clip_ = _by(F.clamp)
+    relu_ = _by(F.relu)
+    cumsum_ = _by(F.cumsum)
+    tril_ = _by(F.tril)
+    triu_ = _by(F.triu)
+
+    # --- questions and bits: the answer in self's dtype ---------------------------------------------------------------
+
+    eq_ = _by(F.eq)
+    ne_ = _by(F.ne)
+    lt_ = _by(F.lt)
+    le_ = _by(F.le)
+    gt_ = _by(F.gt)
+    ge_ = _by(F.ge)
+    logical_and_ = _by(F.logical_and)
+    logical_or_ = _by(F.logical_or)
+    logical_not_ = _by(F.logical_not)
+    bitwise_and_ = __iand__ = _by(F.bitwise_and)
+    bitwise_or_ = __ior__ = _by(F.bitwise_or)
+    bitwise_xor_ = __ixor__ = _by(F.bitwise_xor)
+    bitwise_not_ = _by(F.bitwise_not)
+
+    # --- selection ----------------------------------------------------------------------------------------------------
+
+    masked_fill_ = _by(F.masked_fill)
+    index_add_ = _by(F.index_add)
+    scatter_ = _by(F.scatter)
+    scatter_add_ = _by(F.scatter_add)
+    index_put_ = F.index_put_
+
+    # --- another shape on the same memory -----------------------------------------------------------------------------
+
+    squeeze_ = _as(F.squeeze)
+    unsqueeze_ = _as(F.unsqueeze)
+    transpose_ = _as(F.transpose)
+    swapaxes_ = _as(F.swapaxes)
+    t_ = _as(F.t)
+
+    def detach_(self) -> Any:
+        """Leave the graph: self becomes a leaf that requires no grad."""
+        if self._viewed_at is not None and not self.is_leaf:
+            raise GraphError("detach_: a view in the graph cannot leave it in place; use .detach()")
+        self.requires_grad, self._node, self._output_index = False, None, 0
+        return self
+
+
+def _copied(target: Variable, source: Any, non_blocking: bool = False) -> Any:
+    """source, broadcast and cast to target's shape and dtype: what copy_ writes."""
+    if not isinstance(source, Variable):
+        return target._like(target.array.full_like(dtypes.number("copy_", "source", source, target.array.dtype)))
+    moved = F.cast(F.to_device(source, target.array.device, non_blocking), target.array.dtype)
+    return F.expand(moved, target.array.shape)
+
+
+def _filled(target: Variable, value: Any) -> Any:
+    if not isinstance(value, Variable):
+        return target._like(target.array.full_like(dtypes.number("fill_", "value", value, target.array.dtype)))
+    if value.array.ndim:
+        raise ShapeError(describe("fill_", "value", "a number or a 0-d tensor", f"shape {value.array.shape}"))
+    return _copied(target, value)
+
+
+def _drawn(target: Variable, op: str, scale: float, shift: float) -> Any:
+    """scale · draws + shift, in target's shape and dtype."""
+    array = target.array
+    if not array.dtype.is_floating_point:
+        raise DTypeError(describe(op, "self", "a floating dtype", array.dtype))
+    draws = NDArray.random(op, array.device, array.shape, None, array.dtype)
+    return target._like(draws.mul(scale).add(shift))

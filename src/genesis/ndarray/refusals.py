@@ -1,0 +1,39 @@
+"""What Genesis says where a backend's library refuses an op: the op, the shapes and the dtypes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from genesis import shapes
+from genesis.errors import GenesisError
+
+LIBRARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError)  # NotImplementedError among them
+_NAMES = {"where": ("condition", "input", "other"), "masked_fill": ("input", "mask")}  # of operands that broadcast
+_SIZES = re.compile(r"must match|broadcast|expanded size")
+_DTYPES = re.compile(r"not implemented for|not supported|on a bool tensor|expected scalar type|same dtype")
+
+
+def refusal(op: str, operands: Iterable[Any], error: Exception) -> Exception:
+    """The error to raise instead of one that came from below; itself, where that speaks of the op already."""
+    text = str(error)
+    arrays = [operand for operand in operands if hasattr(operand, "handle")]
+    if op in _NAMES or (_SIZES.search(text) and not isinstance(error, GenesisError)):
+        try:
+            shapes.broadcast(op, *[array.shape for array in arrays], names=_NAMES.get(op, ("input", "other")))
+        except GenesisError as named:
+            return named
+    if isinstance(error, GenesisError) or text.startswith(op):
+        return error
+    device = arrays[0].device.type if arrays else "cpu"
+    if isinstance(error, NotImplementedError) or _DTYPES.search(text):
+        dtypes = " and ".join(dict.fromkeys(array.dtype.name for array in arrays))
+        return NotImplementedError(f"{op} has no {device} implementation for {dtypes}")
+    if text == "ZeroDivisionError":
+        return ZeroDivisionError(f"{op}: argument 'other': expected integers other than 0, got a 0")
+    if "invalid combination of arguments" in text or ("must be" in text and "argument '" in text):
+        kinds = ", ".join(type(operand).__name__ for operand in operands)
+        return TypeError(f"{op}: expected arguments of other types than ({kinds})")
+    shown = ", ".join(f"{array.dtype.name}{list(array.shape)}" for array in arrays)
+    return type(error)(f"{op} of {shown}: {text.partition(chr(10))[0]}")

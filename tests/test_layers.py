@@ -23,7 +23,7 @@ ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files"), ()),
+    "foundation": Layer(("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "interrupts"), ()),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),

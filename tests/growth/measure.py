@@ -10,7 +10,7 @@ import numpy as np
 
 import genesis
 from genesis import nn, optim
-from genesis.growth.transaction import relative_deviation
+from genesis.growth.preserved import relative_deviation
 from genesis.tensor import Tensor
 
 _APART = ("_fused", "_growth_history")  # a cache, and the log, which keeps failures too

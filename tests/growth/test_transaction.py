@@ -16,7 +16,7 @@ import pytest
 import genesis
 from genesis import growth, nn, optim
 from genesis.errors import GrowthError
-from genesis.growth import edits
+from genesis.growth import edits, preserved
 from genesis.tensor import Tensor
 from tests.growth.measure import digest, train
 from tests.growth.networks import CASES
@@ -128,7 +128,8 @@ def test_a_failure_at_every_write_of_several_layers(
     [
         (edits, "_change_state"),
         (transaction, "channel_map"),
-        (transaction, "relative_deviation"),
+        (preserved, "relative_deviation"),
+        (transaction, "trained_outputs_of"),
         (transaction.Transaction, "adopt"),
         (transaction.Transaction, "abandon"),
         (nn.Module, "load_state_dict"),

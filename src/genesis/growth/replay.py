@@ -11,7 +11,7 @@ from genesis import checkpoint, dtypes
 from genesis.errors import CheckpointError, GrowthError, describe
 from genesis.growth import structure, width
 from genesis.growth.history import history
-from genesis.growth.snapshot import Snapshot
+from genesis.growth.snapshot import Restoring, Snapshot
 from genesis.growth.transaction import transaction
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
@@ -46,19 +46,15 @@ def replay(
         IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     """
     optimizers, copies = _several(optimizer), _several(averages)
-    snapshot, num_before = Snapshot([model, *copies], optimizers, ()), len(history(model))
-    try:
+    with Restoring(Snapshot([model, *copies], optimizers, lists=[history(model).steps])):
         for step in log["steps"]:
             example = tuple(_zeros(model, given) for given in step["example"] or ())
             with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False) as done:
                 for operation in step["operations"]:
                     arguments = {key: value for key, value in operation.items() if key != "operation"}
                     _operation(operation["operation"])(model, **arguments)
-            done.deviation = step["deviation"]  # measured on the values that the other network had
-    except BaseException:
-        snapshot.restore()
-        del history(model).steps[num_before:]
-        raise
+            # Measured on the values that the other network had; a log of 0.1.0 has no second one.
+            done.deviation, done.training_deviation = step["deviation"], step.get("training_deviation")
 
 
 def save(
@@ -113,16 +109,11 @@ def load(
         pairs += zip(given, kept, strict=True)
     if len(history(model)):
         raise CheckpointError(f"{path}: argument 'model': expected a freshly built network, got one that has grown")
-    snapshot = Snapshot([model, *copies], optimizers, ())
-    try:
+    with Restoring(Snapshot([model, *copies], optimizers, lists=[history(model).steps])):
         replay(model, state["growth"], optimizers, averages=copies)
         model.load_state_dict(state["model"])
         for each, its in pairs:
             each.load_state_dict(its)
-    except BaseException:
-        snapshot.restore()
-        history(model).steps.clear()
-        raise
     return state["more"]
 
 

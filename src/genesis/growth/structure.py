@@ -159,7 +159,7 @@ def _twins(opened: Transaction, name: str, build: Callable[[dict[str, Any]], Mod
     parameter = _neighbour(beside)
     like = next(opened.model.parameters()) if parameter is None else parameter
     place = {"device": like.device, "dtype": like.dtype}
-    with opened.random(like.device):
+    with opened.random():
         new = [build(place).train(beside.training) for _ in (opened.model, *opened.averages)]
     for network, twin in zip(opened.averages, new[1:], strict=True):
         twin.load_state_dict(new[0].state_dict())

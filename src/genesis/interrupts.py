@@ -36,6 +36,16 @@ def at_once(calls: Sequence[Call]) -> None:
     collections.deque(itertools.starmap(operator.call, calls), 0)
 
 
+def each(function: Any, *iterables: Any) -> Call:
+    """The call, for at_once(), of a built-in function with the items of each iterable in turn."""
+    return collections.deque, map(function, *iterables), 0
+
+
+def replacing(container: Any, contents: Any) -> list[Call]:
+    """The calls, for at_once(), that give a dictionary, list or set other contents."""
+    return [(container.clear,), (container.extend if isinstance(container, list) else container.update, contents)]
+
+
 def finish(change: Callable[[], None]) -> None:
     """Make a change that has the same result when it is begun again: what is raised inside comes after its end."""
     try:
@@ -50,6 +60,8 @@ class _Waiting:
 
     leaving: the code of a function, in whose own instructions signals are held in any case.
     """
+
+    __slots__ = ("_leaving", "arrived", "handlers", "holds")
 
     def __init__(self, holds: bool, leaving: Any = None) -> None:
         self.holds, self._leaving = holds, leaving
@@ -68,7 +80,7 @@ class _Waiting:
             return
         for signum in _SIGNALS:
             handler = _signal.getsignal(signum)
-            if callable(handler) and not (type(handler) is _Waiting and handler.holds):
+            if callable(handler) and not _holds(handler):
                 self.handlers[signum] = handler
                 _signal.signal(signum, self)
 
@@ -100,19 +112,44 @@ class held:  # noqa: N801  (a with block, as no_grad is)
         ['all', 'interrupted']
     """
 
-    __slots__ = ("_waiting",)
+    # Itself stands for the handlers: an optimizer's step has no time for an object more.
+    __slots__ = ("_arrived", "_handlers")
 
     def __enter__(self) -> None:
-        self._waiting = _Waiting(holds=True)
+        self._arrived: list[int] = []
+        self._handlers: list[tuple[int, Any]] = []
+        if threading.get_ident() != threading.main_thread().ident:
+            return
         try:
-            self._waiting.install()
+            for signum in _SIGNALS:
+                handler = _signal.getsignal(signum)
+                if callable(handler) and not _holds(handler):
+                    self._handlers.append((signum, handler))
+                    _signal.signal(signum, self)
         except BaseException:
-            finish(self._waiting.release)
+            finish(self._release)
             raise
 
+    def __call__(self, signum: int, frame: Any) -> None:
+        self._arrived.append(signum)
+
     def __exit__(self, *exception: object) -> None:
-        finish(self._waiting.release)
-        self._waiting.deliver()
+        try:
+            for signum, handler in self._handlers:
+                _signal.signal(signum, handler)
+        except BaseException:
+            finish(self._release)
+            raise
+        for signum in self._arrived:
+            signal.raise_signal(signum)
+
+    def _release(self) -> None:
+        for signum, handler in self._handlers:
+            _signal.signal(signum, handler)
+
+
+def _holds(handler: Any) -> bool:
+    return type(handler) is held or (type(handler) is _Waiting and handler.holds)
 
 
 class Whole(Generic[T]):

@@ -8,8 +8,8 @@ After each: model, optimizer, history, files, the modes of the thread and the ra
 as after; signal handlers stand where they stood; a training step works, and so does the same change.
 
 A tracer can raise in two places where Python itself never does: on the way from the last instruction of a with block
-into __exit__, and on the first line of __exit__. These are left out; signals meet the first instruction of __exit__, and
-are held there.
+into __exit__, and on the first line of __exit__. These are left out; signals that arrive at the first instruction of
+__exit__ are held there.
 """
 
 from __future__ import annotations
@@ -106,7 +106,16 @@ class World:
         ]  # fmt: skip
         log = [(step.number, repr(step.record())) for step in growth.history(self.model)]
         schedule = copy.deepcopy(self.scheduler.state_dict())
-        return [networks, states, groups, log, schedule, files, dict(vars(modes.state)), RandomStates(self.model).states]
+        return [
+            networks,
+            states,
+            groups,
+            log,
+            schedule,
+            files,
+            dict(vars(modes.state)),
+            RandomStates(self.model).states,
+        ]
 
     def check(self) -> None:
         """What holds in every state: everything fits together, and training goes on."""

@@ -155,7 +155,7 @@ def test_a_failure_at_every_call_changes_nothing(
             try:
                 with growth.transaction(model, optimizer, example=x[:1], averages=average, seed=1):
                     grow(model)
-            except (BrokenError, GrowthError) as error:
+            except (BrokenError, GrowthError, UserWarning) as error:  # a warning where only training fails
                 assert "BrokenError" in f"{type(error).__name__}: {error}"  # noqa: PT017
                 assert digest(model, optimizer) + digest(average) == before
             else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis.autograd import modes
 from genesis.growth.places import tensors_of
-from genesis.interrupts import Call, Whole, at_once
+from genesis.interrupts import Call, Whole, at_once, replacing
 from genesis.ndarray import Copies, NDArray
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
@@ -93,11 +93,7 @@ class Tables:
 
     def restore(self, more: Sequence[Call] = ()) -> None:
         """Put all of it back in one instruction, and make these calls with it."""
-        calls: list[Call] = []
         pairs = [*zip(self._tables, self._held, strict=True), *zip(self._containers, self._contents, strict=True)]
-        for container, contents in pairs:
-            fill = container.extend if isinstance(container, list) else container.update
-            calls += [(container.clear,), (fill, contents)]
         alive = [container.copy() for container, _ in pairs]  # whose finalizers would run in between
-        at_once([*calls, *more])
+        at_once([*[call for pair in pairs for call in replacing(*pair)], *more])
         del alive

@@ -19,6 +19,7 @@ import contextlib
 import copy
 import dis
 import functools
+import logging
 import random
 import signal
 import sys
@@ -267,15 +268,17 @@ class Tracer:
     """Counts the lines of Genesis that run, and raises at one of them."""
 
     def __init__(self, last: int = -1) -> None:
-        self.last, self.count, self.where = last, 0, ""
+        self.last, self.count = last, 0
+        self.lines: dict[str, list[int]] = {}  # for each, the counts at which it ran
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.startswith(SOURCE):
             return None
         if event == "line" and frame.f_lasti not in _leaving(frame.f_code):
             if self.count == self.last:
-                self.where = f"{frame.f_code.co_filename.removeprefix(SOURCE)}:{frame.f_lineno}"
                 raise InterruptError
+            line = f"{frame.f_code.co_filename.removeprefix(SOURCE)}:{frame.f_lineno}"
+            self.lines.setdefault(line, []).append(self.count)
             self.count += 1
         return self
 
@@ -340,15 +343,15 @@ def check(seed: int, with_signals: bool, result: Result) -> None:
             if with_signals:
                 interrupted = _by_signals(act, draw, seconds)
             else:
-                tracer = Tracer(draw.randrange(counting.count))
-                interrupted = _by_tracer(act, tracer)
-                where = tracer.where
+                where = draw.choice(list(counting.lines))  # those that run once count as much as those that often do
+                interrupted = _by_tracer(act, Tracer(draw.choice(counting.lines[where])))
             found = world.state()
             _compare(name, found, old, new)
             result.counts[name, "new" if found == new else "old"] += interrupted
             world.check()
-            act()
-            world.check()
+            if found == old:
+                act()
+                world.check()
     except Exception as error:
         line = f"python -m tests.growth.interrupt --seed {seed}{' --signals' * with_signals}"
         raise AssertionError(f"{line}\n{name} {where}\n{type(error).__name__}: {error}") from error
@@ -368,7 +371,9 @@ def _by_signals(act: Act, draw: random.Random, seconds: float) -> bool:
     burst = draw.choice((1, 2, 3))
     arrived = [0]
 
-    def arrive(signum: int, frame: Any) -> None:
+    def arrive(signum: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_code is _by_signals.__code__:
+            return  # not in what is to be interrupted
         arrived[0] += 1
         if arrived[0] < burst:
             signal.setitimer(signal.ITIMER_REAL, draw.choice((1e-5, 1e-4, 1e-3)))
@@ -377,15 +382,12 @@ def _by_signals(act: Act, draw: random.Random, seconds: float) -> bool:
     before = signal.signal(signal.SIGALRM, arrive)
     interrupted = False
     try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-6, draw.random() * seconds))
-            act()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, draw.random() * seconds))
+        act()
     except InterruptError:
         interrupted = True
-        with contextlib.suppress(InterruptError):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     assert signal.getsignal(signal.SIGALRM) is arrive, "another handler stands there"
     signal.signal(signal.SIGALRM, before)
     return interrupted
@@ -411,6 +413,7 @@ def main() -> None:
     parser.add_argument("--signals", action="store_true")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.count) if arguments.seed is None else [arguments.seed]
+    logging.getLogger("genesis.growth").setLevel(logging.ERROR)
     result = Result()
     for seed in seeds:
         check(seed, arguments.signals, result)

@@ -37,6 +37,7 @@ class Transaction:
 
     is_single = False  # opened by one operation, for itself: nobody else changes anything until it has ended
     carries = False  # such an operation, which knows what it does to the map: begins with that of the growth before it
+    room: Any = None  # what replay() allows; anything otherwise
     has_carried = False  # and did so: no pass of this transaction has shown that it still is right
 
     def __init__(
@@ -162,6 +163,11 @@ class Transaction:
             stacklevel=2,
         )
         return None
+
+    def require_room(self, op: str, where: str, elements: int) -> None:
+        """Before tensors are made of so many elements."""
+        if self.room is not None:
+            self.room.check(op, where, elements)
 
     def twins(self, name: str) -> list[Tensor]:
         """The parameter or buffer of this name in the model, then in its averages."""

@@ -242,7 +242,8 @@ class Training:
                 raise CheckpointError(f"{where} is of a training with another {part}: {saved}")
         others = [self._growths, self._scaler]
         with Restoring(Snapshot([self.model], [self._optimizer], others, [growth.history(self.model).steps])):
-            growth.replay(self.model, state["growth"], self._optimizer)
+            shapes = [value.shape for value in state["model"].values()]
+            growth.replay(self.model, state["growth"], self._optimizer, shapes=shapes)
             self._growths.load_state_dict(state["growth schedule"])
             self.model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])

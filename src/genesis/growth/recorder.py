@@ -12,6 +12,7 @@ from genesis.growth import axes
 from genesis.growth.axes import Axis
 from genesis.growth.passes import tensors_in
 from genesis.growth.rules import follow
+from genesis.nn import MultiheadAttention
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -100,7 +101,16 @@ class Recorder:
                 layouts = self.layout(given[0]), self.layout(output)
                 self.passages[self._modules[module]] = Passage(given[0].shape, output.shape, *layouts)
 
+        def fix(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            for value in (*args, *kwargs.values()):
+                self.fix(value, "attention splits it into heads")
+
         handles = [module.register_forward_hook(note) for module in self._modules]
+        handles += [
+            module.register_forward_pre_hook(fix, with_kwargs=True)
+            for module in self._modules
+            if isinstance(module, MultiheadAttention)
+        ]
         try:
             yield
         finally:

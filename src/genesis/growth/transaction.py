@@ -111,43 +111,35 @@ class Transaction:
         place = self.unfinished = f"{operation['operation']} of {operation['where']}"
         change()
         self._map, self._has_changed = resized() if self.carries else None, True
-        after = self._outputs_after(place, new, more_follows)
-        assert self.example is not None
-        self._trained = None
+        with _noting_calls(new) as calls:
+            after = self._outputs_after(place, more_follows)
+            assert self.example is not None
+            self._trained = None if trained is None else trained_outputs_of(self.model, self.example)
+        if new is not None and not calls:
+            raise GrowthError(
+                f"{place}: the network does not call what was put there: it holds the old module elsewhere"
+            )
         if keeps_function:
             deviation = checked(operation, before, after)
             self.step.deviation = max(deviation, self.step.deviation or 0.0)
-        if trained is not None:
-            self._trained = trained_outputs_of(self.model, self.example)
+        if trained is not None and self._trained is not None:
             deviation = checked_in_training(operation, trained, self._trained, self.model, self.example)
             self.step.training_deviation = max(deviation, self.step.training_deviation or 0.0)
         self.step.example = [(arg.shape, arg.dtype.name) if isinstance(arg, Tensor) else arg for arg in self.example]
         self.step.operations.append(operation)
         self.unfinished = ""
 
-    def _outputs_after(self, place: str, new: Module | None, more_follows: bool) -> list[Tensor]:
-        """The outputs in eval mode after an operation at place, which has put new there."""
+    def _outputs_after(self, place: str, more_follows: bool) -> list[Tensor]:
+        """The outputs in eval mode after an operation."""
         assert self.example is not None
-        calls: list[Module] = []
-        hook = None if new is None else new.register_forward_hook(lambda module, args, output: calls.append(module))
         try:
             if self._map is not None:
                 after = outputs_of(self.model, self.example)
                 self._map, self.has_carried = self._map.giving(after), self.has_carried or more_follows
-            elif more_follows or not self.is_single:
-                after = self.map.outputs
-            else:
-                after = outputs_of(self.model, self.example)
+                return after
+            return self.map.outputs if more_follows or not self.is_single else outputs_of(self.model, self.example)
         except Exception as error:
             raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
-        finally:
-            if hook is not None:
-                hook.remove()
-        if new is not None and not calls:
-            raise GrowthError(
-                f"{place}: the network does not call what was put there: it holds the old module elsewhere"
-            )
-        return after
 
     def _trained_before(self, op: str) -> Trained | None:
         """What the network gives in training mode, if it runs on the example there."""
@@ -217,6 +209,17 @@ class Transaction:
             if any(member is parameter for member in group["params"]):
                 return group
         return groups[0] if groups else None
+
+
+@contextlib.contextmanager
+def _noting_calls(module: Module | None) -> Iterator[list[Module]]:
+    calls: list[Module] = []
+    hook = None if module is None else module.register_forward_hook(lambda module, args, output: calls.append(module))
+    try:
+        yield calls
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 _active = threading.local()

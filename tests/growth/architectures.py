@@ -199,7 +199,8 @@ def _head(draw: random.Random, channels: int, plane: int) -> nn.Module:
     if kind == "pooled":
         start, features = [nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten()], channels
     norms: dict[str, Callable[[], nn.Module]] = {
-        "layer norm": lambda: nn.LayerNorm(6), "rms norm": lambda: nn.RMSNorm(6), "batch norm": lambda: nn.BatchNorm1d(6)
+        "layer norm": lambda: nn.LayerNorm(6), "rms norm": lambda: nn.RMSNorm(6),
+        "batch norm": lambda: nn.BatchNorm1d(6),
     }  # fmt: skip
     norm = [norms[kind]()] if kind in norms else []
     hidden = [nn.Linear(features, 6), *norm, draw.choice(ACTIVATIONS)()] if norm or draw.random() < 0.5 else []

@@ -105,7 +105,8 @@ def _operate(
     except GrowthError as error:
         if not any(words in str(error) for words in REFUSALS):
             raise
-        assert before == (digest(model, optimizer), genesis.get_rng_state().tolist()), f"refused: {error}"
+        if before != (digest(model, optimizer), genesis.get_rng_state().tolist()):
+            raise AssertionError(f"refused, but something has changed: {error}") from error
         return "refused"
     if kind not in ("narrower", "fewer"):
         after = outputs_of(model, (x,)), trained_outputs_of(model, (x,)).outputs

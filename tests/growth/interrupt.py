@@ -265,21 +265,23 @@ ACTIONS: dict[str, Callable[[World], Act]] = {
 
 
 class Tracer:
-    """Counts the lines of Genesis that run, and raises at one of them."""
+    """Notes the lines of Genesis that run, and raises when one of them is about to run for the n-th time, from 0."""
 
-    def __init__(self, last: int = -1) -> None:
-        self.last, self.count = last, 0
-        self.lines: dict[str, list[int]] = {}  # for each, the counts at which it ran
+    def __init__(self, line: str = "", number: int = 0) -> None:
+        self.line, self.number = line, number
+        self.counts: Counter[str] = Counter()
+        self.events: list[tuple[str, int]] = []
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.startswith(SOURCE):
             return None
         if event == "line" and frame.f_lasti not in _leaving(frame.f_code):
-            if self.count == self.last:
-                raise InterruptError
             line = f"{frame.f_code.co_filename.removeprefix(SOURCE)}:{frame.f_lineno}"
-            self.lines.setdefault(line, []).append(self.count)
-            self.count += 1
+            number = self.counts[line]
+            if (line, number) == (self.line, self.number):
+                raise InterruptError
+            self.counts[line] += 1
+            self.events.append((line, number))
         return self
 
 
@@ -343,8 +345,8 @@ def check(seed: int, with_signals: bool, result: Result) -> None:
             if with_signals:
                 interrupted = _by_signals(act, draw, seconds)
             else:
-                where = draw.choice(list(counting.lines))  # those that run once count as much as those that often do
-                interrupted = _by_tracer(act, Tracer(draw.choice(counting.lines[where])))
+                where = draw.choice(list(counting.counts))  # those that run once count as much as those that often do
+                interrupted = _by_tracer(act, Tracer(where, draw.randrange(counting.counts[where])))
             found = world.state()
             _compare(name, found, old, new)
             result.counts[name, "new" if found == new else "old"] += interrupted
@@ -355,6 +357,26 @@ def check(seed: int, with_signals: bool, result: Result) -> None:
     except Exception as error:
         line = f"python -m tests.growth.interrupt --seed {seed}{' --signals' * with_signals}"
         raise AssertionError(f"{line}\n{name} {where}\n{type(error).__name__}: {error}") from error
+
+
+def check_last_lines(name: str, count: int) -> None:
+    """An exception at each of the last lines that an action runs, one after the other."""
+    for _ in range(2):  # the first fills caches
+        with tempfile.TemporaryDirectory() as folder:
+            whole = World(Path(folder))
+            act, counting = ACTIONS[name](whole), Tracer()
+            with _traced(counting):
+                act()
+            new = whole.state()
+    num_interrupted = 0
+    for line, number in counting.events[-count:]:
+        with tempfile.TemporaryDirectory() as folder:
+            world = World(Path(folder))
+            act = ACTIONS[name](world)
+            old = world.state()
+            num_interrupted += _by_tracer(act, Tracer(line, number))
+            _compare(name, world.state(), old, new)
+    assert num_interrupted > count // 2
 
 
 def _by_tracer(act: Act, tracer: Tracer) -> bool:

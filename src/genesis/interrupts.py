@@ -7,7 +7,8 @@ instruction; what takes more than one is done while signals are held back, or un
 
 from __future__ import annotations
 
-import _signal  # the module signal wraps these in enums, at ten times the cost: an optimizer's step would feel it
+# The module signal wraps these in enums, at ten times the cost: an optimizer's step would feel it.
+import _signal  # type: ignore[import-not-found]
 import collections
 import itertools
 import operator

@@ -135,8 +135,8 @@ class RandomStates:
         tensors = (*model.parameters(), *model.buffers())
         self._devices = sorted({tensor.device for tensor in tensors} | {genesis.device("cpu")}, key=str)
         own = [genesis.get_rng_state(device).numpy().tobytes() for device in self._devices]
-        name, keys, *place = np.random.get_state()
-        self.states = (*own, random.getstate(), (name, keys.tobytes(), *place))
+        name, keys, *place = np.random.get_state(legacy=True)
+        self.states: tuple[Any, ...] = (*own, random.getstate(), (name, np.asarray(keys).tobytes(), *place))
 
     def restore(self) -> None:
         *own, python, numpy = self.states

@@ -143,8 +143,9 @@ class Schedule:
                 vars(self).update(before)
             raise
         new = self.events[len(before["events"]) :]
-        for event in new if self._on_event is not None else ():
-            self._on_event(event)
+        if self._on_event is not None:
+            for event in new:
+                self._on_event(event)
         return new
 
     def _fields(self) -> dict[str, Any]:

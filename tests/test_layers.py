@@ -22,11 +22,9 @@ class Layer(NamedTuple):
 ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends")
-SHARED = ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "distribution")
+SHARED = ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "interrupts", "distribution")
 LAYERS = {  # from the bottom up
-    "foundation": Layer(
-        ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "distribution"), ()
-    ),
+    "foundation": Layer(SHARED, ()),
     "backends": Layer(("backends",), ("foundation",)),
     "ndarray": Layer(("ndarray",), ("foundation", "backends")),
     "autograd": Layer(("autograd",), ("foundation", "ndarray")),

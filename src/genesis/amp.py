@@ -13,6 +13,7 @@ from genesis import functional as F
 from genesis.autograd.modes import state as thread
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, describe
+from genesis.interrupts import at_once, held
 from genesis.ndarray import NDArray, neural
 from genesis.optim import Optimizer
 from genesis.tensor import Tensor
@@ -193,7 +194,8 @@ class GradScaler:
                         )
                     groups.setdefault((grad.dtype, grad.device), []).append(grad)
         factor = 1.0 / self._scale
-        self._found[id(optimizer)] = [neural.unscale_into(grads, factor) for grads in groups.values()]
+        with held():  # gradients that were divided, and not noted, would be divided again
+            self._found[id(optimizer)] = [neural.unscale_into(grads, factor) for grads in groups.values()]
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """optimizer.step() with unscaled gradients, unless one of them is not finite: then nothing happens.
@@ -222,20 +224,20 @@ class GradScaler:
         if not self._enabled:
             return
         found = [flag.item() for flags in self._found.values() for flag in flags]
+        scale, tracker = self._scale, self._growth_tracker
         if new_scale is not None:
-            self._scale = float(new_scale)
+            scale = float(new_scale)
         elif not found:
             raise GraphError("GradScaler.update: no step() or unscale_() has been called since the last update()")
         elif any(found):
-            self._scale *= self._backoff_factor
-            self._growth_tracker = 0
+            scale, tracker = scale * self._backoff_factor, 0
         else:
-            self._growth_tracker += 1
-            if self._growth_tracker == self._growth_interval:
-                grown = self._scale * self._growth_factor
-                self._scale = grown if grown < _FLOAT32_LIMIT else self._scale
-                self._growth_tracker = 0
-        self._stepped, self._found = set(), {}
+            tracker += 1
+            if tracker == self._growth_interval:
+                grown = scale * self._growth_factor
+                scale, tracker = grown if grown < _FLOAT32_LIMIT else scale, 0
+        state = {"_scale": scale, "_growth_tracker": tracker, "_stepped": set(), "_found": {}}
+        at_once([(vars(self).update, state)])
 
     def get_scale(self) -> float:
         return self._scale if self._enabled else 1.0
@@ -269,9 +271,9 @@ class GradScaler:
                     f"no {sorted(missing)}",
                 )
             )
-        self._scale = float(state_dict["scale"])
-        self._growth_factor, self._backoff_factor = state_dict["growth_factor"], state_dict["backoff_factor"]
-        self._growth_interval, self._growth_tracker = state_dict["growth_interval"], state_dict["_growth_tracker"]
+        names = ("growth_factor", "backoff_factor", "growth_interval")
+        state = {f"_{name}": state_dict[name] for name in names} | {"_scale": float(state_dict["scale"])}
+        at_once([(vars(self).update, state | {"_growth_tracker": state_dict["_growth_tracker"]})])
 
 
 _FLOAT32_LIMIT = math.ldexp(1.0, 128)

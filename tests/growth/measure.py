@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import genesis
 from genesis import nn, optim
-from genesis.growth.transaction import relative_deviation
+from genesis.growth.preserved import relative_deviation
 from genesis.tensor import Tensor
 
 _APART = ("_fused", "_growth_history")  # a cache, and the log, which keeps failures too
+
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "SGD": lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
+    "SGD, Nesterov": lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
+    "Adam": lambda parameters: optim.Adam(parameters, lr=0.01, amsgrad=True),
+    "AdamW": lambda parameters: optim.AdamW(parameters, lr=0.01, weight_decay=0.0),
+}
 
 
 def outputs(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import signal
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import genesis
 from genesis import nn
 from genesis.errors import CheckpointError, DTypeError
+from genesis.ndarray import NDArray
 
 
 def net() -> nn.Sequential:
@@ -116,3 +118,48 @@ def test_what_is_no_state() -> None:
         net().load_state_dict([1])
     with pytest.raises(CheckpointError, match=r"expected a tensor for key 'head\.bias', got int"):
         net().load_state_dict({**net().state_dict(), "head.bias": 3})
+
+
+def test_a_buffer_that_cannot_take_values_refuses_the_whole_state() -> None:
+    layer = nn.Linear(2, 1)
+    layer.register_buffer("places", genesis.arange(3).expand(2, 3))
+    before = layer.weight.tolist()
+    state = {"weight": genesis.ones(1, 2), "bias": genesis.ones(1), "places": genesis.zeros(2, 3)}
+    with pytest.raises(CheckpointError, match="nothing was changed\n  'places': its elements share memory"):
+        layer.load_state_dict(state)
+    assert layer.weight.tolist() == before
+
+
+def test_the_modules_own_tensors_under_other_names() -> None:
+    module = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    values = [layer.weight.tolist() for layer in module]
+    state = module.state_dict()
+    turned = {f"{i}.{name}": state[f"{(i + 1) % 3}.{name}"] for i in range(3) for name in ("weight", "bias")}
+    module.load_state_dict(turned)
+    assert [layer.weight.tolist() for layer in module] == [*values[1:], values[0]]
+
+
+def test_a_signal_waits_until_all_is_loaded() -> None:
+    class InterruptError(BaseException):
+        pass
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise InterruptError
+
+    module, given = net(), net().state_dict()
+    copy_into, calls = NDArray.copy_into, []
+
+    def interrupted(self: NDArray, source: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        copy_into(self, source)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptError):  # noqa: PT012
+            patch.setattr(NDArray, "copy_into", interrupted)
+            module.load_state_dict(given)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert all(module.state_dict()[key].tolist() == value.tolist() for key, value in given.items())

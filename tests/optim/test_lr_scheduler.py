@@ -228,3 +228,23 @@ def test_one_cycle_needs_a_momentum() -> None:
     plain = Plain([genesis.zeros(1, requires_grad=True)], {"lr": 0.1})
     with pytest.raises(ValueError, match="argument 'cycle_momentum': expected False"):
         lr_scheduler.OneCycleLR(plain, 0.1, total_steps=3)
+
+
+def test_a_step_that_fails_has_changed_nothing() -> None:
+    parameters = [{"params": [genesis.zeros(1, requires_grad=True)]} for _ in range(2)]
+    optimizer = genesis.optim.SGD(parameters, lr=1.0)
+    broken: list[int] = []
+
+    def factor(step: int) -> float:
+        if broken:
+            raise ArithmeticError
+        return 1.0
+
+    inner = [lr_scheduler.ExponentialLR(optimizer, 0.5), lr_scheduler.LambdaLR(optimizer, [lambda step: 0.5, factor])]
+    schedule = lr_scheduler.SequentialLR(optimizer, inner, [2])
+    schedule.step()
+    broken.append(1)
+    before = repr((schedule.state_dict(), optimizer.param_groups))
+    with pytest.raises(ArithmeticError):
+        schedule.step()
+    assert repr((schedule.state_dict(), optimizer.param_groups)) == before

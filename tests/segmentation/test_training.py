@@ -163,6 +163,27 @@ def test_growing_goes_on_bit_for_bit_too(tmp_path: Path) -> None:
         assert bits(resumed) == bits(whole)
 
 
+def test_an_interrupted_load_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(**{**vars(PLAN), "grow": True})
+    whole = unet(plan)
+    for _ in range(2):
+        whole.run_epoch(QUIET)
+    state, fresh = whole.state(), unet(plan)
+    before = bits(fresh)
+
+    def interrupted(self: Training, step: int = 0) -> None:
+        raise KeyboardInterrupt
+
+    new_schedule = Training._new_schedule
+    monkeypatch.setattr(Training, "_new_schedule", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fresh.load_state(state, "here")
+    assert bits(fresh) == before
+    monkeypatch.setattr(Training, "_new_schedule", new_schedule)
+    fresh.load_state(state, "here")
+    assert bits(fresh) == bits(whole)
+
+
 def test_only_a_unet_grows(tiny: Recipe) -> None:
     with pytest.raises(ValueError, match="'grow': expected False but for a unet, got True for tiny"):
         Training(DISCS, tiny, Plan(**{**vars(PLAN), "grow": True}))

@@ -26,6 +26,7 @@ class _State(threading.local):
         self.recording = True
         # Layers may compute with weights that were folded together beforehand, see without_folding.
         self.folding = True
+        self.dropping = True  # dropout drops, see without_dropout
         # Set by genesis.amp.
         self.autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
         # Sees each call, see observe.
@@ -68,6 +69,11 @@ def without_autocast() -> contextlib.AbstractContextManager[None]:
 def without_folding() -> contextlib.AbstractContextManager[None]:
     """Inside, layers compute with their parameters as they are: for weights that change before folding them pays."""
     return _with("folding", False)
+
+
+def without_dropout() -> contextlib.AbstractContextManager[None]:
+    """Inside, dropout hands its input on in training too: for what must not depend on its draws."""
+    return _with("dropping", False)
 
 
 class _GradMode:

@@ -6,6 +6,7 @@ from typing import Any
 
 from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
+from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import mul
 from genesis.functional.windows import require_tensor
@@ -30,7 +31,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     _check("dropout", input, p)
     if inplace:
         return input._change(dropout, p, training)
-    if not training or p == 0 or input.array.numel == 0:
+    if not training or p == 0 or input.array.numel == 0 or not thread.dropping:
         return input
     return Dropout.apply(input, p=float(p))
 

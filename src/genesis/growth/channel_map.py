@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from genesis.errors import GrowthError, describe
 from genesis.growth import axes
 from genesis.growth.axes import Axis, Group
-from genesis.growth.recorder import Recorder, in_mode, without_traces
+from genesis.growth.passes import in_mode, without_traces
+from genesis.growth.recorder import Recorder
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 

@@ -9,6 +9,7 @@ from typing import Any
 from genesis.errors import GrowthError, describe
 from genesis.growth.known import KnownMap
 from genesis.growth.snapshot import Snapshot
+from genesis.interrupts import finish, held
 from genesis.nn.module import Module
 
 
@@ -21,6 +22,7 @@ class Step:
         example: shape and dtype of each input that the network was run on (or the input, if it is no tensor).
         parameters: how many numbers the network learns, before and after.
         deviation: the largest relative change of the outputs in eval mode, measured; None where it was not to be kept.
+        training_deviation: the same in training mode; None also where the example does not run in it.
     """
 
     def __init__(self, number: int, before: int) -> None:
@@ -29,6 +31,7 @@ class Step:
         self.example: list[Any] | None = None
         self.parameters = (before, before)
         self.deviation: float | None = None
+        self.training_deviation: float | None = None
         self.snapshot: Snapshot | None = None
         self.history: History | None = None
         self.known_before = KnownMap()
@@ -54,6 +57,7 @@ class Step:
             "example": self.example,
             "parameters": self.parameters,
             "deviation": self.deviation,
+            "training_deviation": self.training_deviation,
         }
 
 
@@ -116,9 +120,9 @@ def rollback(step: Step) -> None:
         raise GrowthError(
             describe("rollback", "step", "a step whose earlier state is kept", f"step {step.number}, without one")
         )
-    step.snapshot.restore()
-    log.known = step.known_before
-    del log.steps[step.number :]
+    snapshot = step.snapshot
+    with held():
+        finish(lambda: snapshot.restore((setattr, log, "known", step.known_before)))
 
 
 def _sentence(operation: dict[str, Any]) -> str:

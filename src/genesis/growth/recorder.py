@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import genesis
-from genesis.autograd import Variable, enable_grad, no_grad
-from genesis.autograd.modes import observe, without_autocast, without_folding
-from genesis.errors import GraphError
+from genesis.autograd import Variable, enable_grad
+from genesis.autograd.modes import observe, without_autocast
 from genesis.growth import axes
 from genesis.growth.axes import Axis
+from genesis.growth.passes import tensors_in
 from genesis.growth.rules import follow
-from genesis.growth.snapshot import copies_of
+from genesis.nn import MultiheadAttention
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -102,7 +101,16 @@ class Recorder:
                 layouts = self.layout(given[0]), self.layout(output)
                 self.passages[self._modules[module]] = Passage(given[0].shape, output.shape, *layouts)
 
+        def fix(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            for value in (*args, *kwargs.values()):
+                self.fix(value, "attention splits it into heads")
+
         handles = [module.register_forward_hook(note) for module in self._modules]
+        handles += [
+            module.register_forward_pre_hook(fix, with_kwargs=True)
+            for module in self._modules
+            if isinstance(module, MultiheadAttention)
+        ]
         try:
             yield
         finally:
@@ -189,26 +197,6 @@ class Recorder:
         return [*node, id(value.array)]
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in nested tuples, lists and dictionaries, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in tensors_in(item)] if isinstance(value, list | tuple) else []
-
-
-def outputs_of(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
-    """What Recorder.run gives in eval mode, without following it."""
-    with in_mode(model, training=False), without_folding(), without_autocast():
-        try:
-            with no_grad():
-                return tensors_in(model(*args))
-        except GraphError:  # it differentiates on the way
-            with enable_grad():
-                return [output.detach() for output in tensors_in(model(*args))]
-
-
 @contextlib.contextmanager
 def _as_if_trained(parameters: Iterable[Tensor]) -> Iterator[None]:
     """Layers run as they would in training, not folded together; frozen ones too, and part of the graph."""
@@ -221,32 +209,3 @@ def _as_if_trained(parameters: Iterable[Tensor]) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad = False
-
-
-@contextlib.contextmanager
-def in_mode(model: Module, training: bool) -> Iterator[None]:
-    """The whole model in one mode; afterwards each module is in its own again."""
-    before = [(module, module.training) for module in model.modules()]
-    try:
-        model.train(training)
-        yield
-    finally:
-        mode = before[0][1]
-        model.train(mode)
-        for module, its in before:
-            if its is not mode:
-                module.training = its
-
-
-@contextlib.contextmanager
-def without_traces(model: Module) -> Iterator[None]:
-    """What a pass in training mode leaves behind (statistics, random numbers drawn) is taken back."""
-    buffers = copies_of(buffer.array for buffer in model.buffers())
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())} | {genesis.device("cpu")}
-    random_states = [(device, genesis.get_rng_state(device)) for device in devices]
-    try:
-        yield
-    finally:
-        buffers.restore()
-        for device, random_state in random_states:
-            genesis.set_rng_state(random_state, device)

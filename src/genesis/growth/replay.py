@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import genesis
 from genesis import checkpoint, dtypes
 from genesis.errors import CheckpointError, GrowthError
-from genesis.growth import structure, width
 from genesis.growth.history import history
-from genesis.growth.log import checked, is_recorded_input, require_room, room_for
-from genesis.growth.snapshot import Snapshot
-from genesis.growth.transaction import count, current, transaction
+from genesis.growth.log import OPERATIONS, is_recorded_input
+from genesis.growth.room import Room, shapes_in
+from genesis.growth.snapshot import Restoring, Snapshot
+from genesis.growth.transaction import current, transaction
+from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
-
-_OPERATIONS = {
-    operation.__name__: operation
-    for operation in (
-        width.grow_width, width.prune_width, structure.grow_depth, structure.grow_branches, structure.prune_branches,
-    )
-}  # fmt: skip
+from genesis.tensor import Tensor
 
 
 def replay(
     model: Module, log: Mapping[str, Any], optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
-    averages: Module | Sequence[Module] = (), max_elements: int | None = None,
+    averages: Module | Sequence[Module] = (), shapes: Iterable[Sequence[int]] | None = None,
 ) -> None:  # fmt: skip
     """Grow a freshly built network as the one grew whose `history(...).state_dict()` log is; then its state fits.
 
     Shapes, names, and the order of the optimizer's parameters become those of the other; values do not: load them.
+    (Buffers that are not persistent are in no state_dict; save() keeps those too.)
 
     Args:
         optimizer, averages: grow along, as in transaction().
-        max_elements: refuse a log by which the network would come to learn more numbers: whoever writes a log decides
-            how much memory it takes.
+        shapes: of the tensors that are to be loaded then. A log that leads far beyond them, as somebody else's file may
+            have one, is refused before it takes memory.
     Raises: GrowthError: log is none, or a step cannot be done on this network; nothing has changed.
 
     Example:
@@ -48,23 +45,20 @@ def replay(
         >>> second.load_state_dict(first.state_dict())
         IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     """
-    optimizers, copies, steps = _several(optimizer), _several(averages), checked(log, _OPERATIONS)
-    snapshot, num_before = Snapshot([model, *copies], optimizers, ()), len(history(model))
-    try:
-        for step in steps:
+    optimizers, copies = _several(optimizer), _several(averages)
+    room = Room.of(log, shapes)
+    with Restoring(Snapshot([model, *copies], optimizers, lists=[history(model).steps])):
+        for step in log["steps"]:
             example = tuple(_zeros(model, given) for given in step["example"] or ())
             with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False) as done:
+                opened = current(model)
+                assert opened is not None
+                opened.room = room
                 for operation in step["operations"]:
-                    opened = current(model)
-                    if max_elements is not None and opened is not None:
-                        require_room(opened, operation, max_elements)
                     arguments = {key: value for key, value in operation.items() if key != "operation"}
-                    _OPERATIONS[operation["operation"]](model, **arguments)
-            done.deviation = step["deviation"]  # measured on the values that the other network had
-    except BaseException:
-        snapshot.restore()
-        del history(model).steps[num_before:]
-        raise
+                    OPERATIONS[operation["operation"]](model, **arguments)
+            # Measured on the values that the other network had; a log of 0.1.0 has no second one.
+            done.deviation, done.training_deviation = step.get("deviation"), step.get("training_deviation")
 
 
 def save(
@@ -87,7 +81,9 @@ def save(
         >>> growth.load(path, fresh)["epoch"], fresh[0].out_features
         (7, 5)
     """
+    networks = [model, *_several(averages)]
     state: dict[str, Any] = {"model": model.state_dict(), "growth": history(model).state_dict(), "more": more}
+    state["buffers"] = [{name: tensor.detach() for name, tensor in _unsaved(each)} for each in networks]
     if optimizer is not None:
         state["optimizer"] = [each.state_dict() for each in _several(optimizer)]
     if _several(averages):
@@ -121,20 +117,41 @@ def load(
         raise CheckpointError(f"{path}: argument 'model': expected a freshly built network, got one that has grown")
     if not isinstance(state["model"], dict):
         raise CheckpointError(f"{path}: expected a state, names and tensors, got {type(state['model']).__name__}")
-    snapshot = Snapshot([model, *copies], optimizers, ())
+    networks = [model, *copies]
     try:
-        room = max(room_for(state["growth"], state["model"]), count(model))
-        replay(model, state["growth"], optimizers, averages=copies, max_elements=room)
-        model.load_state_dict(state["model"])
-        for each, its in pairs:
-            each.load_state_dict(its)
-    except BaseException as error:
-        snapshot.restore()
-        history(model).steps.clear()
-        if isinstance(error, GrowthError):
-            raise GrowthError(f"{path}: {error}") from error
-        raise
+        with Restoring(Snapshot(networks, optimizers, lists=[history(model).steps])):
+            arrays = [{id(tensor): tensor.array for _, tensor in _unsaved(each)} for each in networks]
+            replay(model, state["growth"], optimizers, averages=copies, shapes=shapes_in(state["model"]))
+            for each, before, its in zip(networks, arrays, state.get("buffers") or [{}] * len(networks), strict=False):
+                _take_grown(path, each, before, its)
+            model.load_state_dict(state["model"])
+            for each, its in pairs:
+                each.load_state_dict(its)
+    except GrowthError as error:
+        raise GrowthError(f"{path}: {error}") from error
     return state["more"]
+
+
+def _unsaved(network: Module) -> Iterator[tuple[str, Tensor]]:
+    """The buffers that state_dict() leaves out."""
+    for name, tensor in network.named_buffers(remove_duplicate=False):
+        path, _, member = name.rpartition(".")
+        if member in network.get_submodule(path)._non_persistent_buffers:
+            yield name, tensor
+
+
+def _take_grown(path: Any, network: Module, before: Mapping[int, NDArray], saved: Mapping[str, Tensor]) -> None:
+    """Give those of them that were grown (or pruned) the saved values: replay() has made up others."""
+    for name, tensor in _unsaved(network):
+        if before.get(id(tensor)) is tensor.array:
+            continue  # as the network was built: not a matter of growth
+        if name not in saved:
+            text = f"{path}: the values of the buffer {name}, which is not persistent and has grown, are not in it"
+            warnings.warn(f"{text}: it was written by Genesis 0.1.0", stacklevel=3)
+        elif saved[name].shape != tensor.shape:
+            raise CheckpointError(f"{path}: buffer {name}: expected shape {tensor.shape}, got {saved[name].shape}")
+        else:
+            tensor.array = saved[name].array.to_device(tensor.device).to(tensor.dtype)
 
 
 def _several(given: Any) -> list[Any]:

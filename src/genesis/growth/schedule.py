@@ -11,6 +11,7 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import channel_map
 from genesis.growth.history import Step, history, rollback
 from genesis.growth.transaction import count, transaction
+from genesis.interrupts import held
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
 
@@ -130,13 +131,25 @@ class Schedule:
             metric: on validation data.
             loss: of training, for the picture.
         """
-        before = len(self.events)
-        self.curve.append(Point(len(self.curve) + 1, float(metric), loss, count(self.model)))
-        if self._on_trial is not None:
-            self._judge()
-        elif self.done < len(self.growths) and self.when(self.curve):
-            self._grow()
-        return self.events[before:]
+        before, steps = self._fields(), list(history(self.model))
+        try:
+            self.curve = [*self.curve, Point(len(self.curve) + 1, float(metric), loss, count(self.model))]
+            if self._on_trial is not None:
+                self._judge()
+            elif self.done < len(self.growths) and self.when(self.curve):
+                self._grow()
+        except BaseException:
+            if list(history(self.model)) == steps:  # the network is as before: so is this
+                vars(self).update(before)
+            raise
+        new = self.events[len(before["events"]) :]
+        if self._on_event is not None:
+            for event in new:
+                self._on_event(event)
+        return new
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: vars(self)[name] for name in ("events", "curve", "done", "_on_trial")}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint. A growth that is on trial is taken as kept when they are loaded."""
@@ -155,23 +168,24 @@ class Schedule:
     def _grow(self) -> None:
         growth = self.growths[self.done]
         seed, self.done = self._seed + self.done, self.done + 1
-        num_steps = len(history(self.model))
+        before = self._fields()
         try:
             with transaction(
                 self.model, self.optimizer, example=self.example, averages=self._averages, also=self._also, seed=seed,
                 keep=self.trial > 0,
-            ):  # fmt: skip
+            ) as step:  # fmt: skip
                 growth(self.model)
                 self._check_budget()
+                # Inside: once the network has grown, this is known.
+                if self.trial:
+                    self._on_trial = step, len(self.curve), self._best(self.curve)
+                self._note("grown", step.text())
         except _OverBudgetError as reason:
-            self._tell("over budget", str(reason))
+            vars(self).update(before)
+            self._note("over budget", str(reason))
         except GrowthError as reason:
-            self._tell("refused", str(reason))
-        else:
-            step = history(self.model)[num_steps]
-            if self.trial:
-                self._on_trial = step, len(self.curve), self._best(self.curve)
-            self._tell("grown", step.text())
+            vars(self).update(before)
+            self._note("refused", str(reason))
 
     def _check_budget(self) -> None:
         parameters = count(self.model)
@@ -193,10 +207,11 @@ class Schedule:
         values = f"{step.text()}: best {self._shown(best)} in the trial, {self._shown(best_before)} before"
         if best > best_before + self.min_delta:
             step.snapshot = None
-            self._tell("kept", values)
+            self._note("kept", values)
         else:
-            rollback(step)
-            self._tell("undone", values)
+            with held():
+                rollback(step)
+                self._note("undone", values)
 
     def _best(self, curve: Sequence[Point]) -> float:
         return max((_signed(point.metric, self.mode) for point in curve), default=-math.inf)
@@ -204,11 +219,8 @@ class Schedule:
     def _shown(self, best: float) -> str:
         return "none" if best == -math.inf else f"{best if self.mode == 'max' else -best:.4g}"
 
-    def _tell(self, kind: str, text: str) -> None:
-        event = Event(len(self.curve), kind, text, count(self.model))
-        self.events.append(event)
-        if self._on_event is not None:
-            self._on_event(event)
+    def _note(self, kind: str, text: str) -> None:
+        self.events = [*self.events, Event(len(self.curve), kind, text, count(self.model))]
 
 
 class _OverBudgetError(GrowthError):

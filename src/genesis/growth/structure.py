@@ -10,7 +10,7 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import Passage
 from genesis.growth.edits import rescale
 from genesis.growth.history import Step
-from genesis.growth.layers import branch, identity_block
+from genesis.growth.layers import branch, channel_dim, identity_block
 from genesis.growth.places import insert_after, name_of, put, unused
 from genesis.growth.transaction import Transaction, joined
 from genesis.nn.module import Module
@@ -43,6 +43,7 @@ def grow_depth(
     op = "grow_depth"
     with joined(model, **transaction) as opened:
         name, module, passage = _place(opened, op, where)
+        opened.require_room(op, name, _elements(passage, channels, kernel_size))
         blocks = _twins(opened, name, lambda place: identity_block(op, passage, channels, kernel_size, place))
 
         def change() -> None:
@@ -83,6 +84,7 @@ def grow_branches(
     with joined(model, **transaction) as opened:
         name, module, passage = _place(opened, op, where)
         beside = module.main if isinstance(module, nn.MultiBranch) else module
+        opened.require_room(op, name, _elements(passage, channels, kernel_size))
         branches = _twins(opened, name, lambda place: branch(op, beside, passage, channels, kernel_size, place))
 
         def change() -> None:
@@ -159,7 +161,7 @@ def _twins(opened: Transaction, name: str, build: Callable[[dict[str, Any]], Mod
     parameter = _neighbour(beside)
     like = next(opened.model.parameters()) if parameter is None else parameter
     place = {"device": like.device, "dtype": like.dtype}
-    with opened.random(like.device):
+    with opened.random():
         new = [build(place).train(beside.training) for _ in (opened.model, *opened.averages)]
     for network, twin in zip(opened.averages, new[1:], strict=True):
         twin.load_state_dict(new[0].state_dict())
@@ -168,6 +170,13 @@ def _twins(opened: Transaction, name: str, build: Callable[[dict[str, Any]], Mod
         if not any(parameter.requires_grad for parameter in network.parameters()):  # an average that never learns
             twin.requires_grad_(False)
     return new
+
+
+def _elements(passage: Passage, channels: int | None, kernel_size: int) -> int:
+    """How many elements a block of so many channels has there, about."""
+    shape = passage.output_shape
+    outer = shape[channel_dim(passage)]
+    return outer * (outer if channels is None else channels) * kernel_size ** max(len(shape) - 2, 0)
 
 
 def _neighbour(module: Module) -> Any:

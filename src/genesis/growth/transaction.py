@@ -7,21 +7,23 @@ import logging
 import math
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import genesis
-from genesis import dtypes
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
 from genesis.growth.known import KnownMap, Look
+from genesis.growth.passes import RandomStates, Trained, outputs_of, trained_outputs_of
 from genesis.growth.places import tensors_of
-from genesis.growth.recorder import outputs_of
-from genesis.growth.snapshot import Snapshot
-from genesis.ndarray import Device, NDArray
+from genesis.growth.preserved import checked, checked_in_training
+from genesis.growth.snapshot import Snapshot, thread_modes
+from genesis.interrupts import Whole, at_once, finish, held
+from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.optim.optimizer import Optimizer
@@ -29,16 +31,13 @@ from genesis.tensor import Tensor
 
 log = logging.getLogger("genesis.growth")
 
-# Beyond this relative change of an output, a step that should keep the function has not. Far above rounding: that of a
-# deep network in the TF32 format too; far below what a wrongly wired channel does.
-_TOLERANCE = {dtypes.float64: 1e-6, dtypes.float32: 1e-3, dtypes.float16: 0.1, dtypes.bfloat16: 0.3}
-
 
 class Transaction:
     """What operations need to know: the model, and all that must follow when it changes."""
 
     is_single = False  # opened by one operation, for itself: nobody else changes anything until it has ended
     carries = False  # such an operation, which knows what it does to the map: begins with that of the growth before it
+    room: Any = None  # what replay() allows; anything otherwise
     has_carried = False  # and did so: no pass of this transaction has shown that it still is right
 
     def __init__(
@@ -50,6 +49,7 @@ class Transaction:
         self.generator = np.random.default_rng(seed)
         self.step = Step(len(history(model)), count(model))
         self._map: ChannelMap | None = None
+        self._trained: Trained | None = None  # what the network of this map gives in training mode
         self._has_changed = False
         self.unfinished = ""  # the operation that has begun to change the network, and has not ended
         self._mark: tuple[list[NDArray], list[int]] = [], []
@@ -67,7 +67,7 @@ class Transaction:
                     describe("growth", "example", "an input of the network, to see how its channels flow", None)
                 )
             try:
-                self._map, self._mark = self._new_map(), (arrays, counts)
+                self._map, self._mark, self._trained = self._new_map(), (arrays, counts), None
             except Exception as error:
                 if self._has_changed or isinstance(error, GrowthError):
                     raise
@@ -107,41 +107,59 @@ class Transaction:
         resized: makes the map afterwards from the one before, if that can be told, for operations that carry maps.
         """
         before = self.map.outputs
+        trained = self._trained_before(operation["operation"]) if keeps_function else None
         place = self.unfinished = f"{operation['operation']} of {operation['where']}"
         change()
         self._map, self._has_changed = resized() if self.carries else None, True
-        assert self.example is not None
-        calls: list[Module] = []
-        hook = None if new is None else new.register_forward_hook(lambda module, args, output: calls.append(module))
-        try:
-            if self._map is not None:
-                after = outputs_of(self.model, self.example)
-                self._map, self.has_carried = self._map.giving(after), self.has_carried or more_follows
-            elif more_follows or not self.is_single:
-                after = self.map.outputs
-            else:
-                after = outputs_of(self.model, self.example)
-        except Exception as error:
-            raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
-        finally:
-            if hook is not None:
-                hook.remove()
+        with _noting_calls(new) as calls:
+            after = self._outputs_after(place, more_follows)
+            assert self.example is not None
+            self._trained = None if trained is None else trained_outputs_of(self.model, self.example)
         if new is not None and not calls:
             raise GrowthError(
                 f"{place}: the network does not call what was put there: it holds the old module elsewhere"
             )
         if keeps_function:
-            deviation = relative_deviation(before, after)
-            limit = max((_TOLERANCE.get(output.dtype, 0.0) for output in before), default=0.0)
-            if not deviation <= limit:
-                raise GrowthError(
-                    f"{operation['operation']}: the outputs changed by {deviation:.1e} of the largest, more than "
-                    f"{limit:.0e}: what {operation['where']} feeds is not fully understood"
-                )
+            deviation = checked(operation, before, after)
             self.step.deviation = max(deviation, self.step.deviation or 0.0)
+        if trained is not None and self._trained is not None:
+            deviation = checked_in_training(operation, trained, self._trained, self.model, self.example)
+            self.step.training_deviation = max(deviation, self.step.training_deviation or 0.0)
         self.step.example = [(arg.shape, arg.dtype.name) if isinstance(arg, Tensor) else arg for arg in self.example]
         self.step.operations.append(operation)
         self.unfinished = ""
+
+    def _outputs_after(self, place: str, more_follows: bool) -> list[Tensor]:
+        """The outputs in eval mode after an operation."""
+        assert self.example is not None
+        try:
+            if self._map is not None:
+                after = outputs_of(self.model, self.example)
+                self._map, self.has_carried = self._map.giving(after), self.has_carried or more_follows
+                return after
+            return self.map.outputs if more_follows or not self.is_single else outputs_of(self.model, self.example)
+        except Exception as error:
+            raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
+
+    def _trained_before(self, op: str) -> Trained | None:
+        """What the network gives in training mode, if it runs on the example there."""
+        if self._trained is None:
+            assert self.example is not None
+            self._trained = trained_outputs_of(self.model, self.example)
+        error = self._trained.error
+        if error is None:
+            return self._trained
+        warnings.warn(
+            f"{op}: the network does not run on the example in training mode, so that what it computes there is not "
+            f"compared (two samples are enough for batch norm): {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+        return None
+
+    def require_room(self, op: str, where: str, elements: int) -> None:
+        """Before tensors are made of so many elements."""
+        if self.room is not None:
+            self.room.check(op, where, elements)
 
     def twins(self, name: str) -> list[Tensor]:
         """The parameter or buffer of this name in the model, then in its averages."""
@@ -159,15 +177,15 @@ class Transaction:
         return found
 
     @contextlib.contextmanager
-    def random(self, device: Device) -> Iterator[None]:
+    def random(self) -> Iterator[None]:
         """Draw from this transaction's generator what layers draw when they are made; Genesis' own is left alone."""
-        before = [(place, genesis.get_rng_state(place)) for place in (genesis.device("cpu"), device)]
+        before = RandomStates(self.model)
         genesis.manual_seed(int(self.generator.integers(2**31)))
         try:
             yield
         finally:
-            for place, random_state in before:
-                genesis.set_rng_state(random_state, place)
+            with held():
+                finish(before.restore)
 
     def adopt(self, parameters: Iterable[Parameter], neighbour: Parameter | None) -> None:
         """Have the optimizer that learns neighbour learn these parameters too, with the same options."""
@@ -193,19 +211,81 @@ class Transaction:
         return groups[0] if groups else None
 
 
+@contextlib.contextmanager
+def _noting_calls(module: Module | None) -> Iterator[list[Module]]:
+    calls: list[Module] = []
+    hook = None if module is None else module.register_forward_hook(lambda module, args, output: calls.append(module))
+    try:
+        yield calls
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
 _active = threading.local()
+
+
+def _open() -> dict[int, Transaction]:
+    """The transactions that are open in this thread, by the ids of their models."""
+    return vars(_active).setdefault("open", {})
 
 
 def current(model: Module) -> Transaction | None:
     """The transaction of this model that is open in this thread."""
-    return getattr(_active, "open", {}).get(id(model))
+    return _open().get(id(model))
 
 
-@contextlib.contextmanager
+class _Block(Whole[Any]):
+    """The with block of a transaction. It names the step, or what is inside where that is asked for."""
+
+    def __init__(self, opened: Transaction, others: Sequence[Any], keep: bool, names: Any) -> None:
+        self.opened, self._others, self._keep, self._names = opened, others, keep, names
+        self._past, self._modes = history(opened.model), thread_modes()
+        self._snapshot: Snapshot | None = None
+        self._failures: list[str] = []  # with this one, once it is undone
+
+    def begin(self) -> Any:
+        opened = self.opened
+        if current(opened.model) is not None:
+            raise GrowthError("transaction: one of this model is open already; operations inside it are part of it")
+        models = [opened.model, *opened.averages]
+        self._snapshot = Snapshot(models, opened.optimizers, self._others, [self._past.steps])
+        _open()[id(opened.model)] = opened
+        return self._names
+
+    def commit(self) -> None:
+        opened, step = self.opened, self.opened.step
+        if opened.unfinished:
+            raise GrowthError(f"transaction: {opened.unfinished} failed half way, and its error was caught inside")
+        step.parameters = (step.parameters[0], count(opened.model))
+        step.snapshot, step.history = self._snapshot if self._keep else None, self._past
+        step.known_before = opened.known_before
+        at_once([
+            (self._past.steps.append, step),
+            (setattr, self._past, "known", opened.known_now()),
+            (_open().pop, id(opened.model), None),
+        ])  # fmt: skip
+
+    def undo(self, error: BaseException) -> None:
+        past = self._past
+        if self._snapshot is None or any(step is self.opened.step for step in past.steps):
+            return  # nothing has begun, or all has ended
+        self._modes.restore()
+        reason = f"{type(error).__name__}: {error}"
+        self._failures = self._failures or [*past.failures, reason]
+        known = KnownMap() if self.opened.has_carried else past.known
+        self._snapshot.restore(
+            (setattr, past, "known", known),
+            (setattr, past, "failures", self._failures),
+            (_open().pop, id(self.opened.model), None),
+        )
+        log.warning("growth undone, nothing has changed: %s", reason)
+
+
 def transaction(
     model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, example: Any = None,
     averages: Module | Sequence[Module] = (), also: Any = (), seed: int | None = None, keep: bool = True,
-) -> Iterator[Step]:  # fmt: skip
+) -> contextlib.AbstractContextManager[Step]:  # fmt: skip
     """A with block in which the network grows: all of it happens, or nothing.
 
     If anything raises inside, the model, the optimizer and the others are put back bit for bit, the reason is logged
@@ -221,7 +301,7 @@ def transaction(
             and load_state_dict, such as learning-rate schedulers.
         seed: of the random choices; drawn from Genesis' generator by default.
         keep: keep the state from before for rollback(); `history(model).forget()` gives the memory back.
-    Yields: the step, an entry of history(model) once the block has ended.
+    Returns: a context manager that names the step, an entry of history(model) once the block has ended.
     Raises: GrowthError: a transaction of this model is open already; an argument is of another kind, or the optimizer
         of another model.
 
@@ -235,10 +315,15 @@ def transaction(
         >>> net[0].out_features
         3
     """
+    return _block(model, optimizer, example, averages, also, seed, keep)
+
+
+def _block(
+    model: Module, optimizer: Any = None, example: Any = None, averages: Any = (), also: Any = (),
+    seed: int | None = None, keep: bool = True, is_single: bool = False,
+) -> _Block:  # fmt: skip
     if not isinstance(model, Module):
         raise GrowthError(describe("transaction", "model", "a Module", type(model).__name__))
-    if current(model) is not None:
-        raise GrowthError("transaction: one of this model is open already; operations inside it are part of it")
     optimizers = _listed("optimizer", optimizer, lambda value: isinstance(value, Optimizer), "an Optimizer")
     copies = _listed("averages", averages, lambda value: isinstance(value, Module), "a Module")
     others = _listed("also", also, lambda value: hasattr(value, "load_state_dict"), "an object with load_state_dict")
@@ -250,28 +335,9 @@ def transaction(
             raise GrowthError(
                 describe("transaction", "optimizer", "one that learns this model", "one of another model")
             )
-    past = history(model)
-    snapshot = Snapshot([model, *copies], optimizers, others)
     opened = Transaction(model, optimizers, example, copies, seed)
-    _active.open = {**getattr(_active, "open", {}), id(model): opened}
-    try:
-        yield opened.step
-        if opened.unfinished:
-            raise GrowthError(f"transaction: {opened.unfinished} failed half way, and its error was caught inside")
-    except BaseException as error:
-        snapshot.restore()
-        if opened.has_carried:
-            past.known = KnownMap()
-        past.failures.append(f"{type(error).__name__}: {error}")
-        log.warning("growth undone, nothing has changed: %s: %s", type(error).__name__, error)
-        raise
-    finally:
-        _active.open = {key: value for key, value in _active.open.items() if key != id(model)}
-    step = opened.step
-    step.parameters = (step.parameters[0], count(model))
-    step.snapshot, step.history = snapshot if keep else None, past
-    step.known_before, past.known = opened.known_before, opened.known_now()
-    past.steps.append(step)
+    opened.is_single = is_single
+    return _Block(opened, others, keep, opened if is_single else opened.step)
 
 
 def _listed(argument: str, given: Any, fits: Callable[[Any], bool], kind: str) -> list[Any]:
@@ -283,25 +349,17 @@ def _listed(argument: str, given: Any, fits: Callable[[Any], bool], kind: str) -
     return found
 
 
-@contextlib.contextmanager
-def joined(model: Module, **options: Any) -> Iterator[Transaction]:
+def joined(model: Module, **options: Any) -> contextlib.AbstractContextManager[Transaction]:
     """The open transaction of this model, or one for this operation alone."""
     opened = current(model)
-    if opened is not None:
-        given = sorted(name for name, value in options.items() if value not in (None, ()))
-        if given:
-            raise GrowthError(
-                f"growth: {', '.join(given)} belong to the transaction that is open, not to the operation"
-            )
-        if opened.unfinished:
-            raise GrowthError(f"growth: {opened.unfinished} failed half way: this transaction can only be left")
-        yield opened
-        return
-    with transaction(model, options.pop("optimizer", None), **options):
-        inside = current(model)
-        assert inside is not None
-        inside.is_single = True
-        yield inside
+    if opened is None:
+        return _block(model, **options, is_single=True)
+    given = sorted(name for name, value in options.items() if value not in (None, ()))
+    if given:
+        raise GrowthError(f"growth: {', '.join(given)} belong to the transaction that is open, not to the operation")
+    if opened.unfinished:
+        raise GrowthError(f"growth: {opened.unfinished} failed half way: this transaction can only be left")
+    return contextlib.nullcontext(opened)
 
 
 def twice_at_most(model: Module, attempt: Callable[[bool], Step]) -> Step:
@@ -320,17 +378,3 @@ def twice_at_most(model: Module, attempt: Callable[[bool], Step]) -> Step:
 def count(model: Module) -> int:
     """How many numbers a model learns."""
     return sum([math.prod(parameter.array.shape) for parameter in model.parameters()])
-
-
-def relative_deviation(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
-    """max |Δ| over max |before|, for the worst of the outputs; what was not finite before is left out."""
-    worst = 0.0
-    if [output.shape for output in before] != [output.shape for output in after]:
-        return float("inf")
-    for old, new in zip(before, after, strict=True):
-        a, b = (output.array.numpy_values().astype(np.float64) for output in (old, new))
-        finite = np.isfinite(a)
-        if finite.any():
-            scale = float(np.abs(a[finite]).max()) or 1.0
-            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
-    return worst

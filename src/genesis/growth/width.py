@@ -78,6 +78,7 @@ def grow_width(
                         f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
                         f"{group.uniform[0]}"
                     )
+                opened.require_room(op, name, _elements_after(opened, mapped, group, units))
                 choice = _grown(group.units, units, new, opened.generator)
                 operation = {
                     "operation": op, "where": name, "channels": units * part.width, "new": new, "noise": noise,
@@ -200,6 +201,12 @@ def _units(op: str, name: str, part: Part, group: ChannelGroup, channels: int | 
         expected = f"a multiple of {part.width}: the channels of {name} come in blocks of that size"
         raise GrowthError(describe(op, "channels", expected, channels))
     return channels // part.width
+
+
+def _elements_after(opened: Transaction, mapped: ChannelMap, group: ChannelGroup, units: int) -> int:
+    """How many elements all that shows the group will have, at least."""
+    tensors = [opened.twins(site.names[0])[0] for site in mapped.sites_of(group.index)]
+    return sum(math.prod(tensor.shape) for tensor in tensors) * units // group.units
 
 
 def _grown(before: int, after: int, new: str, generator: np.random.Generator) -> Choice:

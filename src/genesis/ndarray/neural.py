@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis import backends
+from genesis.interrupts import Call, at_once
 from genesis.ndarray.dispatch import backend_of, call, call_raw, handles
 from genesis.shapes import Shape
 
@@ -148,23 +149,26 @@ class NeuralOps:
 # --- optimizer steps: in place, over lists of arrays on one device ------------------------------------------------
 
 
-def sgd_step(params: Sequence[Any], grads: Sequence[Any], buffers: Sequence[Any] | None, *args: Any) -> None:
-    _step("sgd_step", (params, grads, buffers), *args)
+def sgd_step(
+    params: Sequence[Any], grads: Sequence[Any], buffers: Sequence[Any] | None, *args: Any, after: Sequence[Call] = ()
+) -> None:
+    _step("sgd_step", (params, grads, buffers), args, after)
 
 
 def adam_step(
     params: Sequence[Any], grads: Sequence[Any], exp_avgs: Sequence[Any], exp_avg_sqs: Sequence[Any],
-    max_exp_avg_sqs: Sequence[Any] | None, *args: Any,
+    max_exp_avg_sqs: Sequence[Any] | None, *args: Any, after: Sequence[Call] = (),
 ) -> None:  # fmt: skip
-    _step("adam_step", (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs), *args)
+    _step("adam_step", (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs), args, after)
 
 
-def _step(op: str, lists: tuple[Sequence[Any] | None, ...], *args: Any) -> None:
+def _step(op: str, lists: tuple[Sequence[Any] | None, ...], args: tuple[Any, ...], after: Sequence[Call]) -> None:
+    """after: calls that belong to it: no interrupt comes between."""
     unwrapped = [None if arrays is None else handles(op, arrays) for arrays in lists]
     assert lists[0]
-    getattr(backend_of(lists[0][0].device), op)(*unwrapped, *args)
-    for array in lists[0]:
+    for array in lists[0]:  # before it: counted too often does no harm
         array.changes.count += 1
+    at_once([(getattr(backend_of(lists[0][0].device), op), *unwrapped, *args), *after])
 
 
 def scale_into(arrays: Sequence[Any], factor: Any) -> None:

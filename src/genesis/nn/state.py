@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis import checkpoint
-from genesis.autograd import no_grad
 from genesis.errors import CheckpointError, DTypeError, describe
 from genesis.files import kind_of
 from genesis.interop import from_dlpack, load_torch
+from genesis.interrupts import at_once, finish, held
+from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
         for key, value in given.items()
         if key in own and value.shape != own[key].shape
     ]
+    if not assign:
+        faults += [
+            f"'{key}': its elements share memory (it was expanded), and cannot take values"
+            for key in given
+            if key in own and own[key].array.is_expanded
+        ]
     if strict:
         faults += _missing_key_lines(missing, unexpected, given) + _unexpected_key_lines(missing, unexpected, own)
     if faults:
@@ -63,15 +70,30 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
             f"load_state_dict: the state does not fit {type(module).__name__}; nothing was changed\n  "
             + "\n  ".join(faults)
         )
-    with no_grad():
-        for key, value in given.items():
-            if key not in own:
-                continue
-            if assign:
-                own[key].array = value.array
-            else:
-                own[key].copy_(value)
+    pairs = [(own[key], value.array) for key, value in given.items() if key in own]
+    if assign:
+        at_once([(setattr, tensor, "array", array) for tensor, array in pairs])
+    else:
+        _write(pairs)
     return IncompatibleKeys(missing, unexpected)
+
+
+def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:
+    """Have the tensors take these values in place: all of them, whatever interrupts it."""
+    storages = {id(tensor.array.changes) for tensor, _ in pairs}
+    ready = []
+    for tensor, array in pairs:
+        if array is not tensor.array:
+            source = array.to_device(tensor.device)
+            # The module's own memory, under another name: it may have changed when its turn comes.
+            ready.append((tensor.array, source.clone() if id(source.changes) in storages else source))
+
+    def write() -> None:
+        for target, source in ready:
+            target.copy_into(source)
+
+    with held():
+        finish(write)
 
 
 def read(path: str | os.PathLike[str]) -> Any:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from itertools import repeat
+from operator import setitem
 from typing import Any
 
 from genesis.errors import DTypeError, describe
+from genesis.interrupts import each
 from genesis.ndarray import NDArray, neural
 from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
 from genesis.tensor import Tensor
@@ -85,9 +88,8 @@ class Adam(Optimizer):
             largest,
             step,
             *batch.options,
+            after=[*batch.after, each(setitem, batch.states, repeat("step"), repeat(step))],
         )
-        for state in batch.states:
-            state["step"] = step
 
 
 class AdamW(Adam):

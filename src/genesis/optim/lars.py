@@ -85,4 +85,5 @@ class LARS(Optimizer):
                 neural.scale_into([step], rates.select(0, index))
         buffers = batch.arrays("momentum_buffer") if momentum else None
         # The step carries its rate already, and so does the momentum, as in the paper.
-        neural.sgd_step(batch.params, steps, buffers, 1.0, momentum, 0.0, 0.0, nesterov, False, batch.fresh)
+        options = (1.0, momentum, 0.0, 0.0, nesterov, False, batch.fresh)
+        neural.sgd_step(batch.params, steps, buffers, *options, after=batch.after)

@@ -6,17 +6,36 @@ present one, so that several schedulers can be chained and a rate that the user 
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from genesis.autograd.modes import unrecordable
 from genesis.errors import DTypeError, describe
+from genesis.interrupts import at_once, replacing
 from genesis.optim.optimizer import Optimizer
 
 Rates = list[float]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _whole(method: Method) -> Method:
+    """A method of a scheduler that is undone where anything raises: what it counts, and the options of the groups."""
+
+    @functools.wraps(method)
+    def whole(self: LRScheduler, *args: Any) -> Any:
+        tables = [*map(vars, self._parts()), *self.optimizer.param_groups]
+        kept = [table.copy() for table in tables]
+        try:
+            return method(self, *args)
+        except BaseException:
+            at_once([call for table, old in zip(tables, kept, strict=True) for call in replacing(table, old)])
+            raise
+
+    return cast(Method, whole)
 
 
 class LRScheduler:
@@ -50,8 +69,9 @@ class LRScheduler:
         """The rates that were set last."""
         return self._last_lr
 
+    @_whole
     def step(self) -> None:
-        """Set the next rates; after optimizer.step()."""
+        """Set the next rates; after optimizer.step(). Where anything raises, Ctrl-C too, nothing has changed."""
         self._step_count += 1
         self.last_epoch += 1
         self._set(self.get_lr())
@@ -77,6 +97,10 @@ class LRScheduler:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._last_lr = self._present()
+
+    def _parts(self) -> list[LRScheduler]:
+        """All schedulers that a step of this one may change."""
+        return [self]
 
     def _present(self) -> Rates:
         return [group["lr"] for group in self.optimizer.param_groups]
@@ -257,6 +281,10 @@ class SequentialLR(LRScheduler):
     def _present_part(self) -> LRScheduler:
         return self._schedulers[bisect_right(self._milestones, self.last_epoch)]
 
+    def _parts(self) -> list[LRScheduler]:
+        return [self, *[part for scheduler in self._schedulers for part in scheduler._parts()]]
+
+    @_whole
     def step(self) -> None:
         self.last_epoch += 1
         part = self._present_part()
@@ -277,6 +305,7 @@ class SequentialLR(LRScheduler):
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"_schedulers": [scheduler.state_dict() for scheduler in self._schedulers]}
 
+    @_whole
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "_schedulers"})
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
@@ -407,6 +436,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.cooldown_counter = self.num_bad_epochs = self.last_epoch = 0
         self._last_lr = self._present()
 
+    @_whole
     def step(self, metrics: Any) -> None:  # type: ignore[override]
         current = float(metrics)
         self.last_epoch += 1

@@ -14,6 +14,7 @@ from genesis import interop, shapes
 from genesis.autograd import enable_grad
 from genesis.autograd.modes import state as thread
 from genesis.errors import CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
+from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
@@ -22,7 +23,7 @@ Group = dict[str, Any]
 State = dict[str, Any]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Batch:
     """Parameters that one fused call updates: of one group, one dtype, one device and one history."""
 
@@ -33,6 +34,7 @@ class Batch:
     params: list[NDArray] = dataclasses.field(default_factory=list)
     grads: list[NDArray] = dataclasses.field(default_factory=list)
     states: list[State] = dataclasses.field(default_factory=list)
+    after: Sequence[Call] = ()  # to be made together with the update
 
     def arrays(self, name: str) -> list[NDArray]:
         """What the states hold under this name."""
@@ -86,7 +88,7 @@ class Optimizer:
         return None
 
     def _update(self, batch: Batch) -> None:
-        """Change batch.params and the arrays in batch.states, in place."""
+        """Change batch.params and the arrays in batch.states, in place, and with them make the calls in batch.after."""
         raise NotImplementedError
 
     # --- groups -----------------------------------------------------------------------------------------------------
@@ -129,6 +131,9 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient. All is checked first: a step that raises has changed nothing.
 
+        Ctrl-C waits while a batch of parameters is updated (all of a group, dtype and device), and comes before the
+        next batch or after the last: each parameter and its state are those before the step, or those after it.
+
         Args:
             closure: computes the loss and the gradients anew; what it returns, step returns.
         """
@@ -143,7 +148,6 @@ class Optimizer:
                 self.update(batch)
             else:
                 watcher.update(self, batch)
-            self.state.update(zip(batch.owners, batch.states, strict=True))
         return loss
 
     def _batches(self, group: Group) -> Iterable[Batch]:
@@ -195,8 +199,10 @@ class Optimizer:
         """Change the parameters of batch; with grads once more, by these and by the options that its group has now."""
         if grads is not None:
             batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)
-        self._update(batch)
-        batch.grads = []
+        batch.after = [(self.state.update, zip(batch.owners, batch.states, strict=True))]
+        with held():
+            self._update(batch)
+        batch.grads, batch.after = [], ()
 
     def would_repeat(self, batch: Batch) -> bool:
         """Whether step() would make this batch again, of these arrays and states, if its owners have gradients."""
@@ -244,7 +250,7 @@ class Optimizer:
             options = {key: _as_number(value) for key, value in saved.items()}
             groups.append({**group, **options, "params": group["params"]})
             self._check_options(groups[-1])
-        self.state, self.param_groups = state, groups
+        at_once([(vars(self).update, {"state": state, "param_groups": groups})])
 
     def _loaded(self, position: int, key: str, value: Any, param: Tensor) -> Any:
         if key == "step":

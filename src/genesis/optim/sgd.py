@@ -58,8 +58,8 @@ class SGD(Optimizer):
             )
 
     def _options(self, group: Group) -> tuple[Any, ...]:
-        numbers = tuple(float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay"))
-        return *numbers, bool(group["nesterov"]), bool(group["maximize"])
+        numbers = (group["lr"], group["momentum"], group["dampening"], group["weight_decay"])
+        return *map(float, numbers), bool(group["nesterov"]), bool(group["maximize"])
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
         if group["momentum"] == 0 or state.get("momentum_buffer") is not None:
@@ -69,4 +69,4 @@ class SGD(Optimizer):
     def _update(self, batch: Batch) -> None:
         momentum = batch.options[1]
         buffers = batch.arrays("momentum_buffer") if momentum else None
-        neural.sgd_step(batch.params, batch.grads, buffers, *batch.options, batch.fresh)
+        neural.sgd_step(batch.params, batch.grads, buffers, *batch.options, batch.fresh, after=batch.after)

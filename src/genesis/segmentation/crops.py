@@ -62,13 +62,13 @@ def batches(
     held = interrupts.held if workers else nullcontext
     try:
         while True:
-            with held():  # while workers start, hand over a batch, and end
+            with first_held():  # while workers start, hand over a batch, and end
                 batch = next(loader, None)
             if batch is None:
                 return
             yield batch
     finally:
-        with held():
+        with first_held():
             loader.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def first_held() -> Iterator[None]:
     """A Ctrl-C in the block is raised at its end; a second one at once.
 
     What starts a process runs handlers around the fork, and objects that are deleted run their last method: an

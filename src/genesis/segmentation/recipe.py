@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from genesis import growth, models, nn
 from genesis.errors import CheckpointError, GrowthError, describe
-from genesis.growth import log as growth_log
+from genesis.growth.log import is_recorded_input
+from genesis.growth.room import Room, shapes_in
 from genesis.nn import state as module_state
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -130,18 +131,24 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
             raise ValueError(describe("segment", "classes", f"{len(recipe.classes)} names", f"{len(classes)}"))
         recipe = dataclasses.replace(recipe, classes=classes)
     log = content.get("growth")
-    room = growth_log.room_for(log, state)
-    least = KINDS[recipe.model].least(recipe.arguments)
-    if least > room:  # it is the file that says so: nothing is built that its weights could not fill
-        raise CheckpointError(f"{path}: its recipe needs {least:,} numbers, and its weights are {room:,}")
-    model = recipe.build()
+    shapes, least = shapes_in(state), KINDS[recipe.model].least(recipe.arguments)
     try:
+        room = _room_of(shapes) if log is None else int(Room.of(log, shapes).elements)
+        if least > room:  # it is the file that says so: nothing is built that its weights could not fill
+            raise CheckpointError(f"its recipe needs {least:,} numbers, and its weights are {room:,}")
+        model = recipe.build()
         if log is not None:  # the network grew after it was built
-            growth.replay(model, _with_small_inputs(log, recipe.multiple), max_elements=room)
+            growth.replay(model, _with_small_inputs(log, recipe.multiple), shapes=shapes)
         model.load_state_dict(state)
     except (CheckpointError, GrowthError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     return model, recipe
+
+
+def _room_of(shapes: list[Any]) -> int:
+    """How many numbers a network of these tensors may hold; of what lacks a little, load_state_dict() says what."""
+    held = sum(map(math.prod, shapes))
+    return held + held // 4 + 10_000
 
 
 def class_names(num_logits: int) -> tuple[str, ...]:
@@ -203,7 +210,7 @@ def _with_small_inputs(log: Any, multiple: int) -> Any:
         return log  # which replay() refuses
 
     def small(given: Any) -> Any:
-        if not growth_log.is_recorded_input(given) or not all(type(size) is int for size in given[0]):
+        if not is_recorded_input(given) or not all(type(size) is int for size in given[0]):
             return given
         shape, dtype = given
         limits = (2, MAX_CHANNELS, 2 * multiple, 2 * multiple)

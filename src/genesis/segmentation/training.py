@@ -18,7 +18,8 @@ import genesis
 import genesis.nn.functional as F
 from genesis import amp, growth, nn, optim
 from genesis.errors import CheckpointError, describe
-from genesis.growth import log as growth_log
+from genesis.growth.room import shapes_in
+from genesis.growth.snapshot import Restoring, Snapshot
 from genesis.segmentation import crops
 from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.metrics import IGNORED, Scores, confusion, scores
@@ -187,7 +188,7 @@ class Training:
             return contextlib.nullcontext()
         return amp.autocast(genesis.Device(self.device).type, PRECISIONS[self.plan.precision])
 
-    def _new_schedule(self) -> optim.lr_scheduler.LRScheduler:
+    def _new_schedule(self, step: int = 0) -> optim.lr_scheduler.LRScheduler:
         """The learning rate rises in a line and falls in a half cosine; it depends only on how many steps were made."""
         total = self.plan.epochs * self.num_steps
 
@@ -195,7 +196,7 @@ class Training:
             part = min(1.0, (step + 1) / total)
             return part / WARM_UP if part < WARM_UP else (1 + math.cos(math.pi * (part - WARM_UP) / (1 - WARM_UP))) / 2
 
-        return optim.lr_scheduler.LambdaLR(self._optimizer, factor, last_epoch=self.step - 1)
+        return optim.lr_scheduler.LambdaLR(self._optimizer, factor, last_epoch=step - 1)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ class Training:
 
         Args:
             where: the file that it is from, for messages.
-        Raises: CheckpointError: it is no state of this training.
+        Raises: CheckpointError: it is no state of this training. Where anything raises, nothing has changed.
         """
         mine = self.state()
         if not isinstance(state, dict) or not mine.keys() <= state.keys():
@@ -261,15 +262,20 @@ class Training:
         return isinstance(state, dict) and all(state.get(part) == mine[part] for part in ("plan", "recipe", "data"))
 
     def _take(self, state: dict[str, Any]) -> None:
-        room = growth_log.room_for(state["growth"], state["model"])
-        growth.replay(self.model, state["growth"], self._optimizer, max_elements=room)
-        self._growths.load_state_dict(state["growth schedule"])
-        self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._scaler.load_state_dict(state["scaler"])
-        self.step, self._losses = state["step"], list(state["losses"])
-        self.history = [Epoch(**epoch) for epoch in state["history"]]
-        self._schedule = self._new_schedule()
+        others = [self._growths, self._scaler]
+        with Restoring(Snapshot([self.model], [self._optimizer], others, [growth.history(self.model).steps])):
+            growth.replay(self.model, state["growth"], self._optimizer, shapes=shapes_in(state["model"]))
+            self._growths.load_state_dict(state["growth schedule"])
+            self.model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._scaler.load_state_dict(state["scaler"])
+            loaded = {
+                "step": state["step"],
+                "history": [Epoch(**epoch) for epoch in state["history"]],
+                "_losses": list(state["losses"]),
+                "_schedule": self._new_schedule(state["step"]),
+            }
+        vars(self).update(loaded)
 
 
 def _widen(model: nn.Module) -> None:

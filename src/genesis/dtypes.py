@@ -112,10 +112,7 @@ def number(op: str, argument: str, value: bool | int | float, dtype: DType, roun
         (True, 2)
     """
     if type(value) not in (int, float, bool):
-        if not isinstance(value, numbers.Real) and type(value).__name__ not in (
-            "bool",
-            "bool_",
-        ):  # numpy's is no number
+        if not (isinstance(value, numbers.Real) or type(value).__name__ in ("bool", "bool_")):  # as in of_scalar
             raise DTypeError(describe(op, argument, "a number", type(value).__name__))
         value = value.item() if hasattr(value, "item") else value
     floating = dtype.is_floating_point

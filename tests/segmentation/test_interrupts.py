@@ -14,7 +14,7 @@ def test_it_comes_at_the_end() -> None:
     done = []
 
     def work() -> None:
-        with interrupts.held():
+        with interrupts.first_held():
             signal.raise_signal(signal.SIGINT)
             done.append("in the block")
         done.append("behind it")
@@ -24,7 +24,7 @@ def test_it_comes_at_the_end() -> None:
         work()
     assert done == ["in the block"]
     assert signal.getsignal(signal.SIGINT) is before
-    with interrupts.held():
+    with interrupts.first_held():
         pass
 
 
@@ -32,7 +32,7 @@ def test_the_second_comes_at_once() -> None:
     done = []
 
     def work() -> None:
-        with interrupts.held():
+        with interrupts.first_held():
             signal.raise_signal(signal.SIGINT)
             done.append("one")
             signal.raise_signal(signal.SIGINT)
@@ -45,7 +45,7 @@ def test_the_second_comes_at_once() -> None:
 
 def test_an_error_of_the_block_does_not_hide_it() -> None:
     def work() -> None:
-        with interrupts.held():
+        with interrupts.first_held():
             signal.raise_signal(signal.SIGINT)
             raise ValueError("of the block")
 
@@ -58,7 +58,7 @@ def test_other_threads_are_not_interrupted() -> None:
     done = []
 
     def work() -> None:
-        with interrupts.held():
+        with interrupts.first_held():
             done.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -59,16 +59,16 @@ def batches(
 
     chosen = islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches)
     loader: Any = iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
-    held = interrupts.held if workers else nullcontext
+    held = interrupts.first_held if workers else nullcontext
     try:
         while True:
-            with first_held():  # while workers start, hand over a batch, and end
+            with held():  # while workers start, hand over a batch, and end
                 batch = next(loader, None)
             if batch is None:
                 return
             yield batch
     finally:
-        with first_held():
+        with held():
             loader.close()
 
 

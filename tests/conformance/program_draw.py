@@ -306,7 +306,7 @@ def arrangement(d: Draw, pool: Pool) -> str | None:
         f"lib.where({t} == {t}, {other(d, pool, x)}, {t})",
         f"{t}.masked_select({t} > 0)",
         f"{t}.repeat({', '.join(str(d.integer(0, 2)) for _ in range(max(1, x.ndim)))})",
-        f"{t}.clamp({d.choice(('0', '-1.5, 1', 'max=2', '1, 0', 'min=nan'))})",
+        f"{t}.clamp({d.choice(('0', '-1.5, 1', 'max=2', '1, 0'))})",
         f"{t}.nonzero()",
         f"lib.zeros_like({t})",
         f"lib.full_like({t}, {d.choice(NUMBERS)})",

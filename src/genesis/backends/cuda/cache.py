@@ -60,9 +60,9 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Make a file that only the user may write, whatever the umask. Raises: OSError: also if it is there."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    """Fill a file that is there, as only the user may read and write it, whatever the umask. Raises: OSError."""
+    path.chmod(0o600)
+    path.write_bytes(content)
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:

@@ -27,7 +27,7 @@ def layer_norm(
     x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     lead = x.shape[: len(x.shape) - normalized_ndim]
-    mean = array.empty(lead + (1,) * normalized_ndim, accumulator(x.dtype), x.device_index)
+    mean = _statistic(x, lead + (1,) * normalized_ndim)
     y, inverse_std = _norm_rows("layer_norm", x, normalized_ndim, weight, bias, mean, eps)
     return y, mean, inverse_std
 
@@ -47,7 +47,7 @@ def _norm_rows(
     x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
     lead, num_rows, num_columns = _rows(x, normalized_ndim)
     y = array.empty(x.shape, x.dtype, x.device_index)
-    inverse_std = array.empty(lead + (1,) * normalized_ndim, accumulator(x.dtype), x.device_index)
+    inverse_std = _statistic(x, lead + (1,) * normalized_ndim)
     if _is_long(x, num_columns):
         rows = x.view((num_rows, num_columns), (num_columns, 1), x.offset)
         _statistics(rows, walk(rows, (1,), least_tiles=reduction.MOMENTS), mean, inverse_std, None, None, 0.0, eps)
@@ -140,7 +140,7 @@ def batch_norm(
     running = (running_mean, running_var)
     running_mean, running_var = (_contiguous(statistic) for statistic in running)
     if training:
-        mean, inverse_std = (array.empty(x.shape[1:2], accumulator(x.dtype), x.device_index) for _ in range(2))
+        mean, inverse_std = (_statistic(x, x.shape[1:2]) for _ in range(2))
         if x.size:
             plan = walk(x, _all_but_channels(x), least_tiles=reduction.MOMENTS)
             _statistics(x, plan, mean, inverse_std, running_mean, running_var, momentum, eps)
@@ -192,7 +192,7 @@ def group_norm(
     array.require_float("group_norm", x.dtype)
     x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
     num_samples = x.shape[0]
-    mean, inverse_std = (array.empty((num_samples, num_groups), accumulator(x.dtype), x.device_index) for _ in range(2))
+    mean, inverse_std = (_statistic(x, (num_samples, num_groups)) for _ in range(2))
     y = array.empty(x.shape, x.dtype, x.device_index)
     if x.size:
         groups = _reshaped(x, (num_samples * num_groups, x.size // (num_samples * num_groups)))
@@ -231,6 +231,12 @@ def group_norm_backward(
     if needs[2]:
         grad_bias = _reshaped(reduction.sum_in(parts[0], (0,), False, dtype), (num_channels,))
     return grad_input, grad_weight, grad_bias
+
+
+def _statistic(x: DeviceArray, shape: Shape) -> DeviceArray:
+    """For what a kernel finds out of x; where x is empty there is no kernel, and the gradients multiply by zero."""
+    wide = accumulator(x.dtype)
+    return array.empty(shape, wide, x.device_index) if x.size else storage.full(shape, 0.0, wide, x.device_index)
 
 
 # --- launches they share ----------------------------------------------------------------------------------------------

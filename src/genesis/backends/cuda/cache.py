@@ -60,7 +60,9 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Fill a file that is there, as only the user may read and write it, whatever the umask. Raises: OSError."""
+    """Fill a file that is there, and that only the user may read and write from now on. Raises: OSError."""
+    if hasattr(os, "geteuid"):
+        os.chown(path, os.geteuid(), os.getegid())
     path.chmod(0o600)
     path.write_bytes(content)
 

@@ -192,7 +192,7 @@ def group_norm(
     array.require_float("group_norm", x.dtype)
     x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
     num_samples = x.shape[0]
-    mean, inverse_std = (_statistic(x, (num_samples, num_groups)) for _ in range(2))
+    mean, inverse_std = (_statistic(x, (num_samples, num_groups), math.nan) for _ in range(2))
     y = array.empty(x.shape, x.dtype, x.device_index)
     if x.size:
         groups = _reshaped(x, (num_samples * num_groups, x.size // (num_samples * num_groups)))
@@ -233,10 +233,10 @@ def group_norm_backward(
     return grad_input, grad_weight, grad_bias
 
 
-def _statistic(x: DeviceArray, shape: Shape) -> DeviceArray:
-    """For what a kernel finds out of x; where x is empty there is no kernel, and the gradients multiply by zero."""
+def _statistic(x: DeviceArray, shape: Shape, of_nothing: float = 0.0) -> DeviceArray:
+    """For what a kernel finds out of x; where x is empty there is no kernel, and gradients are zeros times this."""
     wide = accumulator(x.dtype)
-    return array.empty(shape, wide, x.device_index) if x.size else storage.full(shape, 0.0, wide, x.device_index)
+    return array.empty(shape, wide, x.device_index) if x.size else storage.full(shape, of_nothing, wide, x.device_index)
 
 
 # --- launches they share ----------------------------------------------------------------------------------------------

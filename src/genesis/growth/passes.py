@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,15 +98,17 @@ def _outputs(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
 def in_mode(model: Module, training: bool) -> Iterator[None]:
     """The whole model in one mode; afterwards each module is in its own again."""
     before = [(module, module.training) for module in model.modules()]
-    try:
-        model.train(training)
-        yield
-    finally:
+
+    def undo() -> None:
         mode = before[0][1]
         model.train(mode)
         for module, its in before:
             if its is not mode:
                 module.training = its
+
+    with undone_after(undo):
+        model.train(training)
+        yield
 
 
 @contextlib.contextmanager
@@ -121,11 +123,22 @@ def without_traces(model: Module) -> Iterator[None]:
         buffers.restore()
         random_states.restore()
 
-    try:
+    with undone_after(undo):
         yield
-    finally:
-        with held():
-            finish(undo)
+
+
+@contextlib.contextmanager
+def undone_after(undo: Callable[[], None]) -> Iterator[None]:
+    """Call undo() at the end, whatever is raised, and wherever an interrupt comes; again where it came in between."""
+    try:
+        try:
+            yield
+        finally:
+            with held():
+                finish(undo)
+    except BaseException:
+        finish(undo)
+        raise
 
 
 class RandomStates:

@@ -18,11 +18,11 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Step, history
 from genesis.growth.known import KnownMap, Look
-from genesis.growth.passes import RandomStates, Trained, outputs_of, trained_outputs_of
+from genesis.growth.passes import RandomStates, Trained, outputs_of, trained_outputs_of, undone_after
 from genesis.growth.places import tensors_of
 from genesis.growth.preserved import checked, checked_in_training
 from genesis.growth.snapshot import Snapshot, thread_modes
-from genesis.interrupts import Whole, at_once, finish, held
+from genesis.interrupts import Whole, at_once
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
@@ -179,13 +179,9 @@ class Transaction:
     @contextlib.contextmanager
     def random(self) -> Iterator[None]:
         """Draw from this transaction's generator what layers draw when they are made; Genesis' own is left alone."""
-        before = RandomStates(self.model)
-        genesis.manual_seed(int(self.generator.integers(2**31)))
-        try:
+        with undone_after(RandomStates(self.model).restore):
+            genesis.manual_seed(int(self.generator.integers(2**31)))
             yield
-        finally:
-            with held():
-                finish(before.restore)
 
     def adopt(self, parameters: Iterable[Parameter], neighbour: Parameter | None) -> None:
         """Have the optimizer that learns neighbour learn these parameters too, with the same options."""

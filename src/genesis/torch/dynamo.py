@@ -158,7 +158,7 @@ def _geometry(node: fx.Node) -> tuple[Any, ...] | None:
 
 def _pair(value: Any) -> tuple[int, int]:
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    return values * 2 if len(values) == 1 else values  # type: ignore[return-value]
+    return values * 2 if len(values) == 1 else values
 
 
 def _why_not_norm(node: fx.Node) -> str:
@@ -285,12 +285,12 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
 
 def _pooling(node: fx.Node) -> Any:
     """The windows of a max pooling that Genesis' kernels run; None for PyTorch's function."""
-    input, options = _value(node.args[0] if node.args else None), {**node.kwargs}
+    input = _value(node.args[0] if node.args else None)
     if not isinstance(input, Tensor) or not pooling._takes(input) or not isinstance(_value(node), Tensor):
         return None  # with return_indices it has two results
-    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-    options |= dict(zip(names, node.args[1:], strict=False))
-    return pooling._windows(input, *(options.get(n, d) for n, d in zip(names, (None, None, 0, 1, False), strict=True)))
+    defaults = {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+    options = [_argument(node, 1 + i, name, default) for i, (name, default) in enumerate(defaults.items())]
+    return pooling._windows(input, *options)
 
 
 def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Any) -> None:

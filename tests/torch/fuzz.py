@@ -49,7 +49,7 @@ def case(seed: int) -> tuple[str, int]:
         warnings.simplefilter("ignore")
         for _ in range(rng.randint(2, 7)):
             step, step_seed = rng.choice(STEPS), rng.randrange(10**6)
-            ours, theirs = (_outcome(model, step, step_seed) for model in (fused, plain))
+            theirs, ours = (_outcome(model, step, step_seed) for model in (plain, fused))
             history += f", {step}"
             difference = _difference(theirs, ours)
             if difference == "refused":

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-from tests.torch.fuzz_models import CHANNELS, _halve, _look
+from tests.torch.fuzz_models import CHANNELS, GroupNorm, _halve, _look
 
 Event = Callable[[nn.Module, random.Random], nn.Module]
 EVENTS: dict[str, Event] = {}
@@ -67,7 +67,7 @@ def replace_activation(model: nn.Module, rng: random.Random) -> nn.Module:
 
 @event
 def replace_norm(model: nn.Module, rng: random.Random) -> nn.Module:
-    make = rng.choice([lambda: nn.GroupNorm(2, CHANNELS), lambda: nn.BatchNorm2d(CHANNELS, momentum=0.5), nn.Identity])
+    make = rng.choice([lambda: GroupNorm(2, CHANNELS), lambda: nn.BatchNorm2d(CHANNELS, momentum=0.5), nn.Identity])
     return _replace(model, rng, (nn.BatchNorm2d, nn.GroupNorm), lambda _: make())
 
 

@@ -1,0 +1,144 @@
+"""Fuse random models, do random things to them, compare with the unfused: `python -m tests.torch.fuzz [FIRST [COUNT]]`.
+
+After each event a step of both models is compared: results, gradients, buffers, what hooks saw, the random stream. A
+fused model may refuse with an error that names genesis.torch.unfuse; it may never be silently different. A failure
+prints the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import genesis.torch
+from tests.torch.fuzz_events import EVENTS
+from tests.torch.fuzz_models import CHANNELS, draw
+
+STEPS = ("train", "train", "no_grad", "inference", "autocast", "double backward", "checkpoint", "unbatched", "mask")
+TOLERANCE = 1e-8
+
+
+def main() -> int:
+    first, count = (int(x) for x in (*sys.argv[1:], *("0", "500")[len(sys.argv) - 1 :]))
+    bad = refused = 0
+    for seed in range(first, first + count):
+        failure, refusals = case(seed)
+        refused += refusals
+        if failure:
+            bad += 1
+            print(f"python -m tests.torch.fuzz {seed} 1  # {failure}", flush=True)
+    print(f"{count} cases: {bad} failed, {refused} clear refusals")
+    return bad != 0
+
+
+def case(seed: int) -> tuple[str, int]:
+    """What went wrong with the model of this number, if anything; and how often it refused clearly."""
+    rng = random.Random(seed)
+    plain = draw(rng)
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    history, refusals = "fuse", 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(rng.randint(2, 7)):
+            step, step_seed = rng.choice(STEPS), rng.randrange(10**6)
+            theirs, ours = (_outcome(model, step, step_seed) for model in (plain, fused))
+            history += f", {step}"
+            difference = _difference(theirs, ours)
+            if difference == "refused":
+                return "", refusals + 1
+            if difference:
+                return f"{[type(x).__name__ for x in plain.blocks]}: {history}: {difference}", refusals
+            name, event_seed = rng.choice(list(EVENTS)), rng.randrange(10**6)
+            history += f", {name}"
+            plain, failure = _play(name, plain, event_seed)
+            fused, ours_failure = _play(name, fused, event_seed)
+            if (failure is None) != (ours_failure is None):
+                return f"{history}: {ours_failure or 'no error'} instead of {failure or 'none'}", refusals
+    return "", refusals
+
+
+def _play(name: str, model: nn.Module, seed: int) -> tuple[nn.Module, str | None]:
+    try:
+        return EVENTS[name](model, random.Random(seed)), None
+    except Exception as error:
+        return model, f"{type(error).__name__}: {error}"
+
+
+def _outcome(model: nn.Module, step: str, seed: int) -> dict[str, Any] | str:
+    """What a step computes and leaves behind, by name; or its error."""
+    torch.manual_seed(seed)
+    batch = 1 + seed % 3
+    x = torch.randn(batch, CHANNELS, 5, 4, dtype=torch.float64)
+    mask = (torch.rand(batch, CHANNELS, 5, 4) < 0.7).double() if step == "mask" else None
+    if step == "unbatched":
+        x = x[0]
+    if seed % 2:
+        x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    model.zero_grad()
+    x.requires_grad_(step not in ("no_grad", "inference") and seed % 5 > 0)
+    found: dict[str, Any] = {}
+    try:
+        with _context(step):
+            result = model(x, mask)
+            found["result"] = result.detach().clone()
+            if result.requires_grad:
+                found |= _gradients(model, x, result, step)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    for name, module in model.named_modules():
+        found |= {f"{name}.{key}": module.__dict__[key] for key in ("seen", "last") if key in module.__dict__}
+    return found | {"random stream": torch.get_rng_state()}
+
+
+def _gradients(model: nn.Module, x: Tensor, result: Tensor, step: str) -> Iterator[Any] | dict[str, Any]:
+    loss = (result * torch.linspace(-1, 2, result.numel(), dtype=result.dtype).view(result.shape)).sum()
+    if step == "double backward" and x.requires_grad:
+        (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+        loss = grad.square().sum()
+    loss.backward()
+    found = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return found | ({} if x.grad is None else {"gradient of the input": x.grad})
+
+
+def _context(step: str) -> contextlib.AbstractContextManager[Any]:
+    if step == "no_grad":
+        return torch.no_grad()
+    if step == "inference":
+        return torch.inference_mode()
+    if step == "autocast":
+        return torch.autocast("cpu", torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def _difference(theirs: dict[str, Any] | str, ours: dict[str, Any] | str) -> str:
+    if isinstance(theirs, str):
+        return "" if isinstance(ours, str) else f"no error instead of {theirs[:150]}"
+    if isinstance(ours, str):
+        return "refused" if "genesis.torch.unfuse" in ours else ours
+    if theirs.keys() != ours.keys():
+        return f"only on one side: {sorted(theirs.keys() ^ ours.keys())[:3]}"
+    return next((f"{name} differs" for name in theirs if not _equal(theirs[name], ours[name])), "")
+
+
+def _equal(theirs: Any, ours: Any) -> bool:
+    if not isinstance(theirs, Tensor):
+        theirs, ours = (torch.tensor(value, dtype=torch.float64) for value in (theirs, ours))
+    if type(ours) is not Tensor or theirs.shape != ours.shape or theirs.dtype != ours.dtype:
+        return False
+    if not theirs.dtype.is_floating_point:
+        return bool(torch.equal(theirs, ours))
+    tolerance = 0.1 if theirs.dtype == torch.bfloat16 else TOLERANCE
+    return bool(torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,308 @@
+"""Random small models of everything that people's forwards do: branches, flags, buffers, contexts, random draws, …
+
+Each block takes and gives (N, C, H, W) and can be pickled. `draw(rng)` makes a model of some of them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+CHANNELS = 4
+BLOCKS: dict[str, type[Block]] = {}
+
+
+class Block(nn.Module):
+    """conv, norm, activation as c, b, r; c2, b2 beside them for those that want two. Subclasses register themselves."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        BLOCKS[cls.__name__] = cls
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.c, self.b, self.r = _conv(rng), _norm(rng), rng.choice([nn.ReLU, nn.ReLU, nn.SiLU])()
+        if type(self.r) is nn.ReLU:
+            self.r.inplace = rng.random() < 0.5
+        self.c2, self.b2 = _conv(rng), _norm(rng)
+        self.flag = rng.random() < 0.5
+        self.register_buffer("n", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.r(self.b(self.c(x)))
+
+
+class GroupNorm(nn.GroupNorm):
+    """On contiguous memory: PyTorch 2.13 ends in a segmentation fault in its gradient of channels_last on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.contiguous())
+
+
+def _conv(rng: random.Random) -> nn.Conv2d:
+    kernel, padding, dilation = rng.choice([(1, 0, 1), (3, 1, 1), (3, "same", 1), (3, 2, 2)])
+    groups = rng.choice([1, 1, 1, 2, CHANNELS])
+    bias, mode = rng.random() < 0.4, rng.choice(["zeros"] * 7 + ["reflect"])
+    conv = nn.Conv2d(CHANNELS, CHANNELS, kernel, 1, padding, dilation, groups, bias, padding_mode=mode)
+    wrapped = rng.random()
+    if wrapped < 0.05:
+        return parametrizations.weight_norm(conv)
+    return parametrizations.spectral_norm(conv) if wrapped < 0.1 else conv
+
+
+def _norm(rng: random.Random) -> nn.Module:
+    if rng.random() < 0.1:
+        return GroupNorm(2, CHANNELS)
+    momentum, affine, tracks = rng.choice([0.1, 0.1, 0.3, None]), rng.random() < 0.8, rng.random() < 0.9
+    return nn.BatchNorm2d(CHANNELS, rng.choice([1e-5, 1e-3]), momentum, affine, tracks)
+
+
+class Plain(Block):
+    pass
+
+
+class Residual(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.r(self.b2(self.c2(F.relu(self.b(self.c(x))))) + x)
+
+
+class ResidualInPlace(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        y += x
+        return self.r(y)
+
+
+class BothSides(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return F.relu(self.b(self.c(x)) + self.b2(self.c2(x)))
+
+
+class OntoTheInput(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        x = x * 1
+        x += self.b(self.c(x))
+        return self.r(x)
+
+
+class OptionalMask(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        if mask is not None:
+            y = y * mask
+        return self.r(y)
+
+
+class Flag(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        return F.relu(y) if self.flag else y
+
+
+class Counter(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        self.n += 1
+        return self.r(self.b(self.c(x))) / self.n
+
+
+class AssignedBuffer(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        self.n = 0.9 * self.n + 0.1 * y.detach().mean()
+        return self.r(y) + self.n
+
+
+class Keeps(Block):
+    last: Any = None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.c(x)
+        z = self.b(y)
+        self.last = (y if self.flag else z).detach()
+        return F.relu(z)
+
+
+class RandomBranch(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        if torch.rand(1) < 0.5:
+            return x
+        return self.r(self.b(self.c(x)))
+
+
+class RandomAfter(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return F.dropout(F.relu(self.b(self.c(x))), 0.5, self.training) + x
+
+
+class WithoutGradients(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        with torch.no_grad():
+            y = F.relu(self.b(self.c(x)))
+        return F.relu(self.b2(self.c2(y + x)))
+
+
+class GradientsBegin(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        with torch.no_grad():
+            y = self.c(x)
+        y = self.b(y)
+        with torch.no_grad():
+            z = self.c2(x)
+        return F.relu(y) + z
+
+
+class AutocastOff(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return self.r(self.b(self.c(x.double())))
+
+
+class AsksForTypes(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.c(x)
+        if not isinstance(y, Tensor) or type(y) is int or y.dim() != 4 or y.shape[1] != CHANNELS:
+            return x
+        y = self.b(y)
+        if torch.is_grad_enabled() and self.b.training and y.requires_grad:
+            return self.r(y) * 2
+        return F.relu(y)
+
+
+class ConcatenatesLists(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None, others: Any = None) -> Any:
+        others = [] if others is None else others
+        y = F.relu(self.b(self.c(x)))
+        return sum([y, *([x] + others)])
+
+
+class TwoUsers(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.c(x)
+        z = self.b(y)
+        return F.relu(z) + y * 0.1 + z.sigmoid()
+
+
+class SharedLayers(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return F.relu(self.b(self.c(F.relu(self.b(self.c(x))))))
+
+
+class OneNorm(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        first, second = self.c(x), self.c2(x)
+        second = self.b(second)
+        first = self.b(first)
+        return F.relu(first) + F.relu(second)
+
+
+class ReadsStatistics(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        mean = getattr(self.b, "running_mean", None)
+        offset = 0 if mean is None else mean.clone().mean()
+        return self.r(y) + offset
+
+
+class Functions(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = F.conv2d(x, self.c.weight, self.c.bias, padding="same", dilation=self.c.dilation, groups=self.c.groups)
+        return F.batch_norm(y, None, None, training=True).relu_()
+
+
+class ChangesItsInput(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        x = x * 1
+        with torch.no_grad():
+            y = self.c(x)
+            x.mul_(1.5)
+        return self.r(self.b(y)) + x
+
+
+class Branches(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.r(self.b(self.c(x)))
+        return y if y.detach().mean() > 0.3 else F.relu(self.b2(self.c2(y)))
+
+
+class Views(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        y[:, 0] = 0
+        first, second = self.c2(x).chunk(2, dim=1)
+        return F.relu(y) + torch.cat([second, first], 1)
+
+
+class Checkpointed(Block):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return checkpoint(self._inner, x, use_reentrant=False, preserve_rng_state=True)
+
+    def _inner(self, x: Tensor) -> Tensor:
+        return F.relu(self.b(self.c(x)) + x)
+
+
+class InSequentials(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        layers = [nn.Identity()] if rng.random() < 0.3 else []
+        self.s = nn.Sequential(self.c, *layers, nn.Sequential(self.b, *layers, self.r), nn.MaxPool2d(3, 1, 1))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.s(x) if mask is None else self.s[:2](x) * mask
+
+
+class SumInTheParent(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.s = nn.Sequential(self.c, self.b)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return F.relu(self.s(x) + x)
+
+
+class Hooked(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        where = rng.choice([self.c, self.b, self.r])
+        where.register_forward_hook(_halve if rng.random() < 0.5 else _look)
+
+
+NAMES = tuple(BLOCKS)  # now: a fused model may come with subclasses
+
+
+def _halve(module: nn.Module, args: Any, result: Tensor) -> Tensor:
+    return result * 0.5
+
+
+def _look(module: nn.Module, args: Any, result: Tensor) -> None:
+    seen = module.__dict__.setdefault("seen", [])
+    seen.append(float(result.detach().sum()) + float(args[0].detach().sum()))
+
+
+class Model(nn.Module):
+    """Blocks one after the other; a mask goes to all."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.head = nn.Conv2d(CHANNELS, 2, 1)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x)
+
+
+def draw(rng: random.Random) -> Model:
+    """One to four blocks, in float64; a later block may be an earlier one again."""
+    torch.manual_seed(rng.randrange(1000))
+    names = [rng.choice(NAMES) for _ in range(rng.randint(1, 4))]
+    blocks: list[Block] = []
+    for name in names:
+        blocks.append(rng.choice(blocks) if blocks and rng.random() < 0.1 else BLOCKS[name](rng))
+    return Model(blocks).double()

@@ -1,0 +1,193 @@
+"""Compare fused networks of other packages with what they were: `python -m tests.torch.zoo`.
+
+Each network runs in a process of its own, in float64, so that a difference is a fault and not rounding: training
+steps, an evaluation, a training step again; results, gradients, buffers and the random stream must be those of an
+unfused copy. Then the fused network under torch.compile (AOTAutograd without a code generator) and torch.export, and
+what unfuse() gives back. Where the plain network fails in the same place, that is not held against the fused one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import genesis.torch.dynamo
+from tests.torch.zoo_networks import MOST_PARAMETERS, Network, networks
+
+TOLERANCE = 1e-7  # float64, through up to 300 layers with batch statistics of few pixels
+NOT_RUN = "not compared"
+CHECKS = ("eager", "compile", "backend", "export", "dynamic", "unfuse")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="networks, or beginnings of their names; default: all")
+    parser.add_argument("--checks", default="eager,unfuse", help=f"of {','.join(CHECKS)}")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for one network")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    chosen = [n for n in networks() if not arguments.names or n.name.startswith(tuple(arguments.names))]
+    if arguments.child:
+        print(json.dumps(check(chosen[0], arguments.checks.split(","))))
+        return 0
+    bad = 0
+    for network in chosen:
+        begin = time.monotonic()
+        result = _in_a_process(network.name, arguments.checks, arguments.timeout)
+        bad += result["verdict"] not in ("right", "too large", NOT_RUN)
+        print(
+            f"{network.name:<44}{result['verdict']:<14}{time.monotonic() - begin:6.1f} s  {result['detail']}",
+            flush=True,
+        )
+    print(f"{len(chosen)} networks, {bad} wrong or failed")
+    return bad != 0
+
+
+def _in_a_process(name: str, checks: str, timeout: float) -> dict[str, str]:
+    command = [sys.executable, "-m", "tests.torch.zoo", "--child", "--checks", checks, name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[2])
+    except subprocess.TimeoutExpired:
+        return {"verdict": "timeout", "detail": ""}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {"verdict": "crash", "detail": f"exit {done.returncode}: {' '.join(done.stderr.split())[-300:]}"}
+    return json.loads(lines[-1])
+
+
+def check(network: Network, checks: list[str]) -> dict[str, str]:
+    """The verdict on one network, and what was fused or what went wrong."""
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    plain = network.build()
+    if sum(x.numel() for x in plain.parameters()) > MOST_PARAMETERS:
+        return {"verdict": "too large", "detail": ""}
+    plain = plain.double()
+    for module in plain.modules():
+        if isinstance(module, nn.Dropout) and module.p == 1:
+            module.p = 0.5
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    input = torch.randn(2, 3, network.size, network.size, dtype=torch.float64)
+    found = [f"{name}: {text}" for name in checks for text in CHECK[name](plain, fused, input)]
+    failures = [text for text in found if NOT_RUN not in text]
+    num_convs = sum(isinstance(x, nn.Conv2d) for x in plain.modules())
+    summary = f"{num_convs} convolutions; {str(genesis.torch.report(fused)).splitlines()[0]}"
+    if failures:
+        return {"verdict": "wrong", "detail": "; ".join(failures)}
+    return {"verdict": NOT_RUN if found else "right", "detail": "; ".join(found) or summary}
+
+
+def _eager(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]:
+    for round, training in enumerate((True, True, False, True)):
+        found = [_outcome(model, input, training, seed=round) for model in (plain, fused)]
+        yield from _differences(f"step {round}{'' if training else ' (eval)'}", *found)
+
+
+def _outcome(model: nn.Module, input: Tensor, training: bool, seed: int) -> dict[str, Tensor] | str:
+    """What a step leaves behind, by name; or why it failed."""
+    model.train(training)
+    torch.manual_seed(seed)
+    left: dict[str, Tensor] = {}
+    try:
+        with torch.set_grad_enabled(training):
+            results = [x for x in tree_leaves(model(input.clone())) if isinstance(x, Tensor)]
+            left |= {f"result {i}": x.detach().clone() for i, x in enumerate(results)}
+            if training:
+                model.zero_grad()
+                sum((x * torch.linspace(-1, 1, x.numel()).view(x.shape)).sum() for x in results).backward()
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    model = getattr(model, "_orig_mod", model)
+    left |= {f"gradient of {name}": x.grad for name, x in model.named_parameters() if x.grad is not None}
+    left |= {f"buffer {name}": x.clone() for name, x in model.named_buffers()}
+    return left | {"random stream": torch.get_rng_state()}
+
+
+def _differences(what: str, plain: Any, fused: Any) -> Iterator[str]:
+    if isinstance(plain, str):
+        yield f"{NOT_RUN} ({what}: the plain network fails with {plain})"
+        return
+    if isinstance(fused, str):
+        yield f"{what}: {fused}"
+        return
+    if plain.keys() != fused.keys():
+        yield f"{what}: {sorted(plain.keys() ^ fused.keys())[:3]} on one side only"
+        return
+    bad = [name for name in plain if not _equal(plain[name], fused[name])]
+    if bad:
+        yield f"{what}: {len(bad)} of {len(plain)} differ, first {bad[0]}"
+
+
+def _equal(expected: Tensor, actual: Tensor) -> bool:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return False
+    if not expected.dtype.is_floating_point:
+        return bool(torch.equal(expected, actual))
+    return bool((expected - actual).norm() <= TOLERANCE * (expected.norm() + 1e-6 * expected.numel() ** 0.5))
+
+
+def _compiled(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]:
+    def outcome(model: nn.Module) -> Any:
+        torch._dynamo.reset()
+        return _outcome(torch.compile(copy.deepcopy(model), backend="aot_eager"), input, True, seed=7)
+
+    yield from _differences("torch.compile", outcome(plain), outcome(fused))
+
+
+def _by_backend(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]:
+    """The plain network, by Genesis as a backend of torch.compile."""
+    torch._dynamo.reset()
+    options = {"compiler": "aot_eager"}
+    compiled = torch.compile(copy.deepcopy(plain), backend=genesis.torch.dynamo.genesis, options=options)
+    plain = copy.deepcopy(plain)
+    for training in (True, False):
+        yield from _differences("backend", *(_outcome(model, input, training, seed=7) for model in (plain, compiled)))
+
+
+def _exported(dynamic: bool) -> Callable[..., Iterator[str]]:
+    def run(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]:
+        shapes = ({0: torch.export.Dim("batch", min=2, max=64)},) if dynamic else None
+
+        def outcome(model: nn.Module) -> Any:
+            model = copy.deepcopy(model).eval()
+            try:
+                program = torch.export.export(model, (input,), dynamic_shapes=shapes).module()
+                batch = torch.cat([input, input[:1]]) if dynamic else input
+                with torch.no_grad():
+                    return {f"result {i}": x for i, x in enumerate(tree_leaves(program(batch)))}
+            except Exception as error:
+                return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+        yield from _differences("torch.export", outcome(plain), outcome(fused))
+
+    return run
+
+
+def _unfused(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]:
+    """On a copy, since fused is used again."""
+    back = genesis.torch.unfuse(copy.deepcopy(fused))
+    ours, theirs = ({name: type(x) for name, x in model.named_modules()} for model in (back, plain))
+    if ours != theirs:
+        yield "other classes of modules"
+    if [name for name, x in back.named_modules() if x.__dict__.keys() != plain.get_submodule(name).__dict__.keys()]:
+        yield "other attributes of modules"
+    if list(back.state_dict()) != list(plain.state_dict()):
+        yield "another state_dict"
+
+
+CHECK = dict(zip(CHECKS, (_eager, _compiled, _by_backend, _exported(False), _exported(True), _unfused), strict=True))
+
+if __name__ == "__main__":
+    sys.exit(main())

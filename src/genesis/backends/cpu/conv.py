@@ -102,6 +102,27 @@ def conv_bn_relu(
     )  # which the layer that takes y in keeps too: no memory of its own
 
 
+def conv_bn_begin(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float, eps: float,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
+    y, mean, inverse_std = batchnorm.normalize(
+        conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
+    )
+    return mean, inverse_std, conv_output, y
+
+
+def conv_bn_finish(
+    input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, mean: Tensor, inverse_std: Tensor, kept: Tensor, normalized: Tensor,
+    residual: Tensor | None, eps: float, activation: str | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    y = normalized.clone() if residual is None else normalized.add(residual)
+    return (y, mean, inverse_std, kept, None) if activation is None else (y.relu_(), mean, inverse_std, kept, y)
+
+
 def conv_bn_relu_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,

@@ -49,10 +49,49 @@ def conv_bn_relu_and_input(*args: Any) -> tuple[Tensor, Tensor]:
     return _ConvBNReLUAndInput.apply(*_grouped(rest, count))
 
 
-def _grouped(args: Sequence[Any], count: Tensor | None) -> tuple[Any, ...]:
+def conv_bn_begin(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, *options: Any,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The convolution and its statistics, which have changed the running ones in training; no gradients.
+
+    options: training, momentum, eps, stride, padding, dilation, groups.
+    """
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        begun = call("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
+    finally:
+        torch._C._set_grad_enabled(enabled)
+    if options[0] and running_mean is not None:
+        _increment_version((running_mean, running_var))
+    return begun
+
+
+def conv_bn_finish(begun: tuple[Tensor | None, ...], hands_on: bool, *args: Any) -> Any:
+    """conv_bn_relu(*args), or conv_bn_relu_and_input, of what conv_bn_begin gave for them."""
+    function = _ConvBNReLUAndInput if hands_on else _ConvBNReLU
+    return function.apply(*_grouped(args, None, *begun))
+
+
+def conv_bn_relu_values(*args: Any) -> Tensor:
+    """conv_bn_relu(*args) where nothing needs a gradient."""
+    y = call("conv_bn_relu", *args)[0]
+    if args[_NUM_TENSORS] and args[5] is not None:
+        _increment_version(args[5:7])
+    return y
+
+
+def conv_bn_finish_values(begun: tuple[Tensor | None, ...], *args: Any) -> Tensor:
+    """conv_bn_finish(begun, False, *args) where nothing needs a gradient."""
+    input, weight, _, gamma, beta, mean, var, residual, _, _, eps, *_, activation = args
+    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)[0]
+
+
+def _grouped(args: Sequence[Any], count: Tensor | None, *begun: Tensor | None) -> tuple[Any, ...]:
     """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
     *tensors, mean, var, residual = args[:_NUM_TENSORS]
-    return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:]
+    return *tensors, residual, (mean, var, count, *begun), args[_NUM_TENSORS:]
 
 
 class _ConvBNReLU(torch.autograd.Function):
@@ -60,7 +99,14 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, (mean, var, count), options = args
+        *tensors, residual, (mean, var, count, *begun), options = args
+        if begun:
+            input, weight, _, gamma, beta = tensors
+            y, *saved = call(
+                "conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, options[2], options[-1]
+            )
+            _begin(ctx, tensors, options, saved)
+            return y
         y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
         if options[0]:
             changed = [x for x in (mean, var, count) if x is not None]
@@ -73,9 +119,33 @@ class _ConvBNReLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
         if grad is None:
             return addend, *(None,) * 7
-        needs = ctx.needs_input_grad[:6]
-        grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
-        return *grads, None, None
+        if not torch.is_grad_enabled():
+            return _gradients(ctx, grad, addend)
+        with torch.no_grad():
+            grads = _gradients(ctx, grad, addend)
+        return not_differentiable(grads)
+
+
+def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    needs = ctx.needs_input_grad[:6]
+    grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
+    return *grads, None, None
+
+
+def not_differentiable(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients that raise when they are differentiated, which once_differentiable lets pass where the gradient that
+    came in is a constant: what they depend on is saved."""
+    known = [grad is not None for grad in grads]
+    leaves = [grad.detach().requires_grad_() for grad in grads if grad is not None]
+    outputs = torch._C._functions.DelayedError(NO_SECOND_GRADIENT, len(leaves))(*leaves)
+    raising = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
+    return tuple(next(raising) if is_known else None for is_known in known)
+
+
+NO_SECOND_GRADIENT = (
+    "conv_bn_relu: its gradients cannot be differentiated again. genesis.torch.unfuse(model) gives the plain layers, "
+    "whose gradients can."
+)
 
 
 class _ConvBNReLUAndInput(_ConvBNReLU):

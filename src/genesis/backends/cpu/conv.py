@@ -116,9 +116,13 @@ def conv_bn_begin(
 
 def conv_bn_finish(
     input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
-    running_var: Tensor | None, mean: Tensor, inverse_std: Tensor, kept: Tensor, normalized: Tensor,
-    residual: Tensor | None, eps: float, activation: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    running_var: Tensor | None, mean: Tensor | None, inverse_std: Tensor | None, kept: Tensor,
+    normalized: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip
+    if normalized is None:
+        normalized, mean, inverse_std = batchnorm.normalize(
+            kept, gamma, beta, running_mean, running_var, False, 0.0, eps
+        )
     y = normalized.clone() if residual is None else normalized.add(residual)
     return (y, mean, inverse_std, kept, None) if activation is None else (y.relu_(), mean, inverse_std, kept, y)
 

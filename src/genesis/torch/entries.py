@@ -1,0 +1,159 @@
+"""What fuse() puts on convolutions and poolings: an attribute of the layer, which its own forward calls."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from genesis.torch import guards
+from genesis.torch.bridge import call
+from genesis.torch.pending import Link, Pending, _versions, pending, settle, settled
+from genesis.torch.pooling import max_pool2d, takes
+from genesis.torch.shapes import plan
+
+CONV, POOL = "_conv_forward", "forward"  # the attributes
+_PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
+_GLOBAL_HOOKS = (
+    torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
+    torch_module._global_forward_pre_hooks,
+)  # fmt: skip
+
+
+class _Entry:
+    """Of a layer, which it doesn't keep alive. Copies and pickles of the layer have their own."""
+
+    layer: weakref.ref[Any]
+
+    def __init__(self, layer: nn.Module, name: str) -> None:
+        self.layer, self.name = weakref.ref(layer), name
+        self.begin()
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Entry:
+        layer = self.layer()
+        return type(self)(memo.get(id(layer), layer), self.name)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.layer(), self.name)
+
+
+class ConvEntry(_Entry):
+    """In place of Conv2d._conv_forward: the result is put off where everything is as the fused op wants it."""
+
+    def begin(self) -> None:
+        self.active = True
+        self.next = ""  # what followed its batch norm the last time: "relu", "add", "value"
+        self.hands_on, self.takes_view = True, False
+        self.unfused = 0  # calls in a row
+        self.calls = 0  # that were deferred
+        self.kinds: tuple[str, ...] = ()  # of what was fused with it
+        self.norm = 0  # the id of its norm's parameter
+        self.reason = ""
+
+    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._plain(input, weight, bias)
+        if type(input) is Pending:
+            input = settle(input)
+        link = self._link(input, weight, bias) if self.active else None
+        return self._plain(input, weight, bias) if link is None else pending(link)
+
+    def _plain(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        conv: Any = self.layer()
+        return type(conv)._conv_forward(conv, input, weight, bias)  # type: ignore[no-any-return]
+
+    def _link(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
+        conv: Any = self.layer()
+        if type(input) is not Tensor or not guards.is_plain(weight) or not guards.nothing_watches():
+            return None
+        if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
+            self.reason = self.reason or "it has hooks"
+            return None
+        if conv.padding_mode != "zeros" or (bias is not None and not guards.is_plain(bias)):
+            return None
+        how = plan(input.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+        dtype = _compute_dtype(input, weight, bias)
+        if how is None or dtype is None:
+            return None
+        modes = guards.modes()
+        link = Link(self, input, weight, bias, how, dtype, modes, _versions(input, weight, bias))
+        self.calls += 1
+        if input.is_inference():  # it has no counter of changes
+            if modes != (False, True):
+                return None
+            operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+            link.output = call("conv_forward", *operands, *how.geometry)
+        return link
+
+    # --- what became of its results ---------------------------------------------------------------------------------
+    def followed_by_norm(self, parameter: Tensor | None) -> None:
+        self.norm = id(parameter)
+
+    def fused(self, link: Link, activation: str) -> None:
+        self.unfused = 0
+        if link.residual is None:
+            self.next, self.kinds = "relu", ("norm", "relu")
+        else:
+            self.next, self.kinds = "add", ("norm", "add", "relu")
+
+    def settled(self, link: Link) -> None:
+        """Somebody wanted the value."""
+        if link.norm is not None:
+            self.unfused = 0
+            if link.residual is None:
+                self.next, self.kinds = "value", ("norm",)
+            else:
+                self.kinds = ("norm", "add")
+            return
+        self.unfused += 1
+        self.reason = self.reason or "no batch norm follows"
+        if self.unfused >= _PATIENCE:
+            self.active = False
+
+    def stop(self, reason: str) -> None:
+        self.active, self.reason = False, reason
+
+
+class PoolEntry(_Entry):
+    """In place of MaxPool2d.forward: Genesis' kernel on CUDA."""
+
+    def begin(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input: Tensor) -> Any:
+        layer: Any = self.layer()
+        if torch.compiler.is_compiling() or not takes(input) or not guards.nothing_watches():
+            return type(layer).forward(layer, input)
+        self.calls += 1
+        how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices)
+        return max_pool2d(input, *how)
+
+
+class Settles:
+    """A forward hook: what leaves the model is computed."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        return settled(output)
+
+
+def _compute_dtype(input: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype | None:
+    """The dtype of the convolution; None if PyTorch would refuse its operands, or they are no floating numbers."""
+    on_cuda = input.is_cuda
+    if not (on_cuda or input.is_cpu) or weight.get_device() != input.get_device() or weight.is_meta:
+        return None
+    dtype = input.dtype
+    if torch.is_autocast_enabled("cuda" if on_cuda else "cpu"):
+        if torch.float64 in (weight.dtype, dtype) or not dtype.is_floating_point or not weight.is_floating_point():
+            return None
+        return torch.get_autocast_dtype("cuda" if on_cuda else "cpu")
+    if weight.dtype is not dtype or not dtype.is_floating_point or dtype.itemsize < 2:
+        return None
+    return dtype if bias is None or (bias.dtype is dtype and bias.get_device() == input.get_device()) else None

@@ -11,11 +11,11 @@ from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.pending import Link, Pending, _versions, pending, settle, settled
+from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, pending, settle, settled, versions_of
 from genesis.torch.pooling import max_pool2d, takes
 from genesis.torch.shapes import plan
 
-CONV, POOL = "_conv_forward", "forward"  # the attributes
+CONV, FORWARD = "_conv_forward", "forward"  # the attributes
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _GLOBAL_HOOKS = (
     torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
@@ -49,7 +49,7 @@ class ConvEntry(_Entry):
     def begin(self) -> None:
         self.active = True
         self.next = ""  # what followed its batch norm the last time: "relu", "add", "value"
-        self.hands_on, self.takes_view = True, False
+        self.hands_on: bool | None = None  # its input to later uses: None, not known; False, nobody took it
         self.unfused = 0  # calls in a row
         self.calls = 0  # that were deferred
         self.kinds: tuple[str, ...] = ()  # of what was fused with it
@@ -62,7 +62,7 @@ class ConvEntry(_Entry):
         if type(input) is Pending:
             input = settle(input)
         link = self._link(input, weight, bias) if self.active else None
-        return self._plain(input, weight, bias) if link is None else pending(link)
+        return self._plain(input, weight, bias) if link is None else pending(link, 0)
 
     def _plain(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         conv: Any = self.layer()
@@ -82,7 +82,7 @@ class ConvEntry(_Entry):
         if how is None or dtype is None:
             return None
         modes = guards.modes()
-        link = Link(self, input, weight, bias, how, dtype, modes, _versions(input, weight, bias))
+        link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias))
         self.calls += 1
         if input.is_inference():  # it has no counter of changes
             if modes != (False, True):
@@ -92,32 +92,55 @@ class ConvEntry(_Entry):
         return link
 
     # --- what became of its results ---------------------------------------------------------------------------------
-    def followed_by_norm(self, parameter: Tensor | None) -> None:
-        self.norm = id(parameter)
-
-    def fused(self, link: Link, activation: str) -> None:
+    def fused(self, stage: int) -> None:
         self.unfused = 0
-        if link.residual is None:
+        if stage == 1:
             self.next, self.kinds = "relu", ("norm", "relu")
         else:
             self.next, self.kinds = "add", ("norm", "add", "relu")
 
-    def settled(self, link: Link) -> None:
+    def settled(self, stage: int) -> None:
         """Somebody wanted the value."""
-        if link.norm is not None:
-            self.unfused = 0
-            if link.residual is None:
-                self.next, self.kinds = "value", ("norm",)
-            else:
-                self.kinds = ("norm", "add")
+        if stage == 0:
+            self.unfused += 1
+            self.reason = self.reason or "no batch norm follows"
+            self.active = self.unfused < _PATIENCE
             return
-        self.unfused += 1
-        self.reason = self.reason or "no batch norm follows"
-        if self.unfused >= _PATIENCE:
-            self.active = False
+        self.unfused = 0
+        if stage == 1:
+            self.next, self.kinds = "value", ("norm",)
+        else:
+            self.kinds = ("norm", "add")
 
     def stop(self, reason: str) -> None:
         self.active, self.reason = False, reason
+
+
+class NormEntry(_Entry):
+    """In place of BatchNorm2d.forward: what it does with a Pending, by the short way, and counting by the op."""
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self, input: Tensor) -> Any:
+        norm: Any = self.layer()
+        if type(input) is Pending and type(norm) is nn.BatchNorm2d:
+            training, momentum, buffers = norm.training, norm.momentum, norm._buffers
+            tracks = norm.track_running_stats
+            count = buffers.get("num_batches_tracked") if training and tracks else None
+            if momentum is not None and len(buffers) == 3 and (count is None or type(count) is Tensor):
+                parameters = norm._parameters
+                if "weight" in parameters and "bias" in parameters:
+                    mean, var = buffers["running_mean"], buffers["running_var"]
+                    if training and not tracks:
+                        mean = var = None
+                    y = batch_norm(
+                        input, parameters["weight"], parameters["bias"], mean, var, training or mean is None,
+                        momentum, norm.eps, count,
+                    )  # fmt: skip
+                    if y is not NOT_HERE:
+                        return y
+        return type(norm).forward(norm, input)
 
 
 class PoolEntry(_Entry):

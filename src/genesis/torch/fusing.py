@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.entries import CONV, POOL, ConvEntry, PoolEntry, Settles
+from genesis.torch.entries import CONV, FORWARD, ConvEntry, NormEntry, PoolEntry, Settles
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
 
@@ -39,10 +39,14 @@ def fuse(model: nn.Module) -> nn.Module:
     install()
     for name, module in model.named_modules():
         state = module.__dict__
-        if type(module) is nn.Conv2d and CONV not in state and POOL not in state:
+        if FORWARD in state:  # somebody else's
+            continue
+        if type(module) is nn.Conv2d and CONV not in state:
             state[CONV] = ConvEntry(module, name)
-        elif type(module) is nn.MaxPool2d and POOL not in state:
-            state[POOL] = PoolEntry(module, name)
+        elif type(module) is nn.BatchNorm2d:
+            state[FORWARD] = NormEntry(module, name)
+        elif type(module) is nn.MaxPool2d:
+            state[FORWARD] = PoolEntry(module, name)
     if not any(isinstance(hook, Settles) for hook in model._forward_hooks.values()):
         model.register_forward_hook(Settles())
     attach(model)
@@ -65,7 +69,7 @@ def unfuse(model: nn.Module) -> nn.Module:
     """
     _check("unfuse", model)
     for module in model.modules():
-        for attribute, kind in ((CONV, ConvEntry), (POOL, PoolEntry)):
+        for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry), (FORWARD, PoolEntry)):
             if isinstance(module.__dict__.get(attribute), kind):
                 del module.__dict__[attribute]
         for number, hook in list(module._forward_hooks.items()):

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 _MOST = 256
-_views: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor], int]] = {}  # by id: the input, the view, its version
+_views: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor], int, Any]] = {}  # by id: input, view, version, giver
 enabled = True
 
 
@@ -29,13 +29,11 @@ class _Keeps:
 
 
 def taken(link: Any, input: Tensor) -> tuple[Tensor, bool]:
-    """The input or its view, and whether the op that takes it should hand it on."""
+    """The input or its view, and whether the op that takes it should hand it on: unless nobody took it before."""
     if input is not link.input or not enabled:  # a copy in another dtype
         return input, False
-    view = view_of(input)
-    if view is not input:
-        link.entry.takes_view = True
-    return view, input.requires_grad and link.entry.hands_on
+    hands_on = input.requires_grad and link.entry.hands_on is not False
+    return view_of(input), hands_on
 
 
 def view_of(tensor: Tensor) -> Tensor:
@@ -43,19 +41,23 @@ def view_of(tensor: Tensor) -> Tensor:
     found = _views.get(id(tensor))
     if found is None or not enabled:
         return tensor
-    owner, view, version = found[0](), found[1](), found[2]
-    if owner is not tensor or view is None or tensor._version != version:
+    owner, kept, version, entry = found
+    view = kept()
+    if owner() is not tensor or view is None or tensor._version != version:
         return tensor
+    entry.hands_on = True  # it is of use
     return view
 
 
-def note(input: Tensor, y: Tensor, view: Tensor) -> Tensor:
+def note(entry: Any, input: Tensor, y: Tensor, view: Tensor) -> Tensor:
     """y, which keeps the view."""
     if len(_views) >= _MOST:
-        for key in [key for key, (owner, kept, _) in list(_views.items()) if owner() is None or kept() is None]:
+        for key in [key for key, (owner, kept, *_) in list(_views.items()) if owner() is None or kept() is None]:
             _views.pop(key, None)
         if len(_views) >= _MOST:
             _views.clear()
+    if entry.hands_on is None:
+        entry.hands_on = False  # until somebody takes it
     y._genesis_input = _Keeps(view)  # type: ignore[attr-defined]
-    _views[id(input)] = weakref.ref(input), weakref.ref(view), view._version
+    _views[id(input)] = weakref.ref(input), weakref.ref(view), view._version, entry
     return y

@@ -55,7 +55,7 @@ def conv_bn_begin(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """The convolution and its statistics, which have changed the running ones in training; no gradients.
 
-    options: training, momentum, eps, stride, padding, dilation, groups.
+    options: training, momentum, eps, stride, padding, dilation, groups, count.
     """
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
@@ -63,35 +63,39 @@ def conv_bn_begin(
         begun = call("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
     finally:
         torch._C._set_grad_enabled(enabled)
-    if options[0] and running_mean is not None:
-        _increment_version((running_mean, running_var))
-    return begun
-
-
-def conv_bn_finish(begun: tuple[Tensor | None, ...], hands_on: bool, *args: Any) -> Any:
-    """conv_bn_relu(*args), or conv_bn_relu_and_input, of what conv_bn_begin gave for them."""
-    function = _ConvBNReLUAndInput if hands_on else _ConvBNReLU
-    return function.apply(*_grouped(args, None, *begun))
+    if options[0]:
+        _note_changes(running_mean, running_var, options[-1])
+    return begun  # type: ignore[no-any-return]
 
 
 def conv_bn_relu_values(*args: Any) -> Tensor:
-    """conv_bn_relu(*args) where nothing needs a gradient."""
+    """conv_bn_relu(*args, count) where nothing needs a gradient."""
     y = call("conv_bn_relu", *args)[0]
-    if args[_NUM_TENSORS] and args[5] is not None:
-        _increment_version(args[5:7])
-    return y
+    if args[_NUM_TENSORS]:
+        _note_changes(args[5], args[6], args[-1])
+    return y  # type: ignore[no-any-return]
 
 
-def conv_bn_finish_values(begun: tuple[Tensor | None, ...], *args: Any) -> Tensor:
-    """conv_bn_finish(begun, False, *args) where nothing needs a gradient."""
-    input, weight, _, gamma, beta, mean, var, residual, _, _, eps, *_, activation = args
-    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)[0]
+def conv_bn_finish_values(
+    begun: tuple[Tensor | None, ...], input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
+    mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+) -> Tensor:  # fmt: skip
+    """What conv_bn_begin gave, normalized, where nothing needs a gradient."""
+    return call(  # type: ignore[no-any-return]
+        "conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation
+    )[0]
 
 
-def _grouped(args: Sequence[Any], count: Tensor | None, *begun: Tensor | None) -> tuple[Any, ...]:
+def _note_changes(*statistics: Tensor | None) -> None:
+    changed = [x for x in statistics if x is not None]
+    if changed:
+        _increment_version(changed)
+
+
+def _grouped(args: Sequence[Any], count: Tensor | None) -> tuple[Any, ...]:
     """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
     *tensors, mean, var, residual = args[:_NUM_TENSORS]
-    return *tensors, residual, (mean, var, count, *begun), args[_NUM_TENSORS:]
+    return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:]
 
 
 class _ConvBNReLU(torch.autograd.Function):
@@ -109,9 +113,7 @@ class _ConvBNReLU(torch.autograd.Function):
             return y
         y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
         if options[0]:
-            changed = [x for x in (mean, var, count) if x is not None]
-            if changed:
-                _increment_version(changed)
+            _note_changes(mean, var, count)
         _begin(ctx, tensors, options, saved)
         return y
 
@@ -154,6 +156,16 @@ class _ConvBNReLUAndInput(_ConvBNReLU):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         return _ConvBNReLU.forward(ctx, *args), args[0]
+
+
+# Without Function.apply's looks at each argument for transforms, which there are none of.
+_apply = super(torch.autograd.Function, _ConvBNReLU).apply
+_apply_and_input = super(torch.autograd.Function, _ConvBNReLUAndInput).apply
+
+
+def apply(hands_on: bool, *args: Any) -> Any:
+    """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others."""
+    return _apply_and_input(*args) if hands_on else _apply(*args)
 
 
 class _TracedConvBNReLU(torch.autograd.Function):

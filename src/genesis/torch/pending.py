@@ -19,16 +19,17 @@ from genesis.torch.guards import modes, nothing_watches
 from genesis.torch.shapes import Plan
 
 _swap = torch._C._swap_tensor_impl
+_make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
 _PLAIN = (Tensor, nn.Parameter)
-_NOT_HERE: Any = object()  # the answer of a handler that leaves the call to PyTorch
+NOT_HERE: Any = object()  # the answer of a handler that leaves the call to PyTorch
 
 
 class Link:
-    """What a Pending stands for, and what it takes to compute it."""
+    """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
         "begun", "bias", "dtype", "entry", "input", "modes", "norm", "norm_versions", "output", "plan", "ready",
-        "residual", "residual_version", "value", "versions", "weight",
+        "residual", "residual_version", "versions", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -42,111 +43,103 @@ class Link:
         self.begun: Any = None  # convolution and statistics
         self.residual: Tensor | None = None
         self.ready: Tensor | None = None  # with ReLU, computed in advance
-        self.value: Tensor | None = None  # where the object itself cannot become it
 
-    def copy(self) -> Link:
-        """To be taken further: this one goes on standing for what it does."""
-        link = Link(
-            self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions
-        )
+    def copy(self, stage: int) -> Link:
+        """To be taken elsewhere from a stage."""
+        link = Link(self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions)
         link.output = self.output
+        if stage:
+            link.norm, link.norm_versions, link.begun = self.norm, self.norm_versions, self.begun
         return link
 
-    def with_residual(self, residual: Tensor) -> Link:
-        link = self.copy()
-        link.norm, link.norm_versions, link.begun = self.norm, self.norm_versions, self.begun
-        link.residual, link.residual_version = residual, _version(residual)
-        return link
-
-    def needs_gradients(self) -> bool:
+    def needs_gradients(self, stage: int) -> bool:
         if not self.modes[0]:
             return False
-        gamma, beta = self.norm[:2] if self.norm is not None else (None, None)
-        tensors = (self.weight, self.input, gamma, beta, self.bias, self.residual)
+        if self.weight.requires_grad or self.input.requires_grad:
+            return True
+        tensors = [self.bias]
+        if stage:
+            tensors += self.norm[:2]
+        if stage == 2:
+            tensors.append(self.residual)
         return any([each is not None and each.requires_grad for each in tensors])
 
     # --- computing --------------------------------------------------------------------------------------------------
-    def compute(self) -> Tensor:
-        """What the Pending stands for, as it was when it was made: with its modes, and what it was made of."""
-        if self.value is not None:
-            return self.value
+    def compute(self, stage: int) -> Tensor:
+        """What a Pending stands for, as it was when it was made: with its modes, and what it was made of."""
         with _Then(self.modes):
-            if self.norm is None:
-                if self.output is not None:
-                    return self.output.clone()  # what was made of it has it too
-                self.check_convolution()
-                return torch.conv2d(*self._operands(), *self.plan.geometry)
-            return self.finish(None)
+            if stage > 0:
+                return self.finish(None, stage)
+            if self.output is not None:
+                return self.output.clone()  # what was made of it has it too
+            self.check_convolution()
+            return torch.conv2d(*self._operands(), *self.plan.geometry)
 
-    def finish(self, activation: str | None) -> Tensor:
-        """activation(batch_norm(conv) + residual) of a Pending with a norm."""
-        if activation is not None and self.ready is not None:
+    def finish(self, activation: str | None, stage: int) -> Tensor:
+        """activation(batch_norm(conv) + residual)."""
+        if self.ready is not None:
             ready, self.ready = self.ready, None
-            return ready
+            if activation is not None and stage == 1:
+                return ready
         gamma, beta, mean, var, training, momentum, eps = self.norm
         if self.begun is None:  # the statistics have moved already
             self.check_convolution()
-            self.begin(() if training else (mean, var))
-        if self.norm_versions != _versions(*(self.norm[:2] if training else self.norm[:4])):
+            self.begin(None if training else mean, None if training else var, None)
+        if self.norm_versions != versions_of(*(self.norm[:2] if training else self.norm[:4])):
             raise self._changed("its batch norm's weight, bias or statistics were")
-        if self.residual is not None and self.residual_version != _version(self.residual):
+        residual = self.residual if stage == 2 else None
+        if residual is not None and self.residual_version != _version(residual):
             raise self._changed("the other summand was")
-        unchanged = self.versions == _versions(*self.operands)
+        unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
         if not unchanged and self.begun[2].dim() != 4:  # the convolution has still to be done
             self.check_convolution()
-        y = self._finished(activation)
+        y = self._finished(activation, residual, stage)
         if not unchanged and y.requires_grad:  # as PyTorch itself would say it in the backward
-            (y,) = _as_tuple(torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)(y))
+            y = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)(y)
         return y
 
-    def whole(self, activation: str | None) -> Tensor:
+    def whole(self, activation: str | None, count: Tensor | None) -> Tensor:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
         input, weight, bias = self._operands()
-        if not self.needs_gradients():
-            return ops.conv_bn_relu_values(
-                input, weight, bias, gamma, beta, mean, var, None, *options, *self.plan.geometry, activation
-            )
+        options += (*self.plan.geometry, activation)
+        if not self.needs_gradients(1):
+            return ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, None, *options, count)
         input, hands_on = handing.taken(self, input)
-        args = (input, weight, bias, gamma, beta, mean, var, None, *options, *self.plan.geometry, activation)
-        if hands_on:
-            return handing.note(self.input, *ops.conv_bn_relu_and_input(*args, None))
-        return ops.conv_bn_relu(*args)
+        result = ops.apply(hands_on, input, weight, bias, gamma, beta, None, (mean, var, count), options)
+        return handing.note(self.entry, self.input, *result) if hands_on else result
 
-    def begin(self, running: tuple[Any, ...]) -> None:
+    def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
         """The convolution and its statistics, which change the running ones."""
         if self.output is not None:
             self.begun = None, None, self.output, None
             return
         gamma, beta, _, _, *options = self.norm
-        mean, var = running or (None, None)
-        self.begun = ops.conv_bn_begin(*self._operands(), gamma, beta, mean, var, *options, *self.plan.geometry)
+        operands = self._operands()
+        self.begun = ops.conv_bn_begin(*operands, gamma, beta, mean, var, *options, *self.plan.geometry, count)
 
-    def _finished(self, activation: str | None) -> Tensor:
+    def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor:
         gamma, beta, mean, var, *options = self.norm
         input, weight, bias = self._operands()
-        tensors = (weight, bias, gamma, beta, mean, var)
-        options += (*self.plan.geometry, activation)
-        if not self.needs_gradients():
-            return ops.conv_bn_finish_values(self.begun, input, *tensors, self.residual, *options)
+        if not self.needs_gradients(stage):
+            return ops.conv_bn_finish_values(
+                self.begun, input, weight, gamma, beta, mean, var, residual, options[2], activation
+            )
         input, hands_on = handing.taken(self, input)
-        residual = None if self.residual is None else handing.view_of(self.residual)
-        result = ops.conv_bn_finish(self.begun, hands_on, input, *tensors, residual, *options)
-        return handing.note(self.input, *result) if hands_on else result
-
-    @property
-    def operands(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self.input, self.weight, self.bias
+        residual = None if residual is None else handing.view_of(residual)
+        others, options = (mean, var, None, *self.begun), (*options, *self.plan.geometry, activation)
+        result = ops.apply(hands_on, input, weight, bias, gamma, beta, residual, others, options)
+        return handing.note(self.entry, self.input, *result) if hands_on else result
 
     def _operands(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """As autocast would have them."""
-        dtype, (input, weight, bias) = self.dtype, self.operands
+        dtype, input, weight, bias = self.dtype, self.input, self.weight, self.bias
         if input.dtype is dtype and weight.dtype is dtype:
             return input, weight, bias
         return input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
     def check_convolution(self) -> None:
-        if self.versions != _versions(*self.operands):
+        if self.versions != versions_of(self.input, self.weight, self.bias):
             raise self._changed("its input, weight or bias was")
 
     def _changed(self, what: str) -> RuntimeError:
@@ -172,12 +165,8 @@ def _version(tensor: Tensor | None) -> int:
         return -1
 
 
-def _versions(*tensors: Tensor | None) -> tuple[int, ...]:
+def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
     return tuple([_version(each) for each in tensors])
-
-
-def _as_tuple(outputs: Any) -> tuple[Any, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 class _Then:
@@ -203,9 +192,11 @@ class _Then:
 
 
 class Pending(Tensor):
-    """A tensor without values. `link` says of what; it is gone once the object is a plain tensor."""
+    """A tensor without values. Its attributes are gone once the object is a plain tensor."""
 
     link: Link
+    stage: int
+    value: Tensor | None  # where the object itself cannot become it
 
     def dim(self) -> int:  # what batch norm asks, by the short way
         return 4
@@ -215,7 +206,7 @@ class Pending(Tensor):
         handler = HANDLERS.get(func)
         if handler is not None:
             result = handler(func, *args, **(kwargs or {}))
-            if result is not _NOT_HERE:
+            if result is not NOT_HERE:
                 return result
         return func(*settled(args), **settled(kwargs or {}))
 
@@ -225,34 +216,35 @@ class Pending(Tensor):
         return func(*_without_graph(args), **_without_graph(kwargs or {}))
 
 
-def pending(link: Link) -> Tensor:
-    p: Any = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-        Pending, link.plan.output_shape, dtype=link.dtype, device=link.input.device
-    )
-    p.link = link
-    return p  # type: ignore[no-any-return]
+def pending(link: Link, stage: int) -> Any:
+    p = _make(Pending, link.plan.output_shape, dtype=link.dtype, device=link.input.device)
+    p.__dict__ = {"link": link, "stage": stage, "value": None}
+    return p
 
 
 def settle(p: Any) -> Tensor:
     """Compute a Pending, and make the object itself a plain tensor; or, if C++ holds it too, give another for it."""
+    if p.value is not None:
+        return p.value  # type: ignore[no-any-return]
     link: Link = p.link
-    value = link.compute()
-    link.entry.settled(link)
+    value = link.compute(p.stage)
+    link.entry.settled(p.stage)
     return become(p, value)
 
 
 def become(p: Any, value: Tensor) -> Tensor:
-    with torch._C.DisableTorchFunctionSubclass():
-        shared = p._use_count() > 1
-    if shared:
-        p.link.value = value
+    if _use_count(p) > 1:
+        p.value = value
         return value
-    held = value.__dict__.copy()
     _swap(p, value)
-    p.__dict__.clear()
-    p.__dict__.update(held)
+    p.__dict__ = value.__dict__
     p.__class__ = Tensor
     return p  # type: ignore[no-any-return]
+
+
+def _use_count(p: Any) -> int:
+    with torch._C.DisableTorchFunctionSubclass():
+        return p._use_count()  # type: ignore[no-any-return]
 
 
 def settled(value: Any) -> Any:
@@ -275,112 +267,116 @@ def _without_graph(value: Any) -> Any:
     """Values for C++ code, which has gone past autograd already."""
     if type(value) is Pending:
         link: Link = value.link
-        if link.needs_gradients():
+        if value.value is None and link.needs_gradients(value.stage):
             link.entry.stop("code in C++ uses its result")
             raise RuntimeError(
                 f"genesis.torch.fuse: what was made of convolution '{link.entry.name}' went to code in C++ or TorchScript "
                 "before PyTorch's functions in Python saw it; from the next call on it is computed at once. "
                 "genesis.torch.unfuse(model) gives the plain model."
             )
-        link.value = link.compute()
-        return link.value
+        if value.value is None:
+            value.value = link.compute(value.stage)
+        return value.value
     if isinstance(value, list | tuple):
         return type(value)([_without_graph(each) for each in value])
     return {key: _without_graph(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 # --- what takes a Pending further -----------------------------------------------------------------------------------
-def _goes_on(link: Link) -> bool:
+def _goes_on(p: Any, link: Link) -> bool:
     """Is everything as it was when the Pending was made?"""
-    return link.value is None and modes() == link.modes and nothing_watches()
+    return p.value is None and modes() == link.modes and nothing_watches()
+
+
+def batch_norm(
+    p: Any, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
+    momentum: float, eps: float, count: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; count: of batches, to grow by 1."""
+    link: Link = p.link
+    if p.stage or not _goes_on(p, link) or not eps > 0.0 or type(momentum) is not float:
+        return NOT_HERE
+    if (training and link.plan.num_rows == 1) or (mean is None) is not (var is None) or (mean is None and not training):
+        return NOT_HERE
+    channels, device, dtype = link.plan.output_shape[1], link.input.get_device(), None
+    for each in (weight, bias, mean, var):
+        if each is None:
+            continue
+        if type(each) is not Tensor and type(each) is not nn.Parameter:
+            return NOT_HERE
+        dtype = dtype or each.dtype
+        if each.dtype is not dtype or each.numel() != channels or each.dim() != 1 or each.get_device() != device:
+            return NOT_HERE
+    if dtype is not link.dtype and dtype is not None and (dtype is not torch.float32 or link.dtype.itemsize != 2):
+        return NOT_HERE
+    if training and (link.output is not None or (mean is not None and (mean.requires_grad or mean.is_inference()))):
+        return NOT_HERE
+    if mean is not None and mean.is_meta:
+        return NOT_HERE
+    link.check_convolution()
+    if link.norm is not None:  # the convolution's output goes to several norms
+        link = link.copy(0)
+    link.norm = (weight, bias, mean, var, training, momentum, eps)
+    entry = link.entry
+    entry.norm = id(mean if weight is None else weight)
+    if link.output is None:
+        if entry.next == "value":
+            return link.whole(None, count)
+        if entry.next == "relu":
+            link.ready = link.whole("relu", count)
+        else:
+            link.begin(mean, var, count)
+    else:
+        link.begin(mean, var, None)
+    link.norm_versions = versions_of(weight, bias) if training else versions_of(weight, bias, mean, var)
+    return pending(link, 1)
 
 
 def _batch_norm(
     func: Any, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     training: Any = False, momentum: Any = 0.1, eps: Any = 1e-5,
 ) -> Any:  # fmt: skip
-    if type(input) is not Pending:
-        return _NOT_HERE
-    link: Link = input.link
-    channels = link.plan.output_shape[1]
-    if link.norm is not None or not _goes_on(link) or type(training) is not bool or not eps > 0.0:
-        return _NOT_HERE
-    if type(momentum) is not float or (training and link.plan.num_rows == 1):
-        return _NOT_HERE
-    if (running_mean is None) is not (running_var is None) or (running_mean is None and not training):
-        return _NOT_HERE
-    given = [each for each in (running_mean, running_var, weight, bias) if each is not None]
-    wide = torch.promote_types(link.dtype, torch.float32)
-    device = link.input.get_device()
-    for each in given:
-        if (
-            type(each) not in _PLAIN
-            or each.shape != (channels,)
-            or each.dtype not in (link.dtype, wide)
-            or each.dtype is not given[0].dtype
-            or each.get_device() != device
-            or each.is_meta
-        ):
-            return _NOT_HERE
-    if running_mean is not None and training and running_mean.requires_grad:
-        return _NOT_HERE
-    if link.input.is_inference() and training:  # without counters of changes, nothing that has effects is put off
-        return _NOT_HERE
-    entry = link.entry
-    link.check_convolution()
-    following = link.copy()
-    following.norm = (weight, bias, running_mean, running_var, training, momentum, float(eps))
-    following.norm_versions = ()
-    entry.followed_by_norm(running_mean if weight is None else weight)
-    if entry.next == "value" and link.output is None:
-        return following.whole(None)
-    if entry.next == "relu" and link.output is None:
-        following.ready = following.whole("relu")
-    else:
-        following.begin((running_mean, running_var))
-    following.norm_versions = _versions(*(following.norm[:2] if training else following.norm[:4]))
-    return pending(following)
+    if type(input) is not Pending or type(training) is not bool or type(eps) is not float:
+        return NOT_HERE
+    return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
 def _relu(func: Any, input: Any, inplace: bool = False) -> Any:
     if type(input) is not Pending:
-        return _NOT_HERE
-    link: Link = input.link
-    if link.norm is None or not _goes_on(link):
-        return _NOT_HERE
-    y = link.finish("relu")
-    link.entry.fused(link, "relu")
+        return NOT_HERE
+    link, stage = input.link, input.stage
+    if not stage or not _goes_on(input, link):
+        return NOT_HERE
+    y = link.finish("relu", stage)
+    link.entry.fused(stage)
     return become(input, y) if inplace or func in _RELUS_IN_PLACE else y
 
 
 def _add(func: Any, input: Any, other: Any = None, *, alpha: Any = 1, out: Any = None) -> Any:
     if other is None or alpha != 1 or out is not None:
-        return _NOT_HERE
-    in_place = func in _ADDS_IN_PLACE
+        return NOT_HERE
     first, second = input, other
-    if type(input) is not Pending or input.link.norm is None or input.link.residual is not None:
-        if in_place or type(other) is not Pending:
-            return _NOT_HERE
+    if type(input) is not Pending or input.stage != 1:
+        if func in _ADDS_IN_PLACE or type(other) is not Pending or other.stage != 1:
+            return NOT_HERE
         first, second = other, input
     link: Link = first.link
-    if link.norm is None or link.residual is not None or not _goes_on(link):
-        return _NOT_HERE
+    if second is first or not _goes_on(first, link):
+        return NOT_HERE
     if type(second) is Pending:
         second = settle(second)
-    if not isinstance(second, Tensor) or type(second) not in _PLAIN or second.dtype is not link.dtype:
-        return _NOT_HERE
-    if second.shape != link.plan.output_shape or second.get_device() != link.input.get_device() or second.is_meta:
-        return _NOT_HERE
-    if second is first or second.is_inference() is not link.modes[1] and second.is_inference():
-        return _NOT_HERE
+    if type(second) not in _PLAIN or second.dtype is not link.dtype or second.shape != link.plan.output_shape:
+        return NOT_HERE
+    if second.get_device() != link.input.get_device() or second.is_meta or second.is_inference():
+        return NOT_HERE
     link.entry.next = "add"
-    following = link.with_residual(second)
-    if in_place:
-        if _version(second) == -1:
-            return _NOT_HERE
-        first.link = following
-        return first
-    return pending(following)
+    if link.residual is not None:
+        link = link.copy(1)
+    link.residual, link.residual_version = second, second._version
+    if func not in _ADDS_IN_PLACE:
+        return pending(link, 2)
+    first.link, first.stage = link, 2
+    return first
 
 
 def _metadata(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -389,7 +385,7 @@ def _metadata(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _requires_grad(func: Any, p: Any) -> Any:
-    return p.link.needs_gradients() if p.link.value is None else _NOT_HERE
+    return p.link.needs_gradients(p.stage) if p.value is None else NOT_HERE
 
 
 _RELUS_IN_PLACE = frozenset((torch.relu_, nn.functional.relu_, Tensor.relu_))

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from genesis.fusion import Fusion
-from genesis.torch.entries import CONV, POOL, ConvEntry, PoolEntry
+from genesis.torch.entries import CONV, FORWARD, ConvEntry, PoolEntry
 
 _WORDS = {"relu": "relu", "add": "add"}
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
@@ -54,7 +54,7 @@ class Report(Fusion):
         model = self.model()
         for name, module in () if model is None else model.named_modules():
             if isinstance(module, nn.MaxPool2d):
-                if not isinstance(module.__dict__.get(POOL), PoolEntry):
+                if not isinstance(module.__dict__.get(FORWARD), PoolEntry):
                     yield name, f"a {type(module).__name__} may do something else"
                 elif module.return_indices:
                     yield name, "it returns indices too"

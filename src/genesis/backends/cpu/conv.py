@@ -105,8 +105,10 @@ def conv_bn_relu(
 def conv_bn_begin(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float, eps: float,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, count: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    if training and count is not None:
+        count.add_(1)
     conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
     y, mean, inverse_std = batchnorm.normalize(
         conv_output, gamma, beta, running_mean, running_var, training, momentum, eps

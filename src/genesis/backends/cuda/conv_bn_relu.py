@@ -60,17 +60,17 @@ def conv_bn_relu(
 def conv_bn_begin(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None, training: bool,
-    momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, count: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
     geometry = (stride, padding, dilation, groups)
     if not training:
         return None, None, conv_forward(input, weight, bias, *geometry), None
     mean, var = dense(running_mean), dense(running_var)
     if wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
-        found = wide_conv_bn_relu.statistics(input, weight, bias, mean, var, momentum, eps)
+        found = wide_conv_bn_relu.statistics(input, weight, bias, mean, var, count, momentum, eps)
     else:
         x, moments = conv_forward_with_moments(input, weight, bias, *geometry)
-        found = _statistics(x, moments, mean, var, momentum, eps)
+        found = _statistics(x, moments, mean, var, count, momentum, eps)
     for statistic, changed in ((running_mean, mean), (running_var, var)):
         if statistic is not changed:
             copy_into(statistic, changed)  # type: ignore[arg-type]
@@ -97,15 +97,15 @@ def conv_bn_finish(
 
 def _statistics(
     x: DeviceArray, moments: Moments | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-    momentum: float, eps: float,
+    count: DeviceArray | None, momentum: float, eps: float,
 ) -> _Results:  # fmt: skip
     partial, rows = (None, 0) if moments is None else moments
-    arrays = (x, partial, running_mean, running_var)
+    arrays = (x, partial, running_mean, running_var, count)
     key: tuple[Any, ...] = ("statistics", *layouts(*arrays), rows, float(eps))
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_statistics(*key[1:])
-    return (*run(*arrays, None, momentum), x)
+    return (*run(*arrays, momentum), x)
 
 
 def _normalize(
@@ -133,7 +133,7 @@ def _plan_forward(
         return lambda x, parts, gamma, beta, mean, var, count, residual, momentum: normalize(
             x, gamma, beta, mean, var, residual
         )
-    find = _plan_statistics(x, given, running_mean, running_var, block_rows, eps, count)
+    find = _plan_statistics(x, given, running_mean, running_var, count, block_rows, eps)
     statistic = layout_of((x.shape[1],), statistics_dtype(x.dtype), x.device_index)
     finish = _plan_finish(x, gamma, beta, statistic, statistic, residual, True, eps, activation)
 
@@ -149,8 +149,8 @@ def _plan_forward(
 
 
 def _plan_statistics(
-    x: Layout, given: Layout | None, running_mean: Layout | None, running_var: Layout | None, block_rows: int,
-    eps: float, count: Layout | None = None,
+    x: Layout, given: Layout | None, running_mean: Layout | None, running_var: Layout | None, count: Layout | None,
+    block_rows: int, eps: float,
 ) -> Callable[..., _Results]:  # fmt: skip
     """Mean and inverse deviation in training."""
     device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)

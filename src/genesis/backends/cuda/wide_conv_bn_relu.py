@@ -85,10 +85,10 @@ def _plan_forward(
 
 def statistics(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, momentum: float, eps: float,
+    running_var: DeviceArray | None, count: DeviceArray | None, momentum: float, eps: float,
 ) -> _Results:  # fmt: skip
     """Mean and inverse deviation of the output, and what stands for it."""
-    arrays = (channels_last(input), _matrix(weight), bias, running_mean, running_var, None)
+    arrays = (channels_last(input), _matrix(weight), bias, running_mean, running_var, count)
     key: tuple[Any, ...] = ("statistics", *layouts(*arrays), float(eps))
     run = _plans.get(key)
     if run is None:

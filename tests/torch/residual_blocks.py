@@ -53,7 +53,7 @@ BLOCKS: dict[str, tuple[Make, int]] = {  # and how many chains hand on their inp
     "bottleneck, downsampling": (lambda: Bottleneck(8, 4, 2), 1),
     "in place": (lambda: InPlace(8, 2, 1), 1),
     "in place, downsampling": (lambda: InPlace(8, 4, 2), 1),
-    "thrice": (Thrice, 3),
+    "thrice": (Thrice, 2),  # the last sum is PyTorch's
     "two of them": (lambda: nn.Sequential(chain(8, 8), Bottleneck(8, 2, 1), BasicBlock(8, 8, 1)), 2),
 }
 

@@ -70,7 +70,7 @@ def test_on_the_simulated_device(
     model = model.to(dtype)
     x = torch.randn(2, 8, 4, 4).to(dtype)
     plain, ours = gradients(apart(model), x), gradients(genesis.torch.fuse(model), x)
-    assert handed == [True] * number
+    assert handed.count(True) == number
     assert torch.equal(ours[0], plain[0])
     mine, other = (torch.cat([each.double().flatten() for each in found[1:]]) for found in (ours, plain))
     assert (mine - other).norm() <= (1e-6 if dtype is torch.float32 else 2.0**-6) * other.norm()
@@ -88,7 +88,7 @@ def test_where_the_convolutions_output_is_never_written(handed: list[bool], outp
         y, view = conv_bn_relu_and_input(*first, leaf) if hand_on else (conv_bn_relu(*first, leaf), leaf)
         (y.square().sum() + (view * torch.linspace(-3, 3, view.numel()).bfloat16().view(view.shape)).sum()).backward()
         found.append(leaf.grad.double())
-    assert handed == [True]
+    assert handed.count(True) == 1
     assert (found[0] - found[1]).norm() <= 2.0**-8 * found[1].norm()
 
 
@@ -115,7 +115,7 @@ def test_no_farther_from_the_truth_than_the_layers(
     with Adds(x.shape) as adds:
         ours = gradients(genesis.torch.fuse(copy.deepcopy(model)), x)
     assert adds.names == []
-    assert handed == [True]
+    assert handed.count(True) == 1
     for mine, other, truth in zip(ours, gradients(apart(model), x), exact, strict=True):
         error, allowed = ((each.double() - truth).norm() / truth.norm().clamp_min(1e-2) for each in (mine, other))
         assert error <= max(1.1 * allowed, 1e-5), f"{error:.2e}, with a pass {allowed:.2e}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any
 
@@ -11,11 +12,11 @@ from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, pending, settle, settled, versions_of
+from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, in_function, pending, settle, settled, versions_of
 from genesis.torch.pooling import max_pool2d, takes
 from genesis.torch.shapes import plan
 
-CONV, FORWARD = "_conv_forward", "forward"  # the attributes
+CONV, FORWARD, SCRIPT = "_conv_forward", "forward", "__prepare_scriptable__"  # the attributes
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _GLOBAL_HOOKS = (
     torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
@@ -70,7 +71,7 @@ class ConvEntry(_Entry):
 
     def _link(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
         conv: Any = self.layer()
-        if type(input) is not Tensor or not guards.is_plain(weight) or not guards.nothing_watches():
+        if type(input) is not Tensor or not guards.is_plain(weight) or not guards.nothing_watches() or in_function():
             return None
         if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
             self.reason = self.reason or "it has hooks"
@@ -156,6 +157,39 @@ class PoolEntry(_Entry):
         self.calls += 1
         how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices)
         return max_pool2d(input, *how)
+
+
+class Scriptable:
+    """What torch.jit.script asks for: the plain model, with the same parameters and buffers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = weakref.ref(model)
+
+    def __call__(self) -> nn.Module:
+        model = self.model()
+        assert model is not None
+        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        return strip(copy.deepcopy(model, shared))  # type: ignore[arg-type]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scriptable:
+        model = self.model()
+        return Scriptable(memo.get(id(model), model))
+
+    def __reduce__(self) -> Any:
+        return Scriptable, (self.model(),)
+
+
+def strip(model: nn.Module) -> nn.Module:
+    """Without anything of fuse's, but for the report."""
+    for module in model.modules():
+        state = module.__dict__
+        for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry | PoolEntry), (SCRIPT, Scriptable)):
+            if isinstance(state.get(attribute), kind):
+                del state[attribute]
+        for number, hook in list(module._forward_hooks.items()):
+            if isinstance(hook, Settles):
+                del module._forward_hooks[number]
+    return model
 
 
 class Settles:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.entries import CONV, FORWARD, ConvEntry, NormEntry, PoolEntry, Settles
+from genesis.torch.entries import CONV, FORWARD, SCRIPT, ConvEntry, NormEntry, PoolEntry, Scriptable, Settles, strip
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
 
@@ -49,6 +49,7 @@ def fuse(model: nn.Module) -> nn.Module:
             state[FORWARD] = PoolEntry(module, name)
     if not any(isinstance(hook, Settles) for hook in model._forward_hooks.values()):
         model.register_forward_hook(Settles())
+        model.__dict__.setdefault(SCRIPT, Scriptable(model))
     attach(model)
     return model
 
@@ -68,13 +69,7 @@ def unfuse(model: nn.Module) -> nn.Module:
         False
     """
     _check("unfuse", model)
-    for module in model.modules():
-        for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry), (FORWARD, PoolEntry)):
-            if isinstance(module.__dict__.get(attribute), kind):
-                del module.__dict__[attribute]
-        for number, hook in list(module._forward_hooks.items()):
-            if isinstance(hook, Settles):
-                del module._forward_hooks[number]
+    for module in strip(model).modules():
         detach(module)
     return model
 

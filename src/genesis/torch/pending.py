@@ -8,7 +8,9 @@ The statistics of batch norm are taken when it is called, so that only what has 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -67,7 +69,7 @@ class Link:
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor:
         """What a Pending stands for, as it was when it was made: with its modes, and what it was made of."""
-        with _Then(self.modes):
+        with _then(self.modes):
             if stage > 0:
                 return self.finish(None, stage)
             if self.output is not None:
@@ -169,26 +171,20 @@ def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
     return tuple([_version(each) for each in tensors])
 
 
-class _Then:
+def _then(modes_then: tuple[bool, bool]) -> ExitStack:
     """The modes of an earlier moment, without what has begun to watch since."""
-
-    def __init__(self, then: tuple[bool, bool]) -> None:
-        self.then, self.contexts = then, list[Any]()
-
-    def __enter__(self) -> None:
-        if modes() != self.then:
-            grad, inference = self.then
-            self.contexts += [torch.inference_mode(inference), torch.set_grad_enabled(grad)]
-        if torch._C._is_any_autocast_enabled():
-            self.contexts += [torch.autocast(device, enabled=False) for device in ("cpu", "cuda")]
-        if not nothing_watches():
-            self.contexts.append(torch.utils._python_dispatch._disable_current_modes())
-        for context in self.contexts:
-            context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for context in reversed(self.contexts):
-            context.__exit__(*error)
+    stack = ExitStack()
+    grad, inference = modes_then
+    if torch.is_inference_mode_enabled() is not inference:
+        stack.enter_context(torch.inference_mode(inference))
+    if torch.is_grad_enabled() is not grad:
+        stack.enter_context(torch.set_grad_enabled(grad))
+    if torch._C._is_any_autocast_enabled():
+        for device in ("cpu", "cuda"):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    if not nothing_watches():
+        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    return stack
 
 
 class Pending(Tensor):
@@ -406,6 +402,18 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 
 # --- autograd functions -----------------------------------------------------------------------------------------------
+class _Inside(threading.local):
+    functions = 0  # whose forward runs
+
+
+_inside = _Inside()
+
+
+def in_function() -> bool:
+    """Does the forward of an autograd function run? What it returns gets its graph, and must be computed by then."""
+    return _inside.functions > 0
+
+
 @functools.cache
 def install() -> None:
     """Make autograd.Function.apply compute what is pending: it asks no tensor, and looks at its graph at once."""
@@ -417,6 +425,10 @@ def install() -> None:
             if type(each) is Pending:
                 args = settled(args)
                 break
-        return apply(cls, *args, **kwargs)
+        _inside.functions += 1
+        try:
+            return apply(cls, *args, **kwargs)
+        finally:
+            _inside.functions -= 1
 
     torch.autograd.Function.apply = classmethod(apply_to_values)  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, in_function, pending, settle, settled, versions_of
+from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, enter_model, leave_model, may_be_put_off, pending, settle, settled, versions_of
 from genesis.torch.pooling import max_pool2d, takes
 from genesis.torch.shapes import plan
 
@@ -71,7 +71,7 @@ class ConvEntry(_Entry):
 
     def _link(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
         conv: Any = self.layer()
-        if type(input) is not Tensor or not guards.is_plain(weight) or not guards.nothing_watches() or in_function():
+        if type(input) is not Tensor or not guards.is_plain(weight) or not guards.nothing_watches() or not may_be_put_off():
             return None
         if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
             self.reason = self.reason or "it has hooks"
@@ -186,19 +186,28 @@ def strip(model: nn.Module) -> nn.Module:
         for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry | PoolEntry), (SCRIPT, Scriptable)):
             if isinstance(state.get(attribute), kind):
                 del state[attribute]
-        for number, hook in list(module._forward_hooks.items()):
-            if isinstance(hook, Settles):
-                del module._forward_hooks[number]
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for number in [number for number, hook in hooks.items() if isinstance(hook, Settles | Enters)]:
+                del hooks[number]
     return model
 
 
+class Enters:
+    """A forward pre-hook of the fused model."""
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            enter_model()
+
+
 class Settles:
-    """A forward hook: what leaves the model is computed."""
+    """A forward hook of the fused model: what leaves it is computed."""
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         if torch.compiler.is_compiling():
             return None
-        return settled(output)
+        leave_model()
+        return None if type(output) is Tensor else settled(output)
 
 
 def _compute_dtype(input: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype | None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.entries import CONV, FORWARD, SCRIPT, ConvEntry, NormEntry, PoolEntry, Scriptable, Settles, strip
+from genesis.torch.entries import CONV, FORWARD, SCRIPT, ConvEntry, Enters, NormEntry, PoolEntry, Scriptable, Settles, strip
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
 
@@ -48,6 +48,7 @@ def fuse(model: nn.Module) -> nn.Module:
         elif type(module) is nn.MaxPool2d:
             state[FORWARD] = PoolEntry(module, name)
     if not any(isinstance(hook, Settles) for hook in model._forward_hooks.values()):
+        model.register_forward_pre_hook(Enters())
         model.register_forward_hook(Settles())
         model.__dict__.setdefault(SCRIPT, Scriptable(model))
     attach(model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -265,11 +266,13 @@ def _without_graph(value: Any) -> Any:
         link: Link = value.link
         if value.value is None and link.needs_gradients(value.stage):
             link.entry.stop("code in C++ uses its result")
-            raise RuntimeError(
+            message = (
                 f"genesis.torch.fuse: what was made of convolution '{link.entry.name}' went to code in C++ or TorchScript "
                 "before PyTorch's functions in Python saw it; from the next call on it is computed at once. "
                 "genesis.torch.unfuse(model) gives the plain model."
             )
+            warnings.warn(message, stacklevel=2)  # TorchScript passes on no message
+            raise RuntimeError(message)
         if value.value is None:
             value.value = link.compute(value.stage)
         return value.value
@@ -402,16 +405,40 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 
 # --- autograd functions -----------------------------------------------------------------------------------------------
-class _Inside(threading.local):
-    functions = 0  # whose forward runs
+class _Place(threading.local):
+    """Where a thread is: in whose forward of an autograd function, and where the innermost fused model was called."""
+
+    function = 0
+    calls = 0
+    model: tuple[int, Any] | None = None
 
 
-_inside = _Inside()
+_place = _Place()
+_saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
 
 
-def in_function() -> bool:
-    """Does the forward of an autograd function run? What it returns gets its graph, and must be computed by then."""
-    return _inside.functions > 0
+def _here() -> tuple[int, Any]:
+    hooks = _saved_tensors_hooks(True)
+    return _place.function, None if hooks is None else hooks[0]
+
+
+def enter_model() -> None:
+    _place.model = _here()
+
+
+def leave_model() -> None:
+    _place.model = None
+
+
+def may_be_put_off() -> bool:
+    """Not out of what is to be computed by an end that nobody tells of.
+
+    That is the forward of an autograd function, whose results get its graph, and what saves tensors in a way of its
+    own, as checkpoints do; there a fused model may be called, which returns nothing that is pending.
+    """
+    if _place.function == 0 and _saved_tensors_hooks(True) is None:
+        return True
+    return _place.model == _here()
 
 
 @functools.cache
@@ -425,10 +452,12 @@ def install() -> None:
             if type(each) is Pending:
                 args = settled(args)
                 break
-        _inside.functions += 1
+        outside = _place.function
+        _place.calls += 1
+        _place.function = _place.calls
         try:
             return apply(cls, *args, **kwargs)
         finally:
-            _inside.functions -= 1
+            _place.function = outside
 
     torch.autograd.Function.apply = classmethod(apply_to_values)  # type: ignore[assignment]

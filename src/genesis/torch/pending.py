@@ -23,6 +23,7 @@ from genesis.torch.shapes import Plan
 
 _swap = torch._C._swap_tensor_impl
 _make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+_any_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = (Tensor, nn.Parameter)
 NOT_HERE: Any = object()  # the answer of a handler that leaves the call to PyTorch
 
@@ -180,7 +181,7 @@ def _then(modes_then: tuple[bool, bool]) -> ExitStack:
         stack.enter_context(torch.inference_mode(inference))
     if torch.is_grad_enabled() is not grad:
         stack.enter_context(torch.set_grad_enabled(grad))
-    if torch._C._is_any_autocast_enabled():
+    if _any_autocast():
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
     if not nothing_watches():
@@ -284,7 +285,9 @@ def _without_graph(value: Any) -> Any:
 # --- what takes a Pending further -----------------------------------------------------------------------------------
 def _goes_on(p: Any, link: Link) -> bool:
     """Is everything as it was when the Pending was made?"""
-    return p.value is None and modes() == link.modes and nothing_watches()
+    if p.value is not None or modes() != link.modes or not nothing_watches():
+        return False
+    return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
 
 def batch_norm(

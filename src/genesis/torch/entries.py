@@ -12,7 +12,7 @@ from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, enter_model, leave_model, may_be_put_off, pending, settle, settled, versions_of
+from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, enter_model, leave_model, may_be_put_off, pending, relu, settle, settled, versions_of
 from genesis.torch.pooling import max_pool2d, takes
 from genesis.torch.shapes import plan
 
@@ -144,6 +144,21 @@ class NormEntry(_Entry):
         return type(norm).forward(norm, input)
 
 
+class ReLUEntry(_Entry):
+    """In place of ReLU.forward: of a Pending, by the short way."""
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self, input: Tensor) -> Any:
+        layer: Any = self.layer()
+        if type(input) is Pending and type(layer) is nn.ReLU:
+            y = relu(input, layer.inplace is True)
+            if y is not NOT_HERE:
+                return y
+        return type(layer).forward(layer, input)
+
+
 class PoolEntry(_Entry):
     """In place of MaxPool2d.forward: Genesis' kernel on CUDA."""
 
@@ -183,7 +198,7 @@ def strip(model: nn.Module) -> nn.Module:
     """Without anything of fuse's, but for the report."""
     for module in model.modules():
         state = module.__dict__
-        for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry | PoolEntry), (SCRIPT, Scriptable)):
+        for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry | PoolEntry | ReLUEntry), (SCRIPT, Scriptable)):
             if isinstance(state.get(attribute), kind):
                 del state[attribute]
         for hooks in (module._forward_hooks, module._forward_pre_hooks):

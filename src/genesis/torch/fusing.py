@@ -7,9 +7,12 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.entries import CONV, FORWARD, SCRIPT, ConvEntry, Enters, NormEntry, PoolEntry, Scriptable, Settles, strip
+from genesis.torch.entries import CONV, FORWARD, SCRIPT, ConvEntry, Enters, NormEntry, PoolEntry, ReLUEntry, Scriptable, Settles, strip
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
+
+
+_FORWARDS: dict[type[nn.Module], Any] = {nn.BatchNorm2d: NormEntry, nn.ReLU: ReLUEntry, nn.MaxPool2d: PoolEntry}
 
 
 def fuse(model: nn.Module) -> nn.Module:
@@ -43,10 +46,8 @@ def fuse(model: nn.Module) -> nn.Module:
             continue
         if type(module) is nn.Conv2d and CONV not in state:
             state[CONV] = ConvEntry(module, name)
-        elif type(module) is nn.BatchNorm2d:
-            state[FORWARD] = NormEntry(module, name)
-        elif type(module) is nn.MaxPool2d:
-            state[FORWARD] = PoolEntry(module, name)
+        elif type(module) in _FORWARDS:
+            state[FORWARD] = _FORWARDS[type(module)](module, name)
     if not any(isinstance(hook, Settles) for hook in model._forward_hooks.values()):
         model.register_forward_pre_hook(Enters())
         model.register_forward_hook(Settles())

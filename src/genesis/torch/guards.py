@@ -17,14 +17,16 @@ _is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode
 
 
 def nothing_watches() -> bool:
-    """No mode of dispatch or functions, no transform (vmap, grad, jvp), no forward AD, nothing that traces."""
+    """No mode of dispatch or functions, no transform (vmap, grad, jvp), no forward AD, no TorchScript tracer.
+
+    Dynamo sees to itself: who is called under it asks torch.compiler.is_compiling() first.
+    """
     return not (
         _dispatch_modes()
         or (_function_modes() and not _only_devices())
         or _transforms()
         or forward_ad._current_level >= 0
         or _tracing() is not None
-        or torch.compiler.is_compiling()
     )
 
 
@@ -35,6 +37,11 @@ def _only_devices() -> bool:
 
 def modes() -> tuple[bool, bool]:
     return _is_grad_enabled(), _is_inference()
+
+
+def is_same(then: tuple[bool, bool]) -> bool:
+    """Are these the modes, and nothing watches?"""
+    return _is_grad_enabled() is then[0] and _is_inference() is then[1] and nothing_watches()
 
 
 def is_plain(tensor: Any) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.torch import handing, ops
-from genesis.torch.guards import modes, nothing_watches
+from genesis.torch.guards import is_same, nothing_watches
 from genesis.torch.shapes import Plan
 
 _swap = torch._C._swap_tensor_impl
@@ -170,7 +170,10 @@ def _version(tensor: Tensor | None) -> int:
 
 
 def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
-    return tuple([_version(each) for each in tensors])
+    try:
+        return tuple([0 if each is None else each._version for each in tensors])
+    except RuntimeError:
+        return tuple([_version(each) for each in tensors])
 
 
 def _then(modes_then: tuple[bool, bool]) -> ExitStack:
@@ -285,7 +288,7 @@ def _without_graph(value: Any) -> Any:
 # --- what takes a Pending further -----------------------------------------------------------------------------------
 def _goes_on(p: Any, link: Link) -> bool:
     """Is everything as it was when the Pending was made?"""
-    if p.value is not None or modes() != link.modes or not nothing_watches():
+    if p.value is not None or not is_same(link.modes):
         return False
     return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
@@ -300,14 +303,14 @@ def batch_norm(
         return NOT_HERE
     if (training and link.plan.num_rows == 1) or (mean is None) is not (var is None) or (mean is None and not training):
         return NOT_HERE
-    channels, device, dtype = link.plan.output_shape[1], link.input.get_device(), None
+    size, device, dtype = link.plan.channels, link.input.get_device(), None
     for each in (weight, bias, mean, var):
         if each is None:
             continue
         if type(each) is not Tensor and type(each) is not nn.Parameter:
             return NOT_HERE
         dtype = dtype or each.dtype
-        if each.dtype is not dtype or each.numel() != channels or each.dim() != 1 or each.get_device() != device:
+        if each.dtype is not dtype or each.shape != size or each.get_device() != device:
             return NOT_HERE
     if dtype is not link.dtype and dtype is not None and (dtype is not torch.float32 or link.dtype.itemsize != 2):
         return NOT_HERE
@@ -343,15 +346,18 @@ def _batch_norm(
     return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
-def _relu(func: Any, input: Any, inplace: bool = False) -> Any:
-    if type(input) is not Pending:
-        return NOT_HERE
-    link, stage = input.link, input.stage
-    if not stage or not _goes_on(input, link):
+def relu(p: Any, inplace: bool) -> Any:
+    """F.relu of a Pending, or NOT_HERE."""
+    link, stage = p.link, p.stage
+    if not stage or not _goes_on(p, link):
         return NOT_HERE
     y = link.finish("relu", stage)
     link.entry.fused(stage)
-    return become(input, y) if inplace or func in _RELUS_IN_PLACE else y
+    return become(p, y) if inplace else y
+
+
+def _relu(func: Any, input: Any, inplace: bool = False) -> Any:
+    return relu(input, inplace or func in _RELUS_IN_PLACE) if type(input) is Pending else NOT_HERE
 
 
 def _add(func: Any, input: Any, other: Any = None, *, alpha: Any = 1, out: Any = None) -> Any:

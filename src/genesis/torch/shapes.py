@@ -15,6 +15,7 @@ class Plan(NamedTuple):
 
     geometry: Geometry
     output_shape: torch.Size
+    channels: torch.Size  # the shape of what is one number per channel
     num_rows: int
 
 
@@ -37,4 +38,6 @@ def plan(
     if min(height, width, shape[0]) < 1:
         return None
     output_shape = torch.Size((shape[0], weight_shape[0], height, width))
-    return Plan((stride, padding, dilation, groups), output_shape, shape[0] * height * width)  # type: ignore[arg-type]
+    channels = torch.Size(weight_shape[:1])
+    geometry: Any = (stride, padding, dilation, groups)
+    return Plan(geometry, output_shape, channels, shape[0] * height * width)

@@ -152,7 +152,11 @@ def test_pooling_is_by_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = genesis.torch.fuse(copy.deepcopy(model))
     x = torch.randn(2, 3, 13, 13)
     torch.testing.assert_close(fused(x), model(x))
-    assert str(fused.fusion).splitlines() == ["1 fused, 1 replaced, 0 left", "  conv1 → bn1 → relu", "  maxpool: replaced"]
+    assert str(fused.fusion).splitlines() == [
+        "1 fused, 1 replaced, 0 left",
+        "  conv1 → bn1 → relu",
+        "  maxpool: replaced",
+    ]
     assert ops == []  # on the CPU, PyTorch's
     monkeypatch.setattr(pooling, "_takes", lambda input: True)
     for net in (fused, copy.deepcopy(fused), pickle.loads(pickle.dumps(fused))):

@@ -117,13 +117,13 @@ def test_changes_in_place_are_noticed(fuse: bool) -> None:
 
     x = torch.randn(2, 8, 3, 3, requires_grad=True)
     y = prepared(ChangesLater())(x * 1.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation|modified inplace"):
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation|modified inplace"):
         y.sum().backward()
     inner = x * 1.0
     y = prepared(Bottleneck(8, 2, 1))(inner)
     with torch.no_grad():
         inner.add_(1.0)  # by whoever has it too
-    with pytest.raises(RuntimeError, match="modified by an inplace operation|modified inplace"):
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation|modified inplace"):
         y.sum().backward()
     with torch.no_grad():
         prepared(ChangesLater())(x * 1.0)

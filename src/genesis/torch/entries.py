@@ -12,7 +12,19 @@ from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.pending import NOT_HERE, Link, Pending, batch_norm, enter_model, leave_model, may_be_put_off, pending, relu, settle, settled, versions_of
+from genesis.torch.links import Link, versions_of
+from genesis.torch.pending import (
+    NOT_HERE,
+    Pending,
+    batch_norm,
+    enter_model,
+    leave_model,
+    may_be_put_off,
+    pending,
+    relu,
+    settle,
+    settled,
+)  # fmt: skip
 from genesis.torch.pooling import max_pool2d, takes
 from genesis.torch.shapes import plan
 
@@ -67,11 +79,16 @@ class ConvEntry(_Entry):
 
     def _plain(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         conv: Any = self.layer()
-        return type(conv)._conv_forward(conv, input, weight, bias)  # type: ignore[no-any-return]
+        return type(conv)._conv_forward(conv, input, weight, bias)
 
     def _link(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
         conv: Any = self.layer()
-        if type(input) is not Tensor or not guards.is_plain(weight) or not guards.nothing_watches() or not may_be_put_off():
+        if (
+            type(input) is not Tensor
+            or not guards.is_plain(weight)
+            or not guards.nothing_watches()
+            or not may_be_put_off()
+        ):
             return None
         if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
             self.reason = self.reason or "it has hooks"
@@ -184,7 +201,7 @@ class Scriptable:
         model = self.model()
         assert model is not None
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        return strip(copy.deepcopy(model, shared))  # type: ignore[arg-type]
+        return strip(copy.deepcopy(model, shared))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scriptable:
         model = self.model()

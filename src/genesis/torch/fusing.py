@@ -7,10 +7,21 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.entries import CONV, FORWARD, SCRIPT, ConvEntry, Enters, NormEntry, PoolEntry, ReLUEntry, Scriptable, Settles, strip
+from genesis.torch.entries import (
+    CONV,
+    FORWARD,
+    SCRIPT,
+    ConvEntry,
+    Enters,
+    NormEntry,
+    PoolEntry,
+    ReLUEntry,
+    Scriptable,
+    Settles,
+    strip,
+)  # fmt: skip
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
-
 
 _FORWARDS: dict[type[nn.Module], Any] = {nn.BatchNorm2d: NormEntry, nn.ReLU: ReLUEntry, nn.MaxPool2d: PoolEntry}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.overrides import _get_current_function_mode_stack  # type: ignore[attr-defined]
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
-_transforms = torch._C._are_functorch_transforms_active  # type: ignore[attr-defined]
+_transforms = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
 _is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 

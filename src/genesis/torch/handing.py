@@ -42,7 +42,7 @@ def view_of(tensor: Tensor) -> Tensor:
     if found is None or not enabled:
         return tensor
     owner, kept, version, entry = found
-    view = kept()
+    view: Any = kept()
     if owner() is not tensor or view is None or tensor._version != version:
         return tensor
     entry.hands_on = True  # it is of use
@@ -58,6 +58,6 @@ def note(entry: Any, input: Tensor, y: Tensor, view: Tensor) -> Tensor:
             _views.clear()
     if entry.hands_on is None:
         entry.hands_on = False  # until somebody takes it
-    y._genesis_input = _Keeps(view)  # type: ignore[attr-defined]
+    y._genesis_input = _Keeps(view)
     _views[id(input)] = weakref.ref(input), weakref.ref(view), view._version, entry
     return y

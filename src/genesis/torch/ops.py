@@ -65,7 +65,7 @@ def conv_bn_begin(
         torch._C._set_grad_enabled(enabled)
     if options[0]:
         _note_changes(running_mean, running_var, options[-1])
-    return begun  # type: ignore[no-any-return]
+    return begun
 
 
 def conv_bn_relu_values(*args: Any) -> Tensor:
@@ -73,7 +73,7 @@ def conv_bn_relu_values(*args: Any) -> Tensor:
     y = call("conv_bn_relu", *args)[0]
     if args[_NUM_TENSORS]:
         _note_changes(args[5], args[6], args[-1])
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 def conv_bn_finish_values(
@@ -81,9 +81,7 @@ def conv_bn_finish_values(
     mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
 ) -> Tensor:  # fmt: skip
     """What conv_bn_begin gave, normalized, where nothing needs a gradient."""
-    return call(  # type: ignore[no-any-return]
-        "conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation
-    )[0]
+    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)[0]
 
 
 def _note_changes(*statistics: Tensor | None) -> None:

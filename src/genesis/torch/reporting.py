@@ -98,7 +98,7 @@ def _of_convolution(
 
 
 def _kinds(followers: list[tuple[str, nn.Module]]) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     for wanted, kind in (("norm", nn.BatchNorm2d), ("relu", nn.ReLU)):
         if len(found) < len(followers) and type(followers[len(found)][1]) is kind:
             found.append((followers[len(found)][0], wanted))

@@ -60,7 +60,8 @@ def conv_bn_relu(
 def conv_bn_begin(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None, training: bool,
-    momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, count: DeviceArray | None = None,
+    momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    count: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
     geometry = (stride, padding, dilation, groups)
     if not training:
@@ -84,7 +85,9 @@ def conv_bn_finish(
     eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
     gamma, beta, residual = dense(gamma), dense(beta), channels_last(residual)
-    if len(kept.shape) != 4:  # what the wide form keeps in place of the convolution's output
+    if (
+        mean is not None and inverse_std is not None and len(kept.shape) != 4
+    ):  # what the wide form keeps in place of the convolution's output
         return wide_conv_bn_relu.finish(input, weight, gamma, beta, mean, inverse_std, kept, residual, activation)
     statistics = (mean, inverse_std) if mean is not None else (dense(running_mean), dense(running_var))
     arrays = (kept, gamma, beta, *statistics, residual)
@@ -188,7 +191,7 @@ def _plan_finish(
     x: Layout, gamma: Layout | None, beta: Layout | None, mean: Layout | None, var: Layout | None,
     residual: Layout | None, found: bool, eps: float, activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
-    """The pass that normalizes, adds and activates. found: mean and inverse deviation, not running mean and variance."""
+    """The pass that normalizes, adds and activates. found: these are mean and inverse deviation, not running ones."""
     device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
     statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
     y, bits = fresh(x), None

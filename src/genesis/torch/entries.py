@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import sys
 import weakref
 from typing import Any
 
@@ -17,8 +19,7 @@ from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     batch_norm,
-    enter_model,
-    leave_model,
+    inside_model,
     may_be_put_off,
     pending,
     relu,
@@ -41,9 +42,19 @@ class _Entry:
 
     layer: weakref.ref[Any]
 
+    attribute = "forward"
+
     def __init__(self, layer: nn.Module, name: str) -> None:
         self.layer, self.name = weakref.ref(layer), name
         self.begin()
+
+    def owner(self) -> Any:
+        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original."""
+        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
+        layer = self.layer()
+        if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(self.attribute) is not self:
+            return layer
+        return caller
 
     def begin(self) -> None:
         raise NotImplementedError
@@ -59,6 +70,8 @@ class _Entry:
 class ConvEntry(_Entry):
     """In place of Conv2d._conv_forward: the result is put off where everything is as the fused op wants it."""
 
+    attribute = CONV
+
     def begin(self) -> None:
         self.active = True
         self.next = ""  # what followed its batch norm the last time: "relu", "add", "value"
@@ -71,24 +84,18 @@ class ConvEntry(_Entry):
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if torch.compiler.is_compiling():
-            return self._plain(input, weight, bias)
+            conv: Any = self.layer()
+            return type(conv)._conv_forward(conv, input, weight, bias)
+        conv = self.owner()
         if type(input) is Pending:
             input = settle(input)
-        link = self._link(input, weight, bias) if self.active else None
-        return self._plain(input, weight, bias) if link is None else pending(link, 0)
+        link = self._link(conv, input, weight, bias) if self.active else None
+        return type(conv)._conv_forward(conv, input, weight, bias) if link is None else pending(link, 0)
 
-    def _plain(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        conv: Any = self.layer()
-        return type(conv)._conv_forward(conv, input, weight, bias)
-
-    def _link(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
-        conv: Any = self.layer()
-        if (
-            type(input) is not Tensor
-            or not guards.is_plain(weight)
-            or not guards.nothing_watches()
-            or not may_be_put_off()
-        ):
+    def _link(self, conv: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
+        if type(input) is not Tensor or not guards.is_plain(weight):
+            return None
+        if not guards.nothing_watches() or not may_be_put_off():
             return None
         if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
             self.reason = self.reason or "it has hooks"
@@ -141,7 +148,10 @@ class NormEntry(_Entry):
         pass
 
     def __call__(self, input: Tensor) -> Any:
-        norm: Any = self.layer()
+        if torch.compiler.is_compiling():
+            norm: Any = self.layer()
+            return type(norm).forward(norm, input)
+        norm = self.owner()
         if type(input) is Pending and type(norm) is nn.BatchNorm2d:
             training, momentum, buffers = norm.training, norm.momentum, norm._buffers
             tracks = norm.track_running_stats
@@ -168,7 +178,10 @@ class ReLUEntry(_Entry):
         pass
 
     def __call__(self, input: Tensor) -> Any:
-        layer: Any = self.layer()
+        if torch.compiler.is_compiling():
+            layer: Any = self.layer()
+            return type(layer).forward(layer, input)
+        layer = self.owner()
         if type(input) is Pending and type(layer) is nn.ReLU:
             y = relu(input, layer.inplace is True)
             if y is not NOT_HERE:
@@ -183,8 +196,9 @@ class PoolEntry(_Entry):
         self.calls = 0
 
     def __call__(self, input: Tensor) -> Any:
-        layer: Any = self.layer()
-        if torch.compiler.is_compiling() or not takes(input) or not guards.nothing_watches():
+        compiling = torch.compiler.is_compiling()
+        layer: Any = self.layer() if compiling else self.owner()
+        if compiling or not takes(input) or not guards.nothing_watches():
             return type(layer).forward(layer, input)
         self.calls += 1
         how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices)
@@ -215,31 +229,54 @@ def strip(model: nn.Module) -> nn.Module:
     """Without anything of fuse's, but for the report."""
     for module in model.modules():
         state = module.__dict__
-        for attribute, kind in ((CONV, ConvEntry), (FORWARD, NormEntry | PoolEntry | ReLUEntry), (SCRIPT, Scriptable)):
+        forward = state.get(FORWARD)
+        if isinstance(forward, _Entry):
+            del state[FORWARD]
+            if isinstance(forward, ModelEntry) and forward.inner is not None:
+                state[FORWARD] = forward.inner
+        for attribute, kind in ((CONV, ConvEntry), (SCRIPT, Scriptable)):
             if isinstance(state.get(attribute), kind):
                 del state[attribute]
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for number in [number for number, hook in hooks.items() if isinstance(hook, Settles | Enters)]:
-                del hooks[number]
     return model
 
 
-class Enters:
-    """A forward pre-hook of the fused model."""
+class ModelEntry(_Entry):
+    """In place of the forward of the model that was fused: what leaves it is computed."""
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        if not torch.compiler.is_compiling():
-            enter_model()
+    inner: Any = None  # a forward that was the model's own attribute
 
+    def begin(self) -> None:
+        pass
 
-class Settles:
-    """A forward hook of the fused model: what leaves it is computed."""
+    @property
+    def _original(self) -> Any:
+        model: Any = self.layer()
+        return type(model).forward.__get__(model) if self.inner is None else self.inner
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._original)
+
+    @property
+    def __code__(self) -> Any:  # which torch.export asks for
+        return self._original.__code__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return None
-        leave_model()
-        return None if type(output) is Tensor else settled(output)
+            model: Any = self.layer()
+            return type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
+        model = self.owner()
+        with inside_model():
+            output = type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
+            return output if type(output) is Tensor else settled(output)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        entry: Any = super().__deepcopy__(memo)
+        entry.inner = copy.deepcopy(self.inner, memo)
+        return entry
+
+    def __reduce__(self) -> Any:
+        return (*super().__reduce__(), {"inner": self.inner}) if self.inner is not None else super().__reduce__()
 
 
 def _compute_dtype(input: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype | None:

@@ -12,12 +12,12 @@ from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
     ConvEntry,
-    Enters,
+    ModelEntry,
     NormEntry,
     PoolEntry,
     ReLUEntry,
     Scriptable,
-    Settles,
+    _Entry,
     strip,
 )  # fmt: skip
 from genesis.torch.pending import install
@@ -53,16 +53,16 @@ def fuse(model: nn.Module) -> nn.Module:
     install()
     for name, module in model.named_modules():
         state = module.__dict__
-        if FORWARD in state:  # somebody else's
-            continue
-        if type(module) is nn.Conv2d and CONV not in state:
+        if type(module) is nn.Conv2d and not {CONV, FORWARD} & state.keys():
             state[CONV] = ConvEntry(module, name)
-        elif type(module) in _FORWARDS:
+        elif type(module) in _FORWARDS and FORWARD not in state:
             state[FORWARD] = _FORWARDS[type(module)](module, name)
-    if not any(isinstance(hook, Settles) for hook in model._forward_hooks.values()):
-        model.register_forward_pre_hook(Enters())
-        model.register_forward_hook(Settles())
-        model.__dict__.setdefault(SCRIPT, Scriptable(model))
+    forward = model.__dict__.get(FORWARD)
+    if not isinstance(forward, _Entry):
+        model.__dict__[FORWARD] = entry = ModelEntry(model, "")
+        if forward is not None:
+            entry.inner = forward
+    model.__dict__.setdefault(SCRIPT, Scriptable(model))
     attach(model)
     return model
 

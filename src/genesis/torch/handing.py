@@ -42,8 +42,8 @@ def view_of(tensor: Tensor) -> Tensor:
     if found is None or not enabled:
         return tensor
     owner, kept, version, entry = found
-    view: Any = kept()
-    if owner() is not tensor or view is None or tensor._version != version:
+    view, is_it = kept(), owner() is tensor
+    if view is None or not is_it or tensor._version != version:
         return tensor
     entry.hands_on = True  # it is of use
     return view

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -265,12 +266,15 @@ def _here() -> tuple[int, Any]:
     return _place.function, None if hooks is None else hooks[0]
 
 
-def enter_model() -> None:
+@contextmanager
+def inside_model() -> Iterator[None]:
+    """While a fused model is called, which returns nothing that is pending."""
+    outside = _place.model
     _place.model = _here()
-
-
-def leave_model() -> None:
-    _place.model = None
+    try:
+        yield
+    finally:
+        _place.model = outside
 
 
 def may_be_put_off() -> bool:

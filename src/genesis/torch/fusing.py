@@ -77,6 +77,7 @@ def unfuse(model: nn.Module) -> nn.Module:
     Returns: model.
 
     Example:
+        >>> import genesis.torch, torch
         >>> model = genesis.torch.fuse(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)))
         >>> hasattr(genesis.torch.unfuse(model), "fusion")
         False
@@ -93,6 +94,7 @@ def report(model: nn.Module) -> Report:
     Before the first call it says what a Sequential's order promises.
 
     Example:
+        >>> import genesis.torch, torch
         >>> model = genesis.torch.fuse(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)))
         >>> genesis.torch.report(model).fused
         [('0', '1')]

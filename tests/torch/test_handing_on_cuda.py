@@ -92,6 +92,38 @@ def test_where_the_convolutions_output_is_never_written(handed: list[bool], outp
     assert (found[0] - found[1]).norm() <= 2.0**-8 * found[1].norm()
 
 
+@pytest.mark.usefixtures("cuda_kernels")
+@pytest.mark.parametrize("with_sum", [True, False])
+def test_statistics_come_first_and_the_rest_later(with_sum: bool) -> None:
+    """Where the convolution's output is never written, in two calls of the backend as in one."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(32, 64, 1).bfloat16(), nn.BatchNorm2d(64)
+
+        def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+            y = self.norm(self.conv(x))
+            return torch.relu(y + residual if with_sum else y)
+
+    torch.manual_seed(0)
+    model = Block()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    x, residual = torch.randn(2, 32, 5, 7).bfloat16(), torch.randn(2, 64, 5, 7).bfloat16()
+    for _ in range(2):  # the second time it is known what follows
+        found = []
+        for net in (model, fused):
+            leaf = x.clone().requires_grad_()
+            if net is model:
+                y = conv_bn_relu(net.conv, net.norm, leaf, residual if with_sum else None)
+            else:
+                y = net(leaf, residual)
+            y.square().sum().backward()
+            found.append([y.detach(), leaf.grad, *[p.grad.clone() for p in net.parameters()], *net.buffers()])
+            net.zero_grad()
+        same(*found)
+
+
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 @pytest.mark.gpu
 @torch.backends.cudnn.flags(enabled=True, allow_tf32=False)

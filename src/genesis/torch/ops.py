@@ -77,11 +77,23 @@ def conv_bn_relu_values(*args: Any) -> Tensor:
 
 
 def conv_bn_finish_values(
-    begun: tuple[Tensor | None, ...], input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
+    begun: tuple[Any, ...], input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
 ) -> Tensor:  # fmt: skip
     """What conv_bn_begin gave, normalized, where nothing needs a gradient."""
-    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)[0]
+    return _finish(begun, input, weight, gamma, beta, mean, var, residual, eps, activation)[0]
+
+
+def _finish(
+    begun: tuple[Any, ...], input: Tensor, weight: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+) -> Any:  # fmt: skip
+    """Each array that is handed on costs the host time: those are left out that say nothing new."""
+    if begun[0] is not None:
+        mean = var = None
+    if begun[2].dim() == 4:
+        weight = None
+    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)
 
 
 def _note_changes(*statistics: Tensor | None) -> None:
@@ -104,9 +116,7 @@ class _ConvBNReLU(torch.autograd.Function):
         *tensors, residual, (mean, var, count, *begun), options = args
         if begun:
             input, weight, _, gamma, beta = tensors
-            y, *saved = call(
-                "conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, options[2], options[-1]
-            )
+            y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
             _begin(ctx, tensors, options, saved)
             return y
         y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)

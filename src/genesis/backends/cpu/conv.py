@@ -117,7 +117,7 @@ def conv_bn_begin(
 
 
 def conv_bn_finish(
-    input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
+    input: Tensor, weight: Tensor | None, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
     running_var: Tensor | None, mean: Tensor | None, inverse_std: Tensor | None, kept: Tensor,
     normalized: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip

@@ -79,15 +79,16 @@ def conv_bn_begin(
 
 
 def conv_bn_finish(
-    input: DeviceArray, weight: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None,
+    input: DeviceArray, weight: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
     running_mean: DeviceArray | None, running_var: DeviceArray | None, mean: DeviceArray | None,
     inverse_std: DeviceArray | None, kept: DeviceArray, normalized: DeviceArray | None, residual: DeviceArray | None,
     eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
     gamma, beta, residual = dense(gamma), dense(beta), channels_last(residual)
-    if (
-        mean is not None and inverse_std is not None and len(kept.shape) != 4
-    ):  # what the wide form keeps in place of the convolution's output
+    if len(kept.shape) != 4:  # what the wide form keeps in place of the convolution's output
+        assert weight is not None
+        assert mean is not None
+        assert inverse_std is not None
         return wide_conv_bn_relu.finish(input, weight, gamma, beta, mean, inverse_std, kept, residual, activation)
     statistics = (mean, inverse_std) if mean is not None else (dense(running_mean), dense(running_var))
     arrays = (kept, gamma, beta, *statistics, residual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
+from tests.torch import fuzz_forwards
 from tests.torch.chains import Chain, agree, images, pair
 
 
@@ -105,6 +107,14 @@ class SharedNorm(Chain):
         return self.r(self.b(u) + self.b(v)) + self.r(self.b(u)) * self.b(v) + u
 
 
+class PlainFirst(Chain):
+    """PyTorch's batch norm saves the running statistics; that they change is nothing to its backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.b(x.sum(1, keepdim=True).expand(-1, 4, -1, -1) * 1.0)
+        return self.r(self.b(self.c(x))) + y + self.r(self.b(self.c(x)) + y)
+
+
 class SeveralUses(Chain):
     def forward(self, x: Tensor) -> Tensor:
         y = self.b(self.c(x))
@@ -187,7 +197,7 @@ class CheckpointedReentrantly(Checkpointed):
 
 FORWARDS = [
     Chain, Counts, WithoutGradients, PartlyWithout, ConvolvesWithout, RandomBranch, Asks, ReadsStatistics, Lists,
-    SharedNorm, SeveralUses, InPlace, Returns, Raises, OwnFunctions, Checkpointed, CheckpointedReentrantly,
+    SharedNorm, PlainFirst, SeveralUses, InPlace, Returns, Raises, OwnFunctions, Checkpointed, CheckpointedReentrantly,
 ]  # fmt: skip
 
 
@@ -324,3 +334,8 @@ def test_inputs_changed_in_place_are_never_silent(when: str) -> None:
             ours(x.clone()).sum().backward()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             theirs(x.clone()).sum().backward()
+
+
+def test_random_forwards(device: str) -> None:
+    found = Counter(map(fuzz_forwards.run, range(40 if device == "cpu" else 5)))
+    assert found["same"] > found["refused"]

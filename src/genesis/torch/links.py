@@ -99,17 +99,22 @@ class Link:
         if not self.needs_gradients(1):
             return ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, None, *options, count)
         input, hands_on = handing.taken(self, input)
-        result = ops.apply(hands_on, input, weight, bias, gamma, beta, None, (mean, var, count), options)
+        result = ops.apply(hands_on, input, weight, bias, gamma, beta, None, (mean, var, count, None), options)
         return handing.note(self.entry, self.input, *result) if hands_on else result
 
     def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
         """The convolution and its statistics, which change the running ones."""
+        gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
         if self.output is not None:
             self.begun = None, None, self.output, None
-            return
-        gamma, beta, _, _, *options = self.norm
-        operands = self._operands()
-        self.begun = ops.conv_bn_begin(*operands, gamma, beta, mean, var, *options, *self.plan.geometry, count)
+        else:
+            options = (training, momentum, eps, *self.plan.geometry, count)
+            self.begun = ops.conv_bn_begin(*self._operands(), gamma, beta, mean, var, *options)
+        if self.begun[0] is None:  # those of now: nothing counts their changes
+            wide = torch.promote_types(self.dtype, torch.float32)
+            with torch.no_grad():
+                inverse_std = torch.rsqrt(running_var.to(wide) + eps)
+                self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor:
         gamma, beta, mean, var, *options = self.norm

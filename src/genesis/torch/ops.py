@@ -63,16 +63,12 @@ def conv_bn_begin(
         begun = call("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
     finally:
         torch._C._set_grad_enabled(enabled)
-    if options[0]:
-        _note_changes(running_mean, running_var, options[-1])
     return begun
 
 
 def conv_bn_relu_values(*args: Any) -> Tensor:
     """conv_bn_relu(*args, count) where nothing needs a gradient."""
     y = call("conv_bn_relu", *args)[0]
-    if args[_NUM_TENSORS]:
-        _note_changes(args[5], args[6], args[-1])
     return y
 
 
@@ -114,13 +110,13 @@ class _ConvBNReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
         *tensors, residual, (mean, var, count, *begun), options = args
-        if begun:
+        if len(begun) > 1:
             input, weight, _, gamma, beta = tensors
             y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
             _begin(ctx, tensors, options, saved)
             return y
         y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
-        if options[0]:
+        if options[0] and not begun:
             _note_changes(mean, var, count)
         _begin(ctx, tensors, options, saved)
         return y
@@ -172,7 +168,11 @@ _apply_and_input = super(torch.autograd.Function, _ConvBNReLUAndInput).apply
 
 
 def apply(hands_on: bool, *args: Any) -> Any:
-    """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others."""
+    """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
+
+    Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
+    them for batch norm's backward.
+    """
     return _apply_and_input(*args) if hands_on else _apply(*args)
 
 

@@ -122,9 +122,9 @@ def conv_bn_finish(
     normalized: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip
     if normalized is None:
-        normalized, mean, inverse_std = batchnorm.normalize(
-            kept, gamma, beta, running_mean, running_var, False, 0.0, eps
-        )
+        assert inverse_std is not None
+        var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
+        normalized, _, _ = batchnorm.normalize(kept, gamma, beta, mean, var, False, 0.0, 0.0)
     y = normalized.clone() if residual is None else normalized.add(residual)
     return (y, mean, inverse_std, kept, None) if activation is None else (y.relu_(), mean, inverse_std, kept, y)
 

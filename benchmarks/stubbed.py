@@ -20,7 +20,7 @@ from genesis.backends.cuda.simulated import SimulatedDriver
 from genesis.cuda import arguments
 from genesis.cuda.arguments import Operand
 from genesis.cuda.kernel import Kernel
-from genesis.torch import bridge, modules, ops, tensors
+from genesis.torch import bridge, entries, modules, ops, tensors
 
 _DONE = (cu.CUresult.CUDA_SUCCESS,)
 
@@ -73,7 +73,7 @@ def install() -> None:
     cu.cuFuncGetAttribute = lambda *args: (*_DONE, 1024)
     driver._drivers["simulated"] = StubbedDriver()
     genesis.settings.settings.cuda = "simulated"
-    for module in (modules, ops):
+    for module in (entries, modules, ops):
         module.call = bridge.call_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

@@ -12,7 +12,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import bridge, fusing, modules, ops
+from genesis.torch import bridge, entries, handing, modules, ops
 from tests.torch.residual_blocks import BLOCKS
 
 
@@ -40,7 +40,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors in host memory go to the CUDA backend, whose device is simulated."""
     with override(cuda="simulated"):
-        for module in (modules, ops):
+        for module in (entries, modules, ops):
             monkeypatch.setattr(module, "call", bridge.call_cuda)
         yield
 
@@ -50,8 +50,15 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], nn.Module]:
     """Fuses a copy of a model none of whose chains hands on anything."""
 
     def fused(model: nn.Module) -> nn.Module:
-        with monkeypatch.context() as patch:
-            patch.setattr(fusing, "takers", lambda steps, chains: {})
-            return genesis.torch.fuse(copy.deepcopy(model))
+        net = genesis.torch.fuse(copy.deepcopy(model))
+        forward = net.forward
+
+        def by_itself(*args: Any) -> Any:
+            with monkeypatch.context() as patch:
+                patch.setattr(handing, "enabled", False)
+                return forward(*args)
+
+        net.forward = by_itself  # type: ignore[method-assign]
+        return net
 
     return fused

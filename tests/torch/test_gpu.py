@@ -183,3 +183,41 @@ def test_fused_pooling_under_autocast_captured_and_compiled(compiler: str) -> No
     seen = names(net)
     assert any("_max_pool_backward_cells_kernel" in name for name in seen)
     assert not any("max_pool_forward" in name or "max_pool_backward_n" in name for name in seen)  # PyTorch's
+
+
+# --- a fused model is the model ---------------------------------------------------------------------------------------
+def test_graphed_callables() -> None:
+    torch.manual_seed(0)
+    model = ResNet(Bottleneck, (1, 1, 1, 1), 5).cuda().to(memory_format=torch.channels_last)
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    x = torch.randn(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+    graphed = torch.cuda.make_graphed_callables(copy.deepcopy(fused), (x,))
+    y, expected = graphed(x), fused(x)
+    assert (y - expected).norm() <= 1e-3 * expected.norm()
+    y.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in graphed.parameters())
+
+
+def test_weights_written_past_the_counters_in_inference() -> None:
+    shape = SHAPES[0]
+    theirs = layers(shape, torch.bfloat16).eval()
+    ours = genesis.torch.fuse(copy.deepcopy(theirs))
+    x = torch.randn(shape[0], shape[1], shape[5], shape[5], device="cuda").bfloat16()
+    with torch.no_grad():
+        for _ in range(3):
+            expected = theirs(x).float()
+            assert (ours(x).float() - expected).norm() <= 1e-2 * expected.norm()
+            for net in (theirs, ours):
+                for tensor in (*net.parameters(), *net.buffers()):
+                    if tensor.is_floating_point():
+                        tensor.data.mul_(0.5)
+
+
+def test_fake_tensors_and_second_gradients() -> None:
+    ours = genesis.torch.fuse(layers(SHAPES[0], torch.float32))
+    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        assert ours(torch.empty(2, 64, 14, 14, device="cuda")).shape == (2, 64, 14, 14)
+    x = torch.randn(2, 64, 14, 14, device="cuda", requires_grad=True)
+    (grad,) = torch.autograd.grad(ours(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"genesis\.torch\.unfuse"):
+        grad.square().sum().backward()

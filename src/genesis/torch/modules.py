@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.errors import ShapeError, describe
-from genesis.torch import ops
+from genesis.torch import guards, ops
 from genesis.torch.bridge import call
 
 _MOST_SHAPES = 8
@@ -83,7 +83,8 @@ def conv_bn_relu(
     """activation(norm(conv(input)) + residual), as one op, of two layers that stay what they are.
 
     Under autocast the convolution's operands take its dtype. What the op cannot take (other devices, an input without
-    batch, a residual that must be broadcast, complex numbers) the layers do one after the other.
+    batch, a residual that must be broadcast or has another dtype, complex numbers), and under modes or transforms of
+    PyTorch that are to see the layers, these run one after the other.
     """
     return _run(conv, norm, input, residual, activation)[0]
 
@@ -107,15 +108,18 @@ def _run(
     given = input
     compiling = torch.compiler.is_compiling()
     weight, bias = _parameters(conv)
-    dtype = _compute_dtype(weight.dtype, input)
+    if not compiling and not (guards.is_plain(input) and guards.nothing_watches()):
+        return _one_by_one(conv, norm, input, residual, activation), given
+    dtype = _compute_dtype(weight.dtype, input) if input.is_cuda or input.is_cpu else None
     plan = (_plan.__wrapped__ if compiling else _plan)(
         input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
         conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
     )  # fmt: skip
-    if dtype is None or plan is None or not _on_one_device(input, weight, residual):
+    promoted = residual is not None and residual.dtype is not dtype
+    if dtype is None or plan is None or promoted or not _on_one_device(input, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation), given
     geometry = plan.geometry
-    input, residual = _cast(input, dtype), _cast(residual, dtype)
+    input = _cast(input, dtype)
     gamma, beta = _parameters(norm)
     if not norm.training and not compiling and not _needs_gradients(input, residual, weight, bias, gamma, beta):
         operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)

@@ -49,6 +49,55 @@ def conv_bn_relu_and_input(*args: Any) -> tuple[Tensor, Tensor]:
     return _ConvBNReLUAndInput.apply(*_grouped(rest, count))
 
 
+def conv_bn_begin(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, *options: Any,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The convolution and its statistics, which have changed the running ones in training; no gradients.
+
+    options: training, momentum, eps, stride, padding, dilation, groups, count.
+    """
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        begun = call("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
+    finally:
+        torch._C._set_grad_enabled(enabled)
+    return begun
+
+
+def conv_bn_relu_values(*args: Any) -> Tensor:
+    """conv_bn_relu(*args, count) where nothing needs a gradient."""
+    y = call("conv_bn_relu", *args)[0]
+    return y
+
+
+def conv_bn_finish_values(
+    begun: tuple[Any, ...], input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
+    mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+) -> Tensor:  # fmt: skip
+    """What conv_bn_begin gave, normalized, where nothing needs a gradient."""
+    return _finish(begun, input, weight, gamma, beta, mean, var, residual, eps, activation)[0]
+
+
+def _finish(
+    begun: tuple[Any, ...], input: Tensor, weight: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+) -> Any:  # fmt: skip
+    """Each array that is handed on costs the host time: those are left out that say nothing new."""
+    if begun[0] is not None:
+        mean = var = None
+    if begun[2].dim() == 4:
+        weight = None
+    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)
+
+
+def _note_changes(*statistics: Tensor | None) -> None:
+    changed = [x for x in statistics if x is not None]
+    if changed:
+        _increment_version(changed)
+
+
 def _grouped(args: Sequence[Any], count: Tensor | None) -> tuple[Any, ...]:
     """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
     *tensors, mean, var, residual = args[:_NUM_TENSORS]
@@ -60,12 +109,15 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, (mean, var, count), options = args
+        *tensors, residual, (mean, var, count, *begun), options = args
+        if len(begun) > 1:
+            input, weight, _, gamma, beta = tensors
+            y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
+            _begin(ctx, tensors, options, saved)
+            return y
         y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
-        if options[0]:
-            changed = [x for x in (mean, var, count) if x is not None]
-            if changed:
-                _increment_version(changed)
+        if options[0] and not begun:
+            _note_changes(mean, var, count)
         _begin(ctx, tensors, options, saved)
         return y
 
@@ -73,9 +125,33 @@ class _ConvBNReLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
         if grad is None:
             return addend, *(None,) * 7
-        needs = ctx.needs_input_grad[:6]
-        grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
-        return *grads, None, None
+        if not torch.is_grad_enabled():
+            return _gradients(ctx, grad, addend)
+        with torch.no_grad():
+            grads = _gradients(ctx, grad, addend)
+        return not_differentiable(grads)
+
+
+def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    needs = ctx.needs_input_grad[:6]
+    grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
+    return *grads, None, None
+
+
+def not_differentiable(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients that raise when they are differentiated, which once_differentiable lets pass where the gradient that
+    came in is a constant: what they depend on is saved."""
+    known = [grad is not None for grad in grads]
+    leaves = [grad.detach().requires_grad_() for grad in grads if grad is not None]
+    outputs = torch._C._functions.DelayedError(NO_SECOND_GRADIENT, len(leaves))(*leaves)
+    raising = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
+    return tuple(next(raising) if is_known else None for is_known in known)
+
+
+NO_SECOND_GRADIENT = (
+    "conv_bn_relu: its gradients cannot be differentiated again. genesis.torch.unfuse(model) gives the plain layers, "
+    "whose gradients can."
+)
 
 
 class _ConvBNReLUAndInput(_ConvBNReLU):
@@ -84,6 +160,20 @@ class _ConvBNReLUAndInput(_ConvBNReLU):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         return _ConvBNReLU.forward(ctx, *args), args[0]
+
+
+# Without Function.apply's looks at each argument for transforms, which there are none of.
+_apply = super(torch.autograd.Function, _ConvBNReLU).apply
+_apply_and_input = super(torch.autograd.Function, _ConvBNReLUAndInput).apply
+
+
+def apply(hands_on: bool, *args: Any) -> Any:
+    """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
+
+    Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
+    them for batch norm's backward.
+    """
+    return _apply_and_input(*args) if hands_on else _apply(*args)
 
 
 class _TracedConvBNReLU(torch.autograd.Function):

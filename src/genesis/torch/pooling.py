@@ -45,16 +45,13 @@ def max_pool2d(
     return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, *windows, None)[0]
 
 
-def max_pool(layer: nn.MaxPool2d, input: Tensor) -> Any:
-    """layer(input)."""
-    return max_pool2d(
-        input, layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices
-    )
-
-
 def _takes(input: Tensor) -> bool:
     plain = type(input) is Tensor  # what else there is has its own idea of PyTorch's functions
     return plain and input.is_cuda and input.dtype in _DTYPES and input.dim() in (3, 4) and input.numel() > 0
+
+
+def takes(input: Tensor) -> bool:
+    return _takes(input)
 
 
 def _windows(

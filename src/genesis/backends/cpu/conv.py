@@ -130,6 +130,33 @@ def conv_bn_relu(
     )  # which the layer that takes y in keeps too: no memory of its own
 
 
+def conv_bn_begin(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float, eps: float,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, count: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    if training and count is not None:
+        count.add_(1)
+    conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
+    y, mean, inverse_std = batchnorm.normalize(
+        conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
+    )
+    return mean, inverse_std, conv_output, y
+
+
+def conv_bn_finish(
+    input: Tensor, weight: Tensor | None, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, mean: Tensor | None, inverse_std: Tensor | None, kept: Tensor,
+    normalized: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip
+    if normalized is None:
+        assert inverse_std is not None
+        var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
+        normalized, _, _ = batchnorm.normalize(kept, gamma, beta, mean, var, False, 0.0, 0.0)
+    y = normalized.clone() if residual is None else normalized.add(residual)
+    return (y, mean, inverse_std, kept, None) if activation is None else (y.relu_(), mean, inverse_std, kept, y)
+
+
 def conv_bn_relu_backward(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,

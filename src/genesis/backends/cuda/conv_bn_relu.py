@@ -57,6 +57,61 @@ def conv_bn_relu(
     return result
 
 
+def conv_bn_begin(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
+    beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None, training: bool,
+    momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    count: DeviceArray | None = None,
+) -> _Results:  # fmt: skip
+    geometry = (stride, padding, dilation, groups)
+    if not training:
+        return None, None, conv_forward(input, weight, bias, *geometry), None
+    mean, var = dense(running_mean), dense(running_var)
+    if wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
+        found = wide_conv_bn_relu.statistics(input, weight, bias, mean, var, count, momentum, eps)
+    else:
+        x, moments = conv_forward_with_moments(input, weight, bias, *geometry)
+        found = _statistics(x, moments, mean, var, count, momentum, eps)
+    for statistic, changed in ((running_mean, mean), (running_var, var)):
+        if statistic is not changed:
+            copy_into(statistic, changed)  # type: ignore[arg-type]
+    return *found, None
+
+
+def conv_bn_finish(
+    input: DeviceArray, weight: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
+    running_mean: DeviceArray | None, running_var: DeviceArray | None, mean: DeviceArray | None,
+    inverse_std: DeviceArray | None, kept: DeviceArray, normalized: DeviceArray | None, residual: DeviceArray | None,
+    eps: float, activation: str | None,
+) -> _Results:  # fmt: skip
+    gamma, beta, residual = dense(gamma), dense(beta), channels_last(residual)
+    if len(kept.shape) != 4:  # what the wide form keeps in place of the convolution's output
+        assert weight is not None
+        assert mean is not None
+        assert inverse_std is not None
+        return wide_conv_bn_relu.finish(input, weight, gamma, beta, mean, inverse_std, kept, residual, activation)
+    statistics = (mean, inverse_std) if mean is not None else (dense(running_mean), dense(running_var))
+    arrays = (kept, gamma, beta, *statistics, residual)
+    key: tuple[Any, ...] = ("finish", *layouts(*arrays), mean is not None, float(eps), activation)
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan_finish(*key[1:])
+    return run(*arrays)
+
+
+def _statistics(
+    x: DeviceArray, moments: Moments | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
+    count: DeviceArray | None, momentum: float, eps: float,
+) -> _Results:  # fmt: skip
+    partial, rows = (None, 0) if moments is None else moments
+    arrays = (x, partial, running_mean, running_var, count)
+    key: tuple[Any, ...] = ("statistics", *layouts(*arrays), rows, float(eps))
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan_statistics(*key[1:])
+    return (*run(*arrays, momentum), x)
+
+
 def _normalize(
     x: DeviceArray, moments: Moments | None, gamma: DeviceArray | None, beta: DeviceArray | None,
     running_mean: DeviceArray | None, running_var: DeviceArray | None, count: DeviceArray | None,
@@ -77,50 +132,93 @@ def _plan_forward(
     eps: float, activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
     """given: the statistics in parts, of blocks of so many rows, where they came with x."""
-    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
-    statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
-    y, bits = fresh(x), None
-    if activation is not None and residual is not None:
-        bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
-    vectors = (statistic, statistic, running_mean, running_var)
-    if training:
-        if given is None:
-            sums = Sums.over(x)
-            partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
-            sum_up = statistics_pass(x, partial, sums)
-        else:
-            partial = given
-        joining = Joining.of(partial.shape[1], num_channels)
-        join = prepare_raw(
-            kernels._training_statistics_kernel, device, joining.grid, (*vectors, count, partial, 0.0), num_rows,
-            partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
-        )  # fmt: skip
-    blocks = Pass.over(x)
-    statistics = (statistic, statistic, None, None) if training else vectors
-    normalize = prepare_raw(
-        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, *statistics, gamma, beta),
-        num_rows, num_channels, eps, RELU=activation == "relu", **blocks.constants,
-    )  # fmt: skip
+    if not training:
+        normalize = _plan_finish(x, gamma, beta, running_mean, running_var, residual, False, eps, activation)
+        return lambda x, parts, gamma, beta, mean, var, count, residual, momentum: normalize(
+            x, gamma, beta, mean, var, residual
+        )
+    find = _plan_statistics(x, given, running_mean, running_var, count, block_rows, eps)
+    statistic = layout_of((x.shape[1],), statistics_dtype(x.dtype), x.device_index)
+    finish = _plan_finish(x, gamma, beta, statistic, statistic, residual, True, eps, activation)
 
     def run(
         x: DeviceArray, parts: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
         running_mean: DeviceArray | None, running_var: DeviceArray | None, count: DeviceArray | None,
         residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
+        mean, inverse_std = find(x, parts, running_mean, running_var, count, momentum)
+        return finish(x, gamma, beta, mean, inverse_std, residual)
+
+    return run
+
+
+def _plan_statistics(
+    x: Layout, given: Layout | None, running_mean: Layout | None, running_var: Layout | None, count: Layout | None,
+    block_rows: int, eps: float,
+) -> Callable[..., _Results]:  # fmt: skip
+    """Mean and inverse deviation in training."""
+    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
+    statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
+    if given is None:
+        sums = Sums.over(x)
+        partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
+        sum_up = statistics_pass(x, partial, sums)
+    else:
+        partial = given
+    joining = Joining.of(partial.shape[1], num_channels)
+    join = prepare_raw(
+        kernels._training_statistics_kernel, device, joining.grid,
+        (statistic, statistic, running_mean, running_var, count, partial, 0.0), num_rows,
+        partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
+    )  # fmt: skip
+
+    def run(
+        x: DeviceArray, parts: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
+        count: DeviceArray | None, momentum: float,
+    ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         mean, inverse_std = statistic.new(stream), statistic.new(stream)
+        if parts is None:
+            parts = partial.new(stream)
+            sum_up(stream, parts.data_pointer, x.data_pointer)
         places = (mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var))
-        if training:
-            if parts is None:
-                parts = partial.new(stream)
-                sum_up(stream, parts.data_pointer, x.data_pointer)
-            join(stream, *places, address(count), parts.data_pointer, momentum)
+        join(stream, *places, address(count), parts.data_pointer, momentum)
+        return mean, inverse_std
+
+    return run
+
+
+def _plan_finish(
+    x: Layout, gamma: Layout | None, beta: Layout | None, mean: Layout | None, var: Layout | None,
+    residual: Layout | None, found: bool, eps: float, activation: str | None,
+) -> Callable[..., _Results]:  # fmt: skip
+    """The pass that normalizes, adds and activates. found: these are mean and inverse deviation, not running ones."""
+    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
+    statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
+    y, bits = fresh(x), None
+    if activation is not None and residual is not None:
+        bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
+    blocks = Pass.over(x)
+    statistics = (statistic, statistic, None, None) if found else (statistic, statistic, mean, var)
+    normalize = prepare_raw(
+        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, *statistics, gamma, beta),
+        num_rows, num_channels, eps, RELU=activation == "relu", **blocks.constants,
+    )  # fmt: skip
+
+    def run(
+        x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, mean: DeviceArray, var: DeviceArray,
+        residual: DeviceArray | None,
+    ) -> _Results:  # fmt: skip
+        stream = streams.current_handle(device)
+        running = (0, 0)
+        if not found:
+            running, mean, var = (mean.data_pointer, var.data_pointer), statistic.new(stream), statistic.new(stream)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
-            stream, result.data_pointer, address(passed), x.data_pointer, address(residual), *places,
-            address(gamma), address(beta),
+            stream, result.data_pointer, address(passed), x.data_pointer, address(residual), mean.data_pointer,
+            var.data_pointer, *running, address(gamma), address(beta),
         )  # fmt: skip
-        return result, mean, inverse_std, x, passed
+        return result, mean, var, x, passed
 
     return run
 

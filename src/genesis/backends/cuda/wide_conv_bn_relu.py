@@ -69,17 +69,59 @@ def _plan_forward(
     running_mean: Layout | None, running_var: Layout | None, count: Layout | None, residual: Layout | None, eps: float,
     activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
-    num_images, num_inputs, *size = x.shape
-    num_outputs, device = weight.shape[0], x.device_index
-    num_rows = x.size // num_inputs
-    sizes = (num_rows, num_inputs, num_outputs)
-    block_c = max(tiles.power_of_2(num_inputs), 16)
+    find = _plan_statistics(x, weight, bias, running_mean, running_var, count, eps)
+    finish = _plan_finish(x, weight, gamma, beta, residual, activation)
 
+    def run(
+        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
+        beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
+        count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
+    ) -> _Results:  # fmt: skip
+        found = find(x, weight, bias, running_mean, running_var, count, momentum)
+        return finish(x, weight, gamma, beta, *found, residual)
+
+    return run
+
+
+def statistics(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, running_mean: DeviceArray | None,
+    running_var: DeviceArray | None, count: DeviceArray | None, momentum: float, eps: float,
+) -> _Results:  # fmt: skip
+    """Mean and inverse deviation of the output, and what stands for it."""
+    arrays = (channels_last(input), _matrix(weight), bias, running_mean, running_var, count)
+    key: tuple[Any, ...] = ("statistics", *layouts(*arrays), float(eps))
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan_statistics(*key[1:])
+    return run(*arrays, momentum)
+
+
+def finish(
+    input: DeviceArray, weight: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None,
+    mean: DeviceArray, inverse_std: DeviceArray, kept: DeviceArray, residual: DeviceArray | None,
+    activation: str | None,
+) -> _Results:  # fmt: skip
+    """The rest of forward, of what statistics() gave."""
+    arrays = (channels_last(input), _matrix(weight), gamma, beta, residual)
+    key: tuple[Any, ...] = ("finish", *layouts(*arrays), activation)
+    run = _plans.get(key)
+    if run is None:
+        run = _plans[key] = _plan_finish(*key[1:])
+    return run(*arrays[:4], mean, inverse_std, kept, residual)
+
+
+def _plan_statistics(
+    x: Layout, weight: Layout, bias: Layout | None, running_mean: Layout | None, running_var: Layout | None,
+    count: Layout | None, eps: float,
+) -> Callable[..., _Results]:  # fmt: skip
+    num_inputs, num_outputs, device = x.shape[1], weight.shape[0], x.device_index
+    num_rows = x.size // num_inputs
     parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
     in_hopper = wide_hopper.gram(x)
     if in_hopper is not None:
         parts = wide_hopper.num_programs(num_rows, 0, device)
     partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
+    block_c = max(tiles.power_of_2(num_inputs), 16)
     add_gram = in_hopper or prepare_raw(
         kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
     )
@@ -88,28 +130,14 @@ def _plan_forward(
     statistic = layout_of((num_outputs,), dtypes.float32, device)
     find_statistics = prepare_raw(
         kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
-        (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0), *sizes, eps,
-        PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16, BLOCK_C=block_c,
-    )  # fmt: skip
-
-    shape = (num_images, num_outputs, *size)
-    channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
-    y, bits = layout_of(shape, x.dtype, device, channel_stride_one), None
-    if activation is not None:
-        bits = layout_of((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
-    tile = _fitted(_FORWARD, num_rows, num_outputs)
-    blocks = -(-num_outputs // tile["BLOCK_K"])
-    walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
-    normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
-        kernels._wide_forward_kernel, device, (walks * blocks,),
-        (y, bits, x, weight, residual, state, statistic, gamma, beta), *sizes, RELU=activation == "relu",
-        BLOCK_C=block_c, **tile,
+        (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0),
+        num_rows, num_inputs, num_outputs, eps, PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16,
+        BLOCK_C=block_c,
     )  # fmt: skip
 
     def run(
-        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-        beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-        count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
+        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, running_mean: DeviceArray | None,
+        running_var: DeviceArray | None, count: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         pieces, products = partial.new(stream), gram.new(stream)
@@ -121,6 +149,39 @@ def _plan_forward(
             address(count), kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer,
             address(bias), momentum,
         )  # fmt: skip
+        return mean, inverse_std, kept
+
+    return run
+
+
+def _plan_finish(
+    x: Layout, weight: Layout, gamma: Layout | None, beta: Layout | None, residual: Layout | None,
+    activation: str | None,
+) -> Callable[..., _Results]:  # fmt: skip
+    num_images, num_inputs, *size = x.shape
+    num_outputs, device = weight.shape[0], x.device_index
+    num_rows = x.size // num_inputs
+    state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
+    statistic = layout_of((num_outputs,), dtypes.float32, device)
+    shape = (num_images, num_outputs, *size)
+    channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
+    y, bits = layout_of(shape, x.dtype, device, channel_stride_one), None
+    if activation is not None:
+        bits = layout_of((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
+    tile = _fitted(_FORWARD, num_rows, num_outputs)
+    blocks = -(-num_outputs // tile["BLOCK_K"])
+    walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
+    normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
+        kernels._wide_forward_kernel, device, (walks * blocks,),
+        (y, bits, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
+        RELU=activation == "relu", BLOCK_C=max(tiles.power_of_2(num_inputs), 16), **tile,
+    )  # fmt: skip
+
+    def run(
+        x: DeviceArray, weight: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, mean: DeviceArray,
+        inverse_std: DeviceArray, kept: DeviceArray, residual: DeviceArray | None,
+    ) -> _Results:  # fmt: skip
+        stream = streams.current_handle(device)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, weight.data_pointer, address(residual),

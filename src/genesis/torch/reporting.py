@@ -1,0 +1,129 @@
+"""What fuse() came to: read from the layers' entries whenever it is asked for."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from genesis.fusion import Fusion
+from genesis.torch.entries import CONV, FORWARD, ConvEntry, PoolEntry
+
+_WORDS = {"relu": "relu", "add": "add"}
+_OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
+
+
+class Report(Fusion):
+    """What became of each convolution and pooling layer, as of now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = weakref.ref(model)
+
+    @property
+    def fused(self) -> list[tuple[str, ...]]:  # type: ignore[override]
+        return [parts for parts, _ in self._convolutions() if len(parts) > 1]
+
+    @property
+    def left(self) -> list[tuple[str, str]]:  # type: ignore[override]
+        found = [(parts[0], reason) for parts, reason in self._convolutions() if len(parts) == 1]
+        return found + [(name, reason) for name, reason in self._poolings() if reason]
+
+    @property
+    def replaced(self) -> list[str]:  # type: ignore[override]
+        return [name for name, reason in self._poolings() if not reason]
+
+    def _convolutions(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """The names of the parts that become one op, and why a convolution is alone."""
+        model = self.model()
+        if model is None:
+            return
+        norms: dict[int, str] = {}
+        for name, module in model.named_modules():
+            if isinstance(module, _BatchNorm):
+                for tensor in (module._parameters.get("weight"), module._buffers.get("running_mean")):
+                    norms[id(tensor)] = name
+        order = _followers(model)
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Conv2d):
+                yield _of_convolution(name, module, norms, order)
+
+    def _poolings(self) -> Iterator[tuple[str, str]]:
+        model = self.model()
+        for name, module in () if model is None else model.named_modules():
+            if isinstance(module, nn.MaxPool2d):
+                if not isinstance(module.__dict__.get(FORWARD), PoolEntry):
+                    yield name, f"a {type(module).__name__} may do something else"
+                elif module.return_indices:
+                    yield name, "it returns indices too"
+                else:
+                    yield name, ""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Report:
+        model = self.model()
+        return Report(memo.get(id(model), model))
+
+    def __reduce__(self) -> Any:
+        return Report, (self.model(),)
+
+
+def _of_convolution(
+    name: str, conv: nn.Conv2d, norms: dict[int, str], order: dict[str, list[tuple[str, nn.Module]]]
+) -> tuple[tuple[str, ...], str]:
+    entry = conv.__dict__.get(CONV)
+    if not isinstance(entry, ConvEntry):
+        kind = type(conv).__name__
+        return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"a {kind} may do something else"
+    if conv.padding_mode != "zeros":
+        return (name,), f"it pads by {conv.padding_mode}"
+    if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks:
+        return (name,), "it has hooks"
+    followers = order.get(name)
+    if not entry.active:
+        return (name,), entry.reason
+    if entry.kinds:
+        names = {kind: part for part, kind in _kinds(followers or [])}
+        norm = norms.get(entry.norm, "batch norm")
+        return (name, norm, *(names.get(kind, _WORDS[kind]) for kind in entry.kinds[1:])), ""
+    if followers is not None:
+        kinds = _kinds(followers)
+        if kinds and kinds[0][1] == "norm":
+            return (name, *(part for part, _ in kinds)), ""
+        if followers and isinstance(followers[0][1], _OTHER_NORMS):
+            return (name,), f"a {type(followers[0][1]).__name__} may do something else"
+        return (name,), "no batch norm follows"
+    return (name,), entry.reason or "it has not been called yet"
+
+
+def _kinds(followers: list[tuple[str, nn.Module]]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for wanted, kind in (("norm", nn.BatchNorm2d), ("relu", nn.ReLU)):
+        if len(found) < len(followers) and type(followers[len(found)][1]) is kind:
+            found.append((followers[len(found)][0], wanted))
+        else:
+            break
+    return found
+
+
+def _followers(model: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
+    """For each layer of a plain Sequential, the two after it."""
+    found = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+            parts = [(f"{prefix}.{name}" if prefix else name, child) for name, child in module.named_children()]
+            for position, (name, _) in enumerate(parts):
+                found[name] = parts[position + 1 : position + 3]
+    return found
+
+
+def attach(model: nn.Module) -> None:
+    """model.fusion, where the name is free."""
+    if not hasattr(model, "fusion"):
+        model.__dict__["fusion"] = Report(model)
+
+
+def detach(model: nn.Module) -> None:
+    if isinstance(model.__dict__.get("fusion"), Report):
+        del model.__dict__["fusion"]

@@ -105,8 +105,6 @@ def captured(
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=True)
     model = prepare(model)
-    if hasattr(model, "fusion"):
-        print(f"  {str(model.fusion).splitlines()[0]}")
     loss_function = torch.nn.CrossEntropyLoss()
 
     def backward() -> torch.Tensor:
@@ -134,6 +132,8 @@ def captured(
             step()
             torch.cuda.synchronize()
             print(f"  {name}: step {index} took {time.perf_counter() - began:.2f} s", flush=True)
+        if hasattr(model, "fusion"):
+            print(f"  {str(model.fusion).splitlines()[0]}")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             loss = step()

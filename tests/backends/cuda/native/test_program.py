@@ -334,7 +334,7 @@ def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
     monkeypatch.delattr("cuda.bindings.nvrtc", raising=False)
     try:
-        with pytest.raises(DeviceError, match=r"NVRTC, .* is not installed .*; pip install 'genesis\[cuda\]'"):
+        with pytest.raises(DeviceError, match=r"NVRTC, .* is not installed .*; pip install 'genesis-dl\[cuda\]'"):
             nvrtc.compile_cubin(PLAIN, "mine.cu", "sm_90", (), (), ())
     finally:
         nvrtc._library.cache_clear()

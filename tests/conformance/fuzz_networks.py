@@ -33,9 +33,9 @@ def conv(name: str, d: Draw) -> Any:
     return grad, x, tuple(weight.shape), *how
 
 
-@drawn_by("conv_bn_relu")
+@drawn_by("conv_bn_relu conv_bn_begin conv_bn_finish")
 def conv_bn_relu(name: str, d: Draw) -> Call:
-    """And its backward. Not in 16 bits: there rounding decides whether a sum near 0 lets a gradient through."""
+    """In one call or two, and its backward. Not in 16 bits: there rounding decides which sums near 0 have gradients."""
     dtype, training = d.choice([torch.float32, torch.float64]), d.chance(0.7)
     batch, channels, filters, size, kernel = (d.integer(*ends) for ends in ((2, 3), (1, 4), (1, 5), (4, 7), (1, 3)))
     how = ((d.integer(1, 2),) * 2, (d.integer(0, 1),) * 2, (1, 1), 1)
@@ -51,9 +51,12 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
 
     def run(backend: Any, x: Any, weight: Any, gamma: Any, *rest: Any) -> Any:
         beta, mean, variance, skip, grad, addend = rest
-        y, *saved = backend.conv_bn_relu(
-            x, weight, None, gamma, beta, mean, variance, skip, training, 0.2, 1e-3, *how, activation
-        )
+        options = (training, 0.2, 1e-3, *how)
+        if name == "conv_bn_relu":
+            y, *saved = backend.conv_bn_relu(x, weight, None, gamma, beta, mean, variance, skip, *options, activation)
+        else:
+            begun = backend.conv_bn_begin(x, weight, None, gamma, beta, mean, variance, *options)
+            y, *saved = backend.conv_bn_finish(x, weight, gamma, beta, mean, variance, *begun, skip, 1e-3, activation)
         needs = (True, True, False, True, True, skip is not None)
         saved = (x, weight, None, gamma, beta, *saved)
         grads = backend.conv_bn_relu_backward(grad, *saved, training, *how, activation, needs, False, addend)

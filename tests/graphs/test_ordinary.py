@@ -162,6 +162,24 @@ def test_a_recording_keeps_no_batch() -> None:
     assert not any(handle() is not None for handle in alive)
 
 
+def test_what_the_collector_calls_is_no_part_of_a_run() -> None:
+    calls: list[float] = []
+    callback = lambda phase, info: calls.append(time.perf_counter())  # noqa: E731  (as profilers and hypothesis have it)
+    threshold = gc.get_threshold()
+    r = Regression()
+    compiled = genesis.compile(descend)
+    gc.callbacks.append(callback)
+    gc.set_threshold(1, 1, 1)
+    try:
+        for _ in range(4):
+            compiled(r, genesis.ones(5, 3))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(callback)
+    assert calls
+    assert r.runs == 2
+
+
 def test_history_beside_the_step_does_not_matter() -> None:
     r = Regression()
     r.history, r.epoch = [], 0

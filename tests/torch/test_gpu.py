@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import genesis.torch
+from genesis.torch import dynamo
 from tests.models.torch_resnet import Bottleneck, ResNet
 
 pytestmark = pytest.mark.gpu
@@ -85,11 +86,12 @@ def test_memory_is_pytorchs_and_a_step_can_be_captured() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opaque_to_the_compiler() -> None:
+def test_by_the_backend_of_the_compiler() -> None:
     for shape in SHAPES[:2]:
         chain = layers(shape, torch.bfloat16)
         fused = genesis.torch.fuse(copy.deepcopy(chain))
-        compiled = torch.compile(copy.deepcopy(fused), backend="aot_eager", fullgraph=True)
+        options = {"compiler": "aot_eager"}
+        compiled = torch.compile(copy.deepcopy(chain), backend=dynamo.genesis, fullgraph=True, options=options)
         x = torch.randn(shape[0], shape[1], shape[5], shape[5], device="cuda").bfloat16()
         x = x.contiguous(memory_format=torch.channels_last)
         grad = torch.randn_like(chain(x))
@@ -152,7 +154,10 @@ def test_fused_pooling_under_autocast_captured_and_compiled(compiler: str) -> No
     model = PooledStem().cuda().to(memory_format=torch.channels_last)
     fused = genesis.torch.fuse(copy.deepcopy(model))
     assert fused.fusion.replaced == ["3", "7"]
-    net: Any = fused if compiler == "none" else torch.compile(copy.deepcopy(fused), backend=compiler, fullgraph=True)
+    net: Any = fused
+    if compiler != "none":
+        options = {"compiler": compiler}
+        net = torch.compile(copy.deepcopy(model), backend=dynamo.genesis, fullgraph=True, options=options)
     x = torch.randn(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
 
     def step(net: Any) -> tuple[torch.Tensor, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import gc
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -41,11 +42,15 @@ class Trace:
         is_c = hasattr(before, "disable") and hasattr(before, "enable")  # cProfile's
         if is_c:
             before.disable()
+        collects = gc.isenabled()
+        gc.disable()  # callbacks of the collector are no part of the run
         sys.setprofile(self._event)
         try:
             yield
         finally:
             sys.setprofile(None)
+            if collects:
+                gc.enable()
             if is_c:
                 before.enable()
             elif before is not None:

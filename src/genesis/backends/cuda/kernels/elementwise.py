@@ -209,9 +209,9 @@ def _pow_kernel(x, y):
     if x.dtype.is_floating():
         result = libdevice.pow(x, y)
     else:  # by squaring; a negative power of an integer is 0, save for 1 and -1
-        one = (x == x).to(x.dtype)
+        one = ((x == x) & (y == y)).to(x.dtype)  # in the shape of both: one of them may be a number
         result = one
-        square = x
+        square = x * one
         bits = y
         for _ in range(63):
             result = tl.where((bits & 1) != 0, result * square, result)
@@ -326,6 +326,8 @@ SPECIMENS = [
     *(specimen(op, float16, out=bool_) for op in _TESTS),
     *(specimen(op, float32, 100.0) for op in (_round_decimals_kernel, _round_tens_kernel)),
     *(specimen(op, dtype, dtype) for op in _ARITHMETIC for dtype in (float32, float64, int64)),
+    specimen(_pow_kernel, 2, int64),
+    specimen(_pow_kernel, int64, 2),
     *(specimen(op, int32, int32, out=bool_) for op in _COMPARISONS),
     *(specimen(op, int8, int8) for op in _BITS),
     specimen(_bitwise_not_kernel, uint8),

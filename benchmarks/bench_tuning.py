@@ -3,8 +3,8 @@
     python benchmarks/bench_tuning.py                                 20 seconds for resnet18, resnet50, mobilenet_v2
     python benchmarks/bench_tuning.py --models resnet50 --budgets 2 5 20 60
 
-A step is forward, loss and backward of the fused model on a GPU: bfloat16 autocast, channels_last; its time is that of a
-CUDA graph of it, in which nothing waits for Python. For each budget: how many of its convolutions were tuned, how many to
+A step is forward, loss and backward of the fused model on a GPU: bfloat16 autocast, channels_last; its time is that of
+its CUDA graph, in which nothing waits for Python. For each budget: how many of its convolutions were tuned, how many to
 the end, how long tuning took with the model's first call, and the step before (in another process, without tuning) and
 after.
 """

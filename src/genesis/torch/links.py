@@ -45,6 +45,10 @@ class Link:
             link.norm, link.norm_versions, link.begun = self.norm, self.norm_versions, self.begun
         return link
 
+    def convolution_needs_gradients(self) -> bool:
+        tensors = (self.input, self.weight, self.bias)
+        return self.modes[0] and any(each is not None and each.requires_grad for each in tensors)
+
     def needs_gradients(self, stage: int) -> bool:
         if not self.modes[0]:
             return False
@@ -87,7 +91,7 @@ class Link:
         if not unchanged and self.begun[2].dim() != 4:  # the convolution has still to be done
             self.check_convolution()
         y = self._finished(activation, residual, stage)
-        if not unchanged and y.requires_grad:  # as PyTorch itself would say it in the backward
+        if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
             y = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)(y)
         return y
 

@@ -202,7 +202,10 @@ class _TracedConvBNReLU(torch.autograd.Function):
 
 def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
     """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
-    ctx.save_for_backward(*tensors[:5], *saved)
+    input, weight, *vectors = tensors[:5]
+    if not any(ctx.needs_input_grad[:3]) and saved[2].dim() == 4:  # shapes are all that is asked of them
+        input, weight = input.data, weight.data  # which may change as they like
+    ctx.save_for_backward(input, weight, *vectors, *saved)
     training, _, _, *rest = options  # the momentum and eps are of no use then
     ctx.options = (training, *rest)
     ctx.set_materialize_grads(False)

@@ -137,6 +137,8 @@ def _state_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     if theirs.keys() != ours.keys():
         return f"only on one side: {sorted(theirs.keys() ^ ours.keys())[:3]}"
     names = [name for name in theirs if "error" not in name]
+    if "result" in theirs and theirs["result"].stride() != ours["result"].stride():
+        return "the result's strides differ"
     return next((f"{name} differs" for name in names if not _equal(theirs[name], ours[name])), "")
 
 

@@ -336,6 +336,22 @@ def test_inputs_changed_in_place_are_never_silent(when: str) -> None:
             theirs(x.clone()).sum().backward()
 
 
+class OntoTheInput(Chain):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1
+        y = self.r(self.b(self.c(x)))
+        x.add_(1.0)
+        return y * x.sum()
+
+
+def test_what_a_frozen_convolution_read_may_change() -> None:
+    """Its norm's backward doesn't read it."""
+    theirs, ours = pair(OntoTheInput())
+    for net in (theirs, ours):
+        net.c.requires_grad_(False)
+    agree(theirs, ours, images())
+
+
 def test_random_forwards(device: str) -> None:
     found = Counter(map(fuzz_forwards.run, range(40 if device == "cpu" else 5)))
     assert found["same"] > found["refused"]

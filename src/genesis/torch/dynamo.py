@@ -276,6 +276,9 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         args = (*operands, gamma, beta, mean, var, residual, training, float(momentum), float(eps), *_geometry(conv))  # type: ignore[misc]
         both = graph.call_function(torch.ops.genesis.conv_bn_relu.default, (*args, activation))
         result = graph.call_function(operator.getitem, (both, 0))
+        strides = _value(last).stride()
+        if not (isinstance(strides[1], int) and strides[1] == 1):  # not channels-last, as the op has it
+            result = graph.call_method("contiguous", (result,))
         result.meta["example_value"] = _value(last)
     last.replace_all_uses_with(result)
     for position in (chain.relu, chain.add, chain.norm, chain.conv):

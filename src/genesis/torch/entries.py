@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.links import Link, versions_of
+from genesis.torch.links import Computed, Link, versions_of
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -27,7 +27,7 @@ from genesis.torch.pending import (
     settled,
 )  # fmt: skip
 from genesis.torch.pooling import max_pool2d, takes
-from genesis.torch.shapes import plan
+from genesis.torch.shapes import only_contiguous, plan
 
 CONV, FORWARD, SCRIPT = "_conv_forward", "forward", "__prepare_scriptable__"  # the attributes
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
@@ -87,12 +87,19 @@ class ConvEntry(_Entry):
             conv: Any = self.layer()
             return type(conv)._conv_forward(conv, input, weight, bias)
         conv = self.owner()
+        given: Any = input
         if type(input) is Pending:
-            input = settle(input)
-        link = self._link(conv, input, weight, bias) if self.active else None
-        return type(conv)._conv_forward(conv, input, weight, bias) if link is None else pending(link, 0)
+            given = input.link if input.stage == 3 and input.value is None and self.active else settle(input)
+        link = self._link(conv, given, weight, bias) if self.active else None
+        if link is None:
+            return type(conv)._conv_forward(conv, settled(input), weight, bias)
+        return pending(link, 0)
 
-    def _link(self, conv: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
+    def _link(self, conv: Any, input: Any, weight: Tensor, bias: Tensor | None) -> Link | None:
+        strides, inner = None, None
+        if type(input) is Computed:
+            strides = input.plan.strides
+            input, inner = input.take()
         if type(input) is not Tensor or not guards.is_plain(weight):
             return None
         if not guards.nothing_watches() or not may_be_put_off():
@@ -102,12 +109,17 @@ class ConvEntry(_Entry):
             return None
         if conv.padding_mode != "zeros" or (bias is not None and not guards.is_plain(bias)):
             return None
-        how = plan(input.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
         dtype = _compute_dtype(input, weight, bias)
-        if how is None or dtype is None:
+        if dtype is None:
+            return None
+        strides = None if only_contiguous(dtype, input.is_cuda) else strides or input.stride()
+        how = plan(
+            input.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups, strides, weight.stride()
+        )
+        if how is None:
             return None
         modes = guards.modes()
-        link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias))
+        link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no counter of changes
             if modes != (False, True):
@@ -198,6 +210,8 @@ class PoolEntry(_Entry):
     def __call__(self, input: Tensor) -> Any:
         compiling = torch.compiler.is_compiling()
         layer: Any = self.layer() if compiling else self.owner()
+        if type(input) is Pending:
+            input = settle(input)
         if compiling or not takes(input) or not guards.nothing_watches():
             return type(layer).forward(layer, input)
         self.calls += 1

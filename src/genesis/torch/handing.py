@@ -58,6 +58,11 @@ def note(entry: Any, input: Tensor, y: Tensor, view: Tensor) -> Tensor:
             _views.clear()
     if entry.hands_on is None:
         entry.hands_on = False  # until somebody takes it
-    y._genesis_input = _Keeps(view)
+    keep(y, view)
     _views[id(input)] = weakref.ref(input), weakref.ref(view), view._version, entry
     return y
+
+
+def keep(y: Tensor, view: Tensor) -> None:
+    """The view, as long as y."""
+    y._genesis_input = _Keeps(view)  # type: ignore[attr-defined]

@@ -19,31 +19,39 @@ class Link:
     """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "dtype", "entry", "input", "modes", "norm", "norm_versions", "output", "plan", "ready",
-        "residual", "residual_version", "versions", "weight",
+        "begun", "bias", "dtype", "entry", "inner", "input", "modes", "norm", "norm_versions", "output", "plan",
+        "ready", "residual", "residual_inner", "residual_version", "versions", "weight",
     )  # fmt: skip
 
     def __init__(
         self, entry: Any, input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, dtype: torch.dtype,
-        modes: tuple[bool, bool], versions: tuple[int, ...],
+        modes: tuple[bool, bool], versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.plan, self.dtype, self.modes = entry, plan, dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
+        self.inner = inner  # the input's values in channels-last order, where they are known
         self.output: Tensor | None = None  # of the convolution, where that could not wait
         self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
         self.norm_versions: tuple[int, ...] = ()
         self.begun: Any = None  # convolution and statistics
         self.residual: Tensor | None = None
+        self.residual_inner: Tensor | None = None
         self.residual_version = 0
-        self.ready: Tensor | None = None  # with ReLU, computed in advance
+        self.ready: Tensor | Computed | None = None  # with ReLU, computed in advance
 
     def copy(self, stage: int) -> Link:
         """To be taken elsewhere from a stage."""
-        link = Link(self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions)
+        link = Link(
+            self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions, self.inner
+        )  # fmt: skip
         link.output = self.output
         if stage:
             link.norm, link.norm_versions, link.begun = self.norm, self.norm_versions, self.begun
         return link
+
+    def convolution_needs_gradients(self) -> bool:
+        tensors = (self.input, self.weight, self.bias)
+        return self.modes[0] and any(each is not None and each.requires_grad for each in tensors)
 
     def needs_gradients(self, stage: int) -> bool:
         if not self.modes[0]:
@@ -58,17 +66,18 @@ class Link:
         return any(each is not None and each.requires_grad for each in tensors)
 
     # --- computing --------------------------------------------------------------------------------------------------
-    def compute(self, stage: int) -> Tensor:
+    def compute(self, stage: int) -> Tensor | Computed:
         """What a Pending stands for, as it was when it was made: with its modes, and what it was made of."""
         with _then(self.modes):
             if stage > 0:
                 return self.finish(None, stage)
             if self.output is not None:
-                return self.output.clone()  # what was made of it has it too
+                return _ordered(self.output, self.plan)  # a copy: what was made of it has it too
             self.check_convolution()
-            return torch.conv2d(*self._operands(), *self.plan.geometry)
+            y = torch.conv2d(*self._operands(), *self.plan.geometry)
+            return y if y.stride() == self.plan.strides else _ordered(y, self.plan)
 
-    def finish(self, activation: str | None, stage: int) -> Tensor:
+    def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
         if self.ready is not None:
             ready, self.ready = self.ready, None
@@ -87,20 +96,47 @@ class Link:
         if not unchanged and self.begun[2].dim() != 4:  # the convolution has still to be done
             self.check_convolution()
         y = self._finished(activation, residual, stage)
-        if not unchanged and y.requires_grad:  # as PyTorch itself would say it in the backward
-            y = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)(y)
+        if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
+            raises = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)
+            if type(y) is Computed:
+                y.value = raises(y.value)
+            else:
+                y = raises(y)
         return y
 
-    def whole(self, activation: str | None, count: Tensor | None) -> Tensor:
+    def whole(self, activation: str | None, count: Tensor | None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
         input, weight, bias = self._operands()
         options += (*self.plan.geometry, activation)
         if not self.needs_gradients(1):
-            return ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, None, *options, count)
+            y = ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, None, *options, count)
+            return self._given(y, None) if self.plan.contiguous else y
+        return self._applied(input, weight, bias, None, (mean, var, count, None), options)
+
+    def _applied(self, input: Tensor, weight: Tensor, bias: Any, residual: Any, others: Any, options: Any) -> Any:
+        """By the op with a backward."""
+        inner = None
+        if self.inner is not None or self.residual_inner is not None:
+            inner = (None if self.inner is None else self._cast(self.inner)), self.residual_inner
         input, hands_on = handing.taken(self, input)
-        result = ops.apply(hands_on, input, weight, bias, gamma, beta, None, (mean, var, count, None), options)
-        return handing.note(self.entry, self.input, *result) if hands_on else result
+        y = ops.apply(hands_on, input, weight, bias, *self.norm[:2], residual, others, options, inner)
+        view = None
+        if hands_on:
+            y, view = y
+        if self.plan.contiguous:
+            return self._given(y, view)
+        return y if view is None else handing.note(self.entry, self.input, y, view)
+
+    def _given(self, y: Tensor, view: Tensor | None) -> Computed:
+        """What the op gave in channels-last order, where PyTorch's layers give contiguous tensors."""
+        inner, value = y, None
+        if y.requires_grad:
+            inner, value = y.detach(), _ordered(y, self.plan)
+            if view is not None:
+                handing.note(self.entry, self.input, value, view)
+                handing.keep(inner, view)  # which outlives the value: the next chain saves it
+        return Computed(self, inner, value)
 
     def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
         """The convolution and its statistics, which change the running ones."""
@@ -109,25 +145,34 @@ class Link:
             self.begun = None, None, self.output, None
         else:
             options = (training, momentum, eps, *self.plan.geometry, count)
-            self.begun = ops.conv_bn_begin(*self._operands(), gamma, beta, mean, var, *options)
+            self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
         if self.begun[0] is None:  # those of now: nothing counts their changes
             wide = torch.promote_types(self.dtype, torch.float32)
             with torch.no_grad():
                 inverse_std = torch.rsqrt(running_var.to(wide) + eps)
                 self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
 
-    def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor:
-        gamma, beta, mean, var, *options = self.norm
+    def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The operands where no gradient is asked for."""
         input, weight, bias = self._operands()
+        return input if self.inner is None else self._cast(self.inner), weight, bias
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor.dtype is self.dtype else tensor.to(self.dtype)
+
+    def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
+        gamma, beta, mean, var, *options = self.norm
         if not self.needs_gradients(stage):
-            return ops.conv_bn_finish_values(
+            input, weight, _ = self._values()
+            residual = residual if self.residual_inner is None else self.residual_inner
+            y = ops.conv_bn_finish_values(
                 self.begun, input, weight, gamma, beta, mean, var, residual, options[2], activation
             )
-        input, hands_on = handing.taken(self, input)
+            return self._given(y, None) if self.plan.contiguous else y
+        input, weight, bias = self._operands()
         residual = None if residual is None else handing.view_of(residual)
-        others, options = (mean, var, None, *self.begun), (*options, *self.plan.geometry, activation)
-        result = ops.apply(hands_on, input, weight, bias, gamma, beta, residual, others, options)
-        return handing.note(self.entry, self.input, *result) if hands_on else result
+        options += (*self.plan.geometry, activation)
+        return self._applied(input, weight, bias, residual, (mean, var, None, *self.begun), options)
 
     def _operands(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """As autocast would have them."""
@@ -146,6 +191,42 @@ class Link:
             f"genesis.torch.fuse: convolution '{self.entry.name}': {what} changed in place before its result was used; "
             "from the next call on it is computed at once. genesis.torch.unfuse(model) gives the plain model."
         )
+
+
+class Computed:
+    """What a chain of contiguous tensors gave: contiguous to whoever looks, channels-last to the next chain.
+
+    It takes the place of a Link, at stage 3.
+    """
+
+    __slots__ = ("dtype", "entry", "inner", "modes", "plan", "taken", "value")
+
+    def __init__(self, link: Link, inner: Tensor, value: Tensor | None) -> None:
+        """inner: the values; value: the contiguous tensor, which is made at once where it is a node of a graph."""
+        self.entry, self.plan, self.dtype, self.modes = link.entry, link.plan, link.dtype, link.modes
+        self.inner, self.value = inner, value
+        self.taken = False  # the value is somebody's
+
+    def needs_gradients(self, stage: int) -> bool:
+        return self.value is not None and self.value.requires_grad
+
+    def compute(self, stage: int) -> Tensor:
+        if self.value is not None:
+            return self.value
+        with _then(self.modes):
+            return _ordered(self.inner, self.plan)
+
+    def take(self) -> tuple[Tensor, Tensor | None]:
+        """A tensor for the next chain, and its values if they are not its own."""
+        if self.value is None:
+            return self.inner, None
+        self.taken = True
+        return self.value, self.inner
+
+
+def _ordered(y: Tensor, plan: Plan) -> Tensor:
+    """A copy in the order of memory that PyTorch's layers give."""
+    return y.clone(memory_format=torch.contiguous_format if plan.contiguous else torch.channels_last)
 
 
 _MODIFIED = (

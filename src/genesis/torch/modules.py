@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from genesis.errors import ShapeError, describe
 from genesis.torch import guards, ops
 from genesis.torch.bridge import call
+from genesis.torch.shapes import only_contiguous, suggests_channels_last
 
 _MOST_SHAPES = 8
 _Pair = int | tuple[int, int]
@@ -89,6 +90,19 @@ def conv_bn_relu(
     return _run(conv, norm, input, residual, activation)[0]
 
 
+def _ordered(y: Tensor, weight: Tensor, input: Tensor) -> Tensor:
+    """The op's result in the order of memory that PyTorch's layers give: channels-last where an operand is so."""
+    if not only_contiguous(y.dtype, y.is_cuda) and (_is_channels_last(input) or _is_channels_last(weight)):
+        return y
+    return y.contiguous()
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    if torch.compiler.is_compiling():  # strides may be symbols
+        return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return suggests_channels_last(x.shape, x.stride())
+
+
 def conv_bn_relu_and_input(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None = None,
     activation: str | None = "relu",
@@ -125,7 +139,7 @@ def _run(
         operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
         if operands[4] is not None:
             packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
-            return call("conv_prepacked", input, packed, residual, activation), given
+            return _ordered(call("conv_prepacked", input, packed, residual, activation), weight, given), given
     mean, var, training, momentum, count = _begin_batch(norm, compiling)
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
@@ -135,8 +149,9 @@ def _run(
         norm.eps, *geometry, activation, count,
     )  # fmt: skip
     if hands_on and input is given and not compiling and _needs_gradients(input):
-        return ops.conv_bn_relu_and_input(*args)
-    return ops.conv_bn_relu(*args), given
+        y, view = ops.conv_bn_relu_and_input(*args)
+        return _ordered(y, weight, given), view
+    return _ordered(ops.conv_bn_relu(*args), weight, given), given
 
 
 def forget(module: nn.Module) -> None:

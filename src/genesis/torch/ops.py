@@ -101,7 +101,11 @@ def _note_changes(*statistics: Tensor | None) -> None:
 def _grouped(args: Sequence[Any], count: Tensor | None) -> tuple[Any, ...]:
     """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
     *tensors, mean, var, residual = args[:_NUM_TENSORS]
-    return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:]
+    return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:], None
+
+
+def _first(values: Tensor | None, tensor: Any) -> Any:
+    return tensor if values is None else values
 
 
 class _ConvBNReLU(torch.autograd.Function):
@@ -109,7 +113,9 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, (mean, var, count, *begun), options = args
+        *tensors, residual, (mean, var, count, *begun), options, inner = args
+        if inner is not None:
+            tensors[0], residual = _first(inner[0], tensors[0]), _first(inner[1], residual)
         if len(begun) > 1:
             input, weight, _, gamma, beta = tensors
             y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
@@ -124,7 +130,7 @@ class _ConvBNReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
         if grad is None:
-            return addend, *(None,) * 7
+            return addend, *(None,) * 8
         if not torch.is_grad_enabled():
             return _gradients(ctx, grad, addend)
         with torch.no_grad():
@@ -135,7 +141,7 @@ class _ConvBNReLU(torch.autograd.Function):
 def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[:6]
     grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
-    return *grads, None, None
+    return *grads, None, None, None
 
 
 def not_differentiable(grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -171,7 +177,8 @@ def apply(hands_on: bool, *args: Any) -> Any:
     """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
 
     Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
-    them for batch norm's backward.
+    them for batch norm's backward. Last comes None or a pair: the values of the input and of the residual in the
+    order of memory in which the op has them, or None.
     """
     return _apply_and_input(*args) if hands_on else _apply(*args)
 
@@ -202,7 +209,10 @@ class _TracedConvBNReLU(torch.autograd.Function):
 
 def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
     """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
-    ctx.save_for_backward(*tensors[:5], *saved)
+    input, weight, *vectors = tensors[:5]
+    if not any(ctx.needs_input_grad[:3]) and saved[2].dim() == 4:  # shapes are all that is asked of them
+        input, weight = input.data, weight.data  # which may change as they like
+    ctx.save_for_backward(input, weight, *vectors, *saved)
     training, _, _, *rest = options  # the momentum and eps are of no use then
     ctx.options = (training, *rest)
     ctx.set_materialize_grads(False)

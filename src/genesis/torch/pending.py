@@ -2,6 +2,7 @@
 
 A `Pending` stands for conv(x), batch_norm(conv(x)), or the sum of that and a residual. Batch norm, a sum and ReLU take
 it further; whatever else anybody does with it computes it first and turns the object itself into a plain tensor.
+The result of a chain of contiguous tensors is one too, of stage 3: computed, but in another order of memory.
 The statistics of batch norm are taken when it is called, so that only what has no effect is ever put off.
 """
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.torch.guards import is_same
-from genesis.torch.links import Link, versions_of
+from genesis.torch.links import Computed, Link, versions_of
 
 _swap = torch._C._swap_tensor_impl
 _make: Any = Tensor._make_wrapper_subclass
@@ -30,7 +31,7 @@ NOT_HERE: Any = object()  # the answer of a handler that leaves the call to PyTo
 class Pending(Tensor):
     """A tensor without values. Its attributes are gone once the object is a plain tensor."""
 
-    link: Link
+    link: Link | Computed
     stage: int
     value: Tensor | None  # where the object itself cannot become it
 
@@ -52,8 +53,9 @@ class Pending(Tensor):
         return func(*_without_graph(args), **_without_graph(kwargs or {}))
 
 
-def pending(link: Link, stage: int) -> Any:
-    p = _make(Pending, link.plan.output_shape, dtype=link.dtype, device=link.input.device)
+def pending(link: Link | Computed, stage: int) -> Any:
+    device = (link.inner if type(link) is Computed else link.input).device  # type: ignore[union-attr]
+    p = _make(Pending, link.plan.output_shape, strides=link.plan.strides, dtype=link.dtype, device=device)
     p.__dict__ = {"link": link, "stage": stage, "value": None}
     return p
 
@@ -62,17 +64,50 @@ def settle(p: Any) -> Tensor:
     """Compute a Pending, and make the object itself a plain tensor; or, if C++ holds it too, give another for it."""
     if p.value is not None:
         return p.value
-    link: Link = p.link
-    value = link.compute(p.stage)
-    link.entry.settled(p.stage)
+    value = _compute(p)
+    if p.stage == 3 and p.link.taken:
+        p.value = value
+        p.link.inner = None
+        return value
     return become(p, value)
+
+
+def _compute(p: Any) -> Tensor:
+    link, stage = p.link, p.stage
+    value = link.compute(stage)
+    if stage < 3:
+        link.entry.settled(stage)
+    return value.compute(3) if type(value) is Computed else value
+
+
+def given(y: Any) -> Any:
+    """What a chain gave, for whoever called the last of its layers."""
+    return pending(y, 3) if type(y) is Computed else y
+
+
+def computed(p: Any) -> Any:
+    """What a Pending stands for, for a chain that takes it: Computed, or a plain tensor."""
+    if p.value is not None:
+        return p.value
+    if p.stage == 1 or p.stage == 2:
+        link: Link = p.link
+        value = link.compute(p.stage)
+        link.entry.settled(p.stage)
+        if type(value) is not Computed:
+            return become(p, value)
+        p.link, p.stage = value, 3
+    return p.link if p.stage == 3 else settle(p)
 
 
 def become(p: Any, value: Tensor) -> Tensor:
     if _use_count(p) > 1:
         p.value = value
         return value
-    _swap(p, value)
+    try:
+        _swap(p, value)
+    except RuntimeError:  # a profiler that records shapes knows it too
+        p.value = value
+        return value
     p.__dict__ = value.__dict__
     p.__class__ = Tensor
     return p
@@ -113,7 +148,8 @@ def _without_graph(value: Any) -> Any:
             warnings.warn(message, stacklevel=2)  # TorchScript passes on no message
             raise RuntimeError(message)
         if value.value is None:
-            value.value = link.compute(value.stage)
+            result = link.compute(value.stage)
+            value.value = result.compute(3) if type(result) is Computed else result
         return value.value
     if isinstance(value, list | tuple):
         return type(value)([_without_graph(each) for each in value])
@@ -161,7 +197,7 @@ def batch_norm(
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:
         if entry.next == "value":
-            return link.whole(None, count)
+            return given(link.whole(None, count))
         if entry.next == "relu":
             link.ready = link.whole("relu", count)
         else:
@@ -184,11 +220,16 @@ def _batch_norm(
 def relu(p: Any, inplace: bool) -> Any:
     """F.relu of a Pending, or NOT_HERE."""
     link, stage = p.link, p.stage
-    if not stage or not _goes_on(p, link):
+    if not stage or stage == 3 or not _goes_on(p, link):
         return NOT_HERE
     y = link.finish("relu", stage)
     link.entry.fused(stage)
-    return become(p, y) if inplace else y
+    if not inplace:
+        return given(y)
+    if type(y) is not Computed:
+        return become(p, y)
+    p.link, p.stage = y, 3
+    return p
 
 
 def _relu(func: Any, input: Any, inplace: bool = False) -> Any:
@@ -206,16 +247,22 @@ def _add(func: Any, input: Any, other: Any = None, *, alpha: Any = 1, out: Any =
     link: Link = first.link
     if second is first or not _goes_on(first, link):
         return NOT_HERE
+    strides, inner = None, None
     if type(second) is Pending:
-        second = settle(second)
+        second = computed(second) if link.plan.contiguous else settle(second)
+        if type(second) is Computed:
+            strides = second.plan.strides
+            second, inner = second.take()
     if type(second) not in _PLAIN or second.dtype is not link.dtype or second.shape != link.plan.output_shape:
+        return NOT_HERE
+    if (strides or second.stride()) != link.plan.strides:  # the sum would have the order of whichever comes first
         return NOT_HERE
     if second.get_device() != link.input.get_device() or second.is_meta or second.is_inference():
         return NOT_HERE
     link.entry.next = "add"
     if link.residual is not None:
         link = link.copy(1)
-    link.residual, link.residual_version = second, second._version
+    link.residual, link.residual_inner, link.residual_version = second, inner, second._version
     if func not in _ADDS_IN_PLACE:
         return pending(link, 2)
     first.link, first.stage = link, 2
@@ -237,6 +284,7 @@ _METADATA = [
     Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.ndim.__get__, Tensor.dtype.__get__, Tensor.numel,
     Tensor.device.__get__, Tensor.is_cuda.__get__, Tensor.is_cpu.__get__, Tensor.is_floating_point, Tensor.is_complex,
     Tensor.get_device, torch.is_floating_point, torch.is_complex, torch.numel, Tensor.nelement, Tensor.__len__,
+    Tensor.stride, Tensor.is_contiguous,
     Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_meta.__get__,
 ]  # fmt: skip
 HANDLERS: dict[Any, Callable[..., Any]] = {

@@ -98,7 +98,17 @@ class Twice(Net):
         return self.r(first) + self.r(second)
 
 
-KINDS = [Twice, Net, Looks, Drops, OtherOrder, Kept]
+class BothStages(Net):
+    """A sum with the first chain's result, and its other summand alone."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.r(self.b1(self.c1(x)))
+        v = self.b2(self.c2(y))
+        z = v + y
+        return self.r(v), self.r(z), v
+
+
+KINDS = [BothStages, Twice, Net, Looks, Drops, OtherOrder, Kept]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -117,8 +117,9 @@ class Link:
     def _applied(self, input: Tensor, weight: Tensor, bias: Any, residual: Any, others: Any, options: Any) -> Any:
         """By the op with a backward."""
         inner = None
-        if self.inner is not None or self.residual_inner is not None:
-            inner = (None if self.inner is None else self._cast(self.inner)), self.residual_inner
+        added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
+        if self.inner is not None or added is not None:
+            inner = (None if self.inner is None else self._cast(self.inner)), added
         input, hands_on = handing.taken(self, input)
         y = ops.apply(hands_on, input, weight, bias, *self.norm[:2], residual, others, options, inner)
         view = None
@@ -166,7 +167,7 @@ class Link:
         gamma, beta, mean, var, *options = self.norm
         if not self.needs_gradients(stage):
             input, weight, _ = self._values()
-            residual = residual if self.residual_inner is None else self.residual_inner
+            residual = residual if residual is None or self.residual_inner is None else self.residual_inner
             y = ops.conv_bn_finish_values(
                 self.begun, input, weight, gamma, beta, mean, var, residual, options[2], activation
             )

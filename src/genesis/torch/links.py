@@ -84,7 +84,8 @@ class Link:
             if activation is not None and stage == 1:
                 return ready
         mean, var, training = self.norm[2:5]
-        if self.begun is None:  # the statistics have moved already
+        at_once = self.begun is None and not training and self.output is None and not self.needs_gradients(stage)
+        if self.begun is None and not at_once:  # the statistics have moved already
             self.check_convolution()
             self.begin(None if training else mean, None if training else var, None)
         if self.norm_versions != versions_of(*(self.norm[:2] if training else self.norm[:4])):
@@ -92,6 +93,9 @@ class Link:
         residual = self.residual if stage == 2 else None
         if residual is not None and self.residual_version != _version(residual):
             raise self._changed("the other summand was")
+        if at_once:
+            self.check_convolution()
+            return self.whole(activation, None, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
         if not unchanged and self.begun[2].dim() != 4:  # the convolution has still to be done
             self.check_convolution()
@@ -104,21 +108,23 @@ class Link:
                 y = raises(y)
         return y
 
-    def whole(self, activation: str | None, count: Tensor | None) -> Tensor | Computed:
+    def whole(self, activation: str | None, count: Tensor | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
         input, weight, bias = self._operands()
         options += (*self.plan.geometry, activation)
         if not self.needs_gradients(1):
-            y = ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, None, *options, count)
+            residual = residual if residual is None or self.residual_inner is None else self.residual_inner
+            y = ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, residual, *options, count)
             return self._given(y, None) if self.plan.contiguous else y
         return self._applied(input, weight, bias, None, (mean, var, count, None), options)
 
     def _applied(self, input: Tensor, weight: Tensor, bias: Any, residual: Any, others: Any, options: Any) -> Any:
         """By the op with a backward."""
         inner = None
-        if self.inner is not None or self.residual_inner is not None:
-            inner = (None if self.inner is None else self._cast(self.inner)), self.residual_inner
+        added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
+        if self.inner is not None or added is not None:
+            inner = (None if self.inner is None else self._cast(self.inner)), added
         input, hands_on = handing.taken(self, input)
         y = ops.apply(hands_on, input, weight, bias, *self.norm[:2], residual, others, options, inner)
         view = None
@@ -126,6 +132,8 @@ class Link:
             y, view = y
         if self.plan.contiguous:
             return self._given(y, view)
+        if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
+            y = _ordered(y, self.plan)  # views of one image are in no certain order
         return y if view is None else handing.note(self.entry, self.input, y, view)
 
     def _given(self, y: Tensor, view: Tensor | None) -> Computed:
@@ -164,7 +172,7 @@ class Link:
         gamma, beta, mean, var, *options = self.norm
         if not self.needs_gradients(stage):
             input, weight, _ = self._values()
-            residual = residual if self.residual_inner is None else self.residual_inner
+            residual = residual if residual is None or self.residual_inner is None else self.residual_inner
             y = ops.conv_bn_finish_values(
                 self.begun, input, weight, gamma, beta, mean, var, residual, options[2], activation
             )

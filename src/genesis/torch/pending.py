@@ -137,7 +137,7 @@ def settled(value: Any) -> Any:
 def _without_graph(value: Any) -> Any:
     """Values for C++ code, which has gone past autograd already."""
     if type(value) is Pending:
-        link: Link = value.link
+        link: Any = value.link
         if value.value is None and link.needs_gradients(value.stage):
             link.entry.stop("code in C++ uses its result")
             message = (
@@ -200,7 +200,7 @@ def batch_norm(
             return given(link.whole(None, count))
         if entry.next == "relu":
             link.ready = link.whole("relu", count)
-        else:
+        elif entry.next != "add" or training or link.needs_gradients(1):  # else it has no effect, and the sum may come
             link.begin(mean, var, count)
     else:
         link.begin(mean, var, None)

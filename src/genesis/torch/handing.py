@@ -65,4 +65,4 @@ def note(entry: Any, input: Tensor, y: Tensor, view: Tensor) -> Tensor:
 
 def keep(y: Tensor, view: Tensor) -> None:
     """The view, as long as y."""
-    y._genesis_input = _Keeps(view)  # type: ignore[attr-defined]
+    y._genesis_input = _Keeps(view)

@@ -15,6 +15,7 @@ import torch
 import genesis
 from genesis import nn
 from genesis.autograd import modes
+from genesis.backends.cpu import packing
 
 X_SHAPE = (2, 4, 7, 6)
 
@@ -365,15 +366,22 @@ def test_copies_of_a_layer_whose_memory_is_held() -> None:
         assert not torch.equal(copied(x).to_torch(), layer(x).to_torch())
 
 
+def _layout(packed: torch.Tensor) -> bytes:
+    described = bytearray(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).numpy())
+    described[packing._PADDING] = bytes(4)
+    return bytes(described)
+
+
 def test_equal_layouts_of_a_weight_are_kept_once() -> None:
     torch.manual_seed(0)
     layer = nn.ConvBNReLU(16, 32, 3, stride=2).eval()  # with a stride there are no tiles, which are of one size
     with genesis.no_grad():
         for size in (8, 16, 20, 24):
             layer(genesis.ones(1, 16, size, size))
-    weights = {id(packed.packed.weight) for _, _, packed in layer._fused._entries.values()}
-    assert len(layer._fused._entries) == 4
-    assert len(weights) == 1
+    packed = [packed.packed.weight for _, _, packed in layer._fused._entries.values()]
+    weights = set(map(id, packed))
+    assert len(packed) == 4
+    assert len(weights) == len(set(map(_layout, packed))) < 4  # the processor decides how many
     other = nn.ConvBNReLU(16, 32, 3, stride=2).eval()
     with genesis.no_grad():
         other(genesis.ones(1, 16, 8, 8))

@@ -289,7 +289,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
 def _pooling(node: fx.Node) -> Any:
     """The windows of a max pooling that Genesis' kernels run; None for PyTorch's function."""
     input = _value(node.args[0] if node.args else None)
-    if not isinstance(input, Tensor) or not pooling._takes(input) or not isinstance(_value(node), Tensor):
+    if not isinstance(input, Tensor) or not pooling.has_kernels(input) or not isinstance(_value(node), Tensor):
         return None  # with return_indices it has two results
     defaults = {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
     options = [_argument(node, 1 + i, name, default) for i, (name, default) in enumerate(defaults.items())]

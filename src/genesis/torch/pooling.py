@@ -46,12 +46,16 @@ def max_pool2d(
 
 
 def _takes(input: Tensor) -> bool:
-    plain = type(input) is Tensor  # what else there is has its own idea of PyTorch's functions
-    return plain and input.is_cuda and input.dtype in _DTYPES and input.dim() in (3, 4) and input.numel() > 0
+    return type(input) is Tensor and has_kernels(input)  # what else there is has its own idea of PyTorch's functions
 
 
 def takes(input: Tensor) -> bool:
     return _takes(input)
+
+
+def has_kernels(input: Tensor) -> bool:
+    """Whether max pooling of such a tensor runs by Genesis' kernels."""
+    return input.is_cuda and input.dtype in _DTYPES and input.dim() in (3, 4) and input.numel() > 0
 
 
 def _windows(

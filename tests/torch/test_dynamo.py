@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -266,3 +267,13 @@ def test_another_compiler_of_pytorch(found: list[Fusion]) -> None:
 def test_pytorch_finds_it_by_name() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["torch_dynamo_backends"] == {"genesis": "genesis.torch.dynamo:genesis"}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
+@pytest.mark.filterwarnings("ignore")
+def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: list[Fusion]) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what was compiled before would prove nothing
+    plain = Layers(residual).double()
+    step = torch.compile(copy.deepcopy(plain), backend=dynamo.genesis)
+    agree(outcome(plain, images()), outcome(step, images()))
+    assert len(found[0].fused) == 2

@@ -274,7 +274,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         training, momentum, eps = _norm_options(norm)
         activation = None if chain.relu is None else "relu"
         args = (*operands, gamma, beta, mean, var, residual, training, float(momentum), float(eps), *_geometry(conv))  # type: ignore[misc]
-        both = graph.call_function(torch.ops.genesis.conv_bn_relu.default, (*args, activation))
+        both = graph.call_function(torch.ops.genesis.conv_bn_relu, (*args, activation))
         result = graph.call_function(operator.getitem, (both, 0))
         strides = _value(last).stride()
         if not (isinstance(strides[1], int) and strides[1] == 1):  # not channels-last, as the op has it
@@ -299,7 +299,7 @@ def _pooling(node: fx.Node) -> Any:
 def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Any) -> None:
     needs_gradient = _value(node).requires_grad
     with graph.inserting_before(node):
-        both = graph.call_function(torch.ops.genesis.max_pool2d.default, (node.args[0], *windows, needs_gradient))
+        both = graph.call_function(torch.ops.genesis.max_pool2d, (node.args[0], *windows, needs_gradient))
         result = graph.call_function(operator.getitem, (both, 0))
         result.meta["example_value"] = _value(node)
     node.replace_all_uses_with(result)

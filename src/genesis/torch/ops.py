@@ -119,12 +119,12 @@ class _ConvBNReLU(torch.autograd.Function):
         if len(begun) > 1:
             input, weight, _, gamma, beta = tensors
             y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
-            _begin(ctx, tensors, options, saved)
+            _begin(ctx, _read_only_by_shape(ctx, tensors, saved), options, saved)
             return y
         y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
         if options[0] and not begun:
             _note_changes(mean, var, count)
-        _begin(ctx, tensors, options, saved)
+        _begin(ctx, _read_only_by_shape(ctx, tensors, saved), options, saved)
         return y
 
     @staticmethod
@@ -207,12 +207,17 @@ class _TracedConvBNReLU(torch.autograd.Function):
         return (*_by_tensor(wanted), *(None,) * 8)
 
 
+def _read_only_by_shape(ctx: Any, tensors: Any, saved: Any) -> Any:
+    """The tensors, those whose shapes are all that the backward asks as aliases that may change as they like."""
+    if any(ctx.needs_input_grad[:3]) or saved[2].dim() != 4:
+        return tensors
+    input, weight, *others = tensors
+    return input.data, weight.data, *others
+
+
 def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
     """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
-    input, weight, *vectors = tensors[:5]
-    if not any(ctx.needs_input_grad[:3]) and saved[2].dim() == 4:  # shapes are all that is asked of them
-        input, weight = input.data, weight.data  # which may change as they like
-    ctx.save_for_backward(input, weight, *vectors, *saved)
+    ctx.save_for_backward(*tensors[:5], *saved)
     training, _, _, *rest = options  # the momentum and eps are of no use then
     ctx.options = (training, *rest)
     ctx.set_materialize_grads(False)

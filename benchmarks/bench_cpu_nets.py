@@ -4,7 +4,10 @@ Inference: torch.compile with freezing is the reference, for the model as it sta
 step of SGD with momentum): PyTorch eager, model and input in channels_last. Genesis passes when it takes no longer than
 the reference.
 
-    python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--only inference] [--threads 2] [--rounds 15]
+    python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--only inference] [--precision high] [--threads 2]
+
+In "highest" precision, the default, Genesis adds up the long sums of convolutions in parts; PyTorch's channels_last
+kernels don't, nor does Genesis in "high".
 
 What is left out keeps the result of an earlier run, with its date.
 """
@@ -34,10 +37,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=[], help=f"which networks: {', '.join(NETWORKS)}; default all")
     parser.add_argument("--only", choices=("inference", "training"), help="one of the two")
+    parser.add_argument("--precision", choices=genesis.precision.PRECISIONS, default="highest")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    genesis.set_float32_precision(arguments.precision)
+    suffix = "" if arguments.precision == "highest" else f", {arguments.precision}"
     comparison = Comparison("bench_cpu_nets")
     for name in arguments.names or NETWORKS:
         build, shape = NETWORKS[name]
@@ -47,9 +53,9 @@ def main() -> None:
         ours.load_state_dict(theirs.state_dict())
         size = "×".join(map(str, shape))
         if arguments.only != "training":
-            comparison.measure(f"{name} {size} inference", inference(theirs, ours, input), arguments.rounds)
+            comparison.measure(f"{name} {size} inference{suffix}", inference(theirs, ours, input), arguments.rounds)
         if arguments.only != "inference":
-            comparison.measure(f"{name} {size} training", training(theirs, ours, input), arguments.rounds)
+            comparison.measure(f"{name} {size} training{suffix}", training(theirs, ours, input), arguments.rounds)
     comparison.keep_others()
     comparison.finish()
 

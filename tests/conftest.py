@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 _given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 _paths = [Path(__file__).parents[1] / "src", *(path for path in _given if path)]
 os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in _paths)
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them the processes that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @functools.cache

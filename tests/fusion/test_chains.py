@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from genesis.fusion import Chain, Step, find_chains, takers
+from genesis.fusion import Chain, Step, find_chains
 from genesis.fusion.chains import ADD, CONV, NORM, OTHER, RELU
 
 
@@ -54,30 +54,3 @@ def test_left(given: list[Step], outputs: list[int], reason: str) -> None:
 
 FIRST, SECOND = (CONV, (0,)), (NORM, (1,))
 OBSTACLE = Step(CONV, 3, (0,), obstacle="it has hooks")
-
-
-@pytest.mark.parametrize(
-    ("given", "handed"),
-    [
-        (steps(FIRST, SECOND, (ADD, (2, 0))), []),  # in the chain itself
-        (steps(FIRST, SECOND, (OTHER, (2,)), (ADD, (3, 0))), [(0, [3])]),
-        (steps(FIRST, SECOND, (OTHER, (2,)), (ADD, (0, 0))), [(0, [3])]),
-        (steps(FIRST, SECOND, (OTHER, (0,)), (OTHER, (2,))), []),  # nobody knows what it does
-        ([*steps(FIRST, SECOND), Step(OTHER, 3, (0,), only_computes=True), Step(OTHER, 4, (2,))], [(0, [2])]),
-        ([*steps(FIRST, SECOND), OBSTACLE, Step(OTHER, 4, (2,))], []),
-        ([*steps(FIRST, SECOND), Step(ADD, 3, (2, 0), changed=(2,)), Step(OTHER, 4, (3,))], []),
-        ([*steps(FIRST, SECOND, (OTHER, (2,))), Step(ADD, 4, (3, 0), changed=(3,))], [(0, [3])]),
-        ([*steps(FIRST, SECOND, (OTHER, (2,)), (ADD, (3, 0))), Step(RELU, 5, (0,), changed=(0,))], []),
-        (steps((RELU, (0,)), (CONV, (0,)), (NORM, (2,)), (OTHER, (3,))), []),  # before it
-        # Two chains from one value, one of which waits for the other: the one that ends first hands on.
-        (steps(FIRST, SECOND, (CONV, (0,)), (NORM, (3,)), (RELU, (4,)), (ADD, (2, 5))), [(2, [0])]),
-        # Three in a row: the first hands on to all, the second to the third.
-        (
-            steps(FIRST, SECOND, (RELU, (2,)), (CONV, (0,)), (NORM, (4,)), (RELU, (5,)), (CONV, (0,)), (NORM, (7,))),
-            [(0, [3, 6]), (3, [6])],
-        ),
-    ],
-)
-def test_handed_on(given: list[Step], handed: list[tuple[int, list[int]]]) -> None:
-    chains, _ = find_chains(given, [given[-1].result])
-    assert [(chain.conv, later) for chain, later in takers(given, chains).items()] == handed

@@ -17,12 +17,6 @@ class Step(NamedTuple):
     name: str = ""
     obstacle: str = ""  # why this step must stay as it is
     changed: tuple[int, ...] = ()  # operands that it changes in place
-    only_computes: bool = False  # with its operands: a step of another kind that neither keeps nor returns them
-
-    @property
-    def takes_views(self) -> bool:
-        """Does it do the same with views of the operands that it does not change?"""
-        return self.only_computes or (self.kind != OTHER and not self.obstacle)
 
 
 class Chain(NamedTuple):
@@ -89,36 +83,6 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
             taken.add(add)
         chains.append(chain)
     return chains, left
-
-
-def takers(steps: Sequence[Step], chains: Sequence[Chain]) -> dict[Chain, list[int]]:
-    """For each chain that can hand on its input, the positions of the later steps to which it can hand it.
-
-    Then the gradients of those come to the chain's backward, and are added to its own on the way.
-
-    Example:
-        >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(CONV, 3, (2,)), Step(NORM, 4, (3,))]
-        >>> steps += [Step(ADD, 5, (4, 0))]
-        >>> chains, _ = find_chains(steps, [5])
-        >>> takers(steps, chains)
-        {Chain(conv=0, norm=1, add=None, relu=None, residual=None): [4]}
-    """
-    ends = {
-        part: chain.last for chain in chains for part in (chain.conv, chain.norm, chain.add, chain.relu)
-        if part is not None
-    }  # fmt: skip
-    changed = {value for step in steps for value in step.changed}
-    found: dict[Chain, list[int]] = {}
-    for chain in chains:
-        (value, *_) = steps[chain.conv].operands
-        later = [
-            position
-            for position, step in enumerate(steps)
-            if value in step.operands and step.takes_views and ends.get(position, position) > chain.last
-        ]
-        if later and value not in changed:
-            found[chain] = later
-    return found
 
 
 def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool) -> str:

@@ -75,5 +75,6 @@ def install() -> None:
     genesis.settings.settings.cuda = "simulated"
     for module in (entries, modules, ops):
         module.call = bridge.call_cuda
+    ops.call_arrays = bridge.call_cuda_arrays
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

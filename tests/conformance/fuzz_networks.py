@@ -65,6 +65,29 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
     return Call(run, (x, weight, gamma, beta, mean, variance, residual, grad, addend), slack=10.0)
 
 
+@drawn_by("conv_bn_relu_inference")
+def conv_bn_relu_inference(name: str, d: Draw) -> Call:
+    """Weights in any order of memory; for 16-bit images in float32 too."""
+    dtype = d.choice([torch.float32, torch.float64, torch.bfloat16])
+    groups, batch, size, kernel = d.integer(1, 2), d.integer(1, 3), d.integer(3, 7), (d.integer(1, 3), d.integer(1, 3))
+    channels, filters = d.integer(1, 3) * groups, d.integer(1, 3) * groups
+    given = d.choice([dtype, torch.float32]) if dtype is torch.bfloat16 else dtype
+    how = ((d.integer(1, 2), 1), (1, d.integer(0, 2)), (1, 1), groups)
+    rows = (size + 2 * how[1][0] - kernel[0]) // how[0][0] + 1
+    columns = size + 2 * how[1][1] - kernel[1] + 1
+    x = d.tensor((batch, channels, size, size), dtype)
+    weight = d.tensor((filters, channels // groups, *kernel), given)
+    bias, gamma, beta = (d.tensor((filters,), given) if d.chance(0.7) else None for _ in range(3))
+    mean, variance = d.target((filters,), given), d.target((filters,), given).square_().add_(0.1)
+    residual = d.tensor((batch, filters, rows, columns), dtype) if d.chance() else None
+    activation = d.choice(["relu", None])
+
+    def run(backend: Any, *operands: Any) -> Any:
+        return backend.conv_bn_relu_inference(*operands, 1e-3, *how, activation)
+
+    return Call(run, (x, weight, bias, gamma, beta, mean, variance, residual), slack=10.0)
+
+
 @drawn_by("max_pool2d avg_pool2d")
 def pooling(name: str, d: Draw) -> Call:
     """And its backward, on a gradient that is drawn for the largest output."""

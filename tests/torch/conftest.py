@@ -42,6 +42,7 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with override(cuda="simulated"):
         for module in (entries, modules, ops):
             monkeypatch.setattr(module, "call", bridge.call_cuda)
+        monkeypatch.setattr(ops, "call_arrays", bridge.call_cuda_arrays)
         yield
 
 

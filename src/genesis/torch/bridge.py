@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import Any
 
 import torch
@@ -19,17 +21,31 @@ def call(op: str, first: torch.Tensor, *args: Any) -> Any:
     it takes comes from PyTorch's allocator. What is no array (a packed weight) is handed on as it is.
     """
     if first.is_cuda:
-        return call_cuda(op, first, *args)
+        return _handles().call(op, first, args)
     if first.device.type == "cpu":
         return getattr(backend_of("cpu"), op)(first, *args)
     raise DeviceError(describe(op, "input", "a tensor on cpu or cuda", first.device))
 
 
+def call_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
+    """call() with the backend's own arrays as the results, for another call to take."""
+    return _handles().call_arrays(op, first, args) if first.is_cuda else call(op, first, *args)
+
+
 def call_cuda(op: str, first: torch.Tensor, *args: Any) -> Any:
     """call() for the CUDA backend; on a simulated device with tensors in host memory."""
-    from genesis.torch import handles  # the CUDA backend is loaded when it is needed
+    return _handles().call(op, first, args)
 
-    return handles.call(op, first, *args)
+
+def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
+    """call_arrays() for the CUDA backend."""
+    return _handles().call_arrays(op, first, args)
+
+
+@functools.cache
+def _handles() -> Any:
+    """The CUDA backend is loaded when it is needed."""
+    return importlib.import_module("genesis.torch.handles")
 
 
 def dtype_of(tensor: torch.Tensor) -> dtypes.DType:

@@ -27,11 +27,9 @@ from genesis.torch.pending import (
     settled,
 )  # fmt: skip
 from genesis.torch.pooling import max_pool2d, takes
-from genesis.torch.shapes import Plan, only_contiguous, plan
+from genesis.torch.shapes import only_contiguous, plan
 
 CONV, FORWARD, SCRIPT = "_conv_forward", "forward", "__prepare_scriptable__"  # the attributes
-# Bytes of a result from which on a pass less over memory on a GPU (about 3 TB/s) is worth the host's 0.1 ms more.
-_LARGE_RESULT = 1 << 26
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _GLOBAL_HOOKS = (
     torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
@@ -121,9 +119,6 @@ class ConvEntry(_Entry):
         if how is None:
             return None
         modes = guards.modes()
-        if not modes[0] and input.is_cuda and not _is_worth_it(how, dtype):
-            self.reason = self.reason or "in inference its result is small: PyTorch's layers cost the host less"
-            return None
         link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no counter of changes
@@ -296,11 +291,6 @@ class ModelEntry(_Entry):
 
     def __reduce__(self) -> Any:
         return (*super().__reduce__(), {"inner": self.inner}) if self.inner is not None else super().__reduce__()
-
-
-def _is_worth_it(how: Plan, dtype: torch.dtype) -> bool:
-    """Of inference on a GPU: whether it waits for the GPU rather than for Python, which a CUDA graph leaves out."""
-    return how.output_shape.numel() * dtype.itemsize >= _LARGE_RESULT or torch.cuda.is_current_stream_capturing()
 
 
 def _compute_dtype(input: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype | None:

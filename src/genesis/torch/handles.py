@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.memory import LentBy, OwnedStorage, Storage
+from genesis.backends.cuda.memory import OwnedStorage, Storage, lending
 from genesis.torch.bridge import TYPES, backend_of
 from genesis.torch.tensors import TORCH
 
-_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments: isinstance() takes its time with tensors
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
+_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[Any, ...], Layout] = {}  # by what PyTorch says of a tensor
 _devices: dict[int, _Device] = {}  # by PyTorch's index, -1 for host memory
 driver.forget_on_switch(_devices.clear)
 
 
-def call(op: str, first: torch.Tensor, *args: Any) -> Any:
-    """backend.op(first, *args), on PyTorch's current stream and in its memory."""
+def call(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
+    """backend.op(first, *args), on PyTorch's current stream and in its memory; tensors in, tensors out."""
+    result = call_arrays(op, first, args)
+    if type(result) is tuple:
+        return tuple([each.tensor if type(each) is TensorArray else _to_tensor(each) for each in result])
+    return result.tensor if type(result) is TensorArray else _to_tensor(result)
+
+
+def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
+    """call() with the backend's own arrays as the results, which the next call takes as arguments."""
     index = first.get_device()
     device = _devices.get(index) or _devices.setdefault(index, _Device(first.device))
     handle, device_index, stream = device.handle, device.index, device.current_stream()
-    handles = [
-        handle(arg) if type(arg) not in _PLAIN and isinstance(arg, torch.Tensor) else arg for arg in (first, *args)
-    ]
-    with LentBy(device):
+    arrays: list[Any] = [handle(first)]
+    for arg in args:
+        kind = type(arg)
+        is_tensor = kind in _TENSORS or (kind not in _PLAIN and isinstance(arg, torch.Tensor))
+        arrays.append(handle(arg) if is_tensor else arg)
+    run = getattr(backend_of("cuda"), op)
+    outside, lending.lender = lending.lender, device  # LentBy(device), written out: this is on the way of every call
+    try:
         if stream == streams.current_handle(device_index):
-            result = getattr(backend_of("cuda"), op)(*handles)
-        else:
-            with streams.use(streams.Stream(device_index, handle=stream)):
-                result = getattr(backend_of("cuda"), op)(*handles)
-    return tuple([_to_tensor(each) for each in result]) if isinstance(result, tuple) else _to_tensor(result)
+            return run(*arrays)
+        with streams.use(streams.Stream(device_index, handle=stream)):
+            return run(*arrays)
+    finally:
+        lending.lender = outside
 
 
 class TensorArray(DeviceArray):
@@ -107,8 +120,6 @@ def _empty_strided(where: torch.device) -> Callable[..., torch.Tensor]:
 
 
 def _to_tensor(handle: Any) -> Any:
-    if isinstance(handle, TensorArray):
-        return handle.tensor
     if not isinstance(handle, DeviceArray):
         return handle
     dtype, owner = _TORCH_TYPES[handle.dtype], handle.storage.owner  # a view

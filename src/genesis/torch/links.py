@@ -19,7 +19,7 @@ class Link:
     """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "dtype", "entry", "inner", "input", "modes", "norm", "norm_versions", "output", "plan",
+        "begun", "bias", "cast", "dtype", "entry", "inner", "input", "modes", "norm", "norm_versions", "output", "plan",
         "ready", "residual", "residual_inner", "residual_version", "versions", "weight",
     )  # fmt: skip
 
@@ -30,6 +30,7 @@ class Link:
         self.entry, self.plan, self.dtype, self.modes = entry, plan, dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, where they are known
+        self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
         self.output: Tensor | None = None  # of the convolution, where that could not wait
         self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
         self.norm_versions: tuple[int, ...] = ()
@@ -44,7 +45,7 @@ class Link:
         link = Link(
             self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output = self.output
+        link.output, link.cast = self.output, self.cast
         if stage:
             link.norm, link.norm_versions, link.begun = self.norm, self.norm_versions, self.begun
         return link
@@ -74,7 +75,8 @@ class Link:
             if self.output is not None:
                 return _ordered(self.output, self.plan)  # a copy: what was made of it has it too
             self.check_convolution()
-            y = torch.conv2d(*self._operands(), *self.plan.geometry)
+            operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
+            y = torch.conv2d(*operands, *self.plan.geometry)
             return y if y.stride() == self.plan.strides else _ordered(y, self.plan)
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
@@ -97,7 +99,7 @@ class Link:
             self.check_convolution()
             return self.whole(activation, None, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged and self.begun[2].dim() != 4:  # the convolution has still to be done
+        if not unchanged and len(self.begun[2].shape) != 4:  # the convolution has still to be done
             self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
@@ -111,22 +113,27 @@ class Link:
     def whole(self, activation: str | None, count: Tensor | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
-        input, weight, bias = self._operands()
-        options += (*self.plan.geometry, activation)
+        geometry = self.plan.geometry
         if not self.needs_gradients(1):
             residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-            y = ops.conv_bn_relu_values(input, weight, bias, gamma, beta, mean, var, residual, *options, count)
+            if options[0]:
+                operands = (*self._values(), gamma, beta, mean, var, residual)
+                y = ops.conv_bn_relu_values(*operands, *options, *geometry, activation, count)
+            else:
+                input = self._cast(self.input if self.inner is None else self.inner)
+                operands = (input, self.weight, self.bias, gamma, beta, mean, var, residual)
+                y = ops.conv_bn_relu_inference(*operands, options[2], *geometry, activation)
             return self._given(y, None) if self.plan.contiguous else y
-        return self._applied(input, weight, bias, None, (mean, var, count, None), options)
+        return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
 
-    def _applied(self, input: Tensor, weight: Tensor, bias: Any, residual: Any, others: Any, options: Any) -> Any:
+    def _applied(self, residual: Any, others: Any, options: Any) -> Any:
         """By the op with a backward."""
-        inner = None
         added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
-        if self.inner is not None or added is not None:
-            inner = (None if self.inner is None else self._cast(self.inner)), added
-        input, hands_on = handing.taken(self, input)
-        y = ops.apply(hands_on, input, weight, bias, *self.norm[:2], residual, others, options, inner)
+        values = None
+        if self.inner is not None or added is not None or self.weight.dtype is not self.dtype:
+            values = (None if self.inner is None else self._cast(self.inner)), added, *self._parameters()
+        input, hands_on = handing.taken(self, self._cast(self.input))
+        y = ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values)
         view = None
         if hands_on:
             y, view = y
@@ -162,11 +169,21 @@ class Link:
 
     def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """The operands where no gradient is asked for."""
-        input, weight, bias = self._operands()
-        return input if self.inner is None else self._cast(self.inner), weight, bias
+        return self._cast(self.input if self.inner is None else self.inner), *self._parameters()
 
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor.dtype is self.dtype else tensor.to(self.dtype)
+    def _parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Values of weight and bias, cast once as autocast does it; their gradients are the op's."""
+        weight, bias = self.weight, self.bias
+        if weight.dtype is self.dtype:
+            return weight, bias
+        if self.cast is None:
+            with torch.no_grad():
+                self.cast = weight.to(self.dtype), self._cast(bias)
+        return self.cast
+
+    def _cast(self, tensor: Any) -> Any:
+        """As autocast has it; None stays None."""
+        return tensor if tensor is None or tensor.dtype is self.dtype else tensor.to(self.dtype)
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
         gamma, beta, mean, var, *options = self.norm
@@ -177,17 +194,9 @@ class Link:
                 self.begun, input, weight, gamma, beta, mean, var, residual, options[2], activation
             )
             return self._given(y, None) if self.plan.contiguous else y
-        input, weight, bias = self._operands()
         residual = None if residual is None else handing.view_of(residual)
         options += (*self.plan.geometry, activation)
-        return self._applied(input, weight, bias, residual, (mean, var, None, *self.begun), options)
-
-    def _operands(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As autocast would have them."""
-        dtype, input, weight, bias = self.dtype, self.input, self.weight, self.bias
-        if input.dtype is dtype and weight.dtype is dtype:
-            return input, weight, bias
-        return input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        return self._applied(residual, (mean, var, None, *self.begun), options)
 
     def check_convolution(self) -> None:
         if self.versions != versions_of(self.input, self.weight, self.bias):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genesis.torch.bridge import call, dtype_of
+from genesis.torch.bridge import call, call_arrays, dtype_of
 from genesis.torch.opaque import define, laid_out
 
 Pair = tuple[int, int]
@@ -52,23 +52,28 @@ def conv_bn_relu_and_input(*args: Any) -> tuple[Tensor, Tensor]:
 def conv_bn_begin(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, *options: Any,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """The convolution and its statistics, which have changed the running ones in training; no gradients.
+) -> tuple[Any, ...]:  # fmt: skip
+    """The convolution and its statistics, as the backend's arrays, which have changed the running ones in training.
 
     options: training, momentum, eps, stride, padding, dilation, groups, count.
     """
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        begun = call("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
+        return call_arrays("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
     finally:
         torch._C._set_grad_enabled(enabled)
-    return begun
 
 
 def conv_bn_relu_values(*args: Any) -> Tensor:
-    """conv_bn_relu(*args, count) where nothing needs a gradient."""
-    y = call("conv_bn_relu", *args)[0]
+    """conv_bn_relu(*args, count) in training where nothing needs a gradient."""
+    y: Tensor = call("conv_bn_relu", *args)[0]
+    return y
+
+
+def conv_bn_relu_inference(*args: Any) -> Tensor:
+    """The same with the running statistics as they are now; the backend casts the weight to the input's dtype."""
+    y: Tensor = call("conv_bn_relu_inference", *args)
     return y
 
 
@@ -87,7 +92,7 @@ def _finish(
     """Each array that is handed on costs the host time: those are left out that say nothing new."""
     if begun[0] is not None:
         mean = var = None
-    if begun[2].dim() == 4:
+    if len(begun[2].shape) == 4:
         weight = None
     return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)
 
@@ -113,9 +118,11 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, (mean, var, count, *begun), options, inner = args
-        if inner is not None:
-            tensors[0], residual = _first(inner[0], tensors[0]), _first(inner[1], residual)
+        *tensors, residual, (mean, var, count, *begun), options, values = args
+        ctx.parameter_dtype = tensors[1].dtype
+        if values is not None:
+            tensors[0], residual = _first(values[0], tensors[0]), _first(values[1], residual)
+            tensors[1:3] = values[2:]
         if len(begun) > 1:
             input, weight, _, gamma, beta = tensors
             y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
@@ -141,7 +148,15 @@ class _ConvBNReLU(torch.autograd.Function):
 def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[:6]
     grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
+    dtype = ctx.parameter_dtype
+    if dtype is not grad.dtype:  # autocast
+        grad_input, grad_weight, grad_bias, *others = grads
+        grads = (grad_input, _cast(grad_weight, dtype), _cast(grad_bias, dtype), *others)
     return *grads, None, None, None
+
+
+def _cast(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if grad is None else grad.to(dtype)
 
 
 def not_differentiable(grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -177,8 +192,8 @@ def apply(hands_on: bool, *args: Any) -> Any:
     """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
 
     Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
-    them for batch norm's backward. Last comes None or a pair: the values of the input and of the residual in the
-    order of memory in which the op has them, or None.
+    them for batch norm's backward. Last comes None, or values: those of the input and of the residual in the order of
+    memory in which the op has them (or None), and those of weight and bias in the input's dtype.
     """
     return _apply_and_input(*args) if hands_on else _apply(*args)
 

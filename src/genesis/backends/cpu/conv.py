@@ -143,6 +143,17 @@ def conv_bn_relu(
     )  # which the layer that takes y in keeps too: no memory of its own
 
 
+def conv_bn_relu_inference(
+    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    running_mean: Tensor, running_var: Tensor, residual: Tensor | None, eps: float, stride: Pair, padding: Pair,
+    dilation: Pair, groups: int, activation: str | None,
+) -> Tensor:  # fmt: skip
+    operands = (weight.to(input.dtype), None if bias is None else bias.to(input.dtype))
+    vectors = (gamma, beta, running_mean, running_var)
+    options = (False, 0.0, eps, stride, padding, dilation, groups, activation)
+    return conv_bn_relu(input, *operands, *vectors, residual, *options)[0]
+
+
 def conv_bn_begin(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float, eps: float,

@@ -50,6 +50,14 @@ def conv_forward_with_moments(
     return found if type(found) is tuple else (found, None)
 
 
+def conv_forward_folded(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray, residual: DeviceArray | None, activation: str | None,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+) -> DeviceArray:  # fmt: skip
+    """activation(conv_forward + residual)."""
+    return _run(FORWARD, input, weight, bias, residual, activation, None, stride, padding, dilation, groups)
+
+
 def conv_input_grad(
     grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
     groups: int, bias: DeviceArray | None = None,
@@ -96,9 +104,8 @@ def conv_prepacked(
     input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
 ) -> DeviceArray:
     p = packed
-    return _run(
-        FORWARD, input, p.weight, p.bias, residual, activation, None, p.stride, p.padding, p.dilation, p.groups
-    )  # fmt: skip
+    geometry = (p.stride, p.padding, p.dilation, p.groups)
+    return _run(FORWARD, input, p.weight, p.bias, residual, activation, None, *geometry)
 
 
 _Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]

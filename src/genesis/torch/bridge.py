@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,18 @@ def call_cuda(op: str, first: torch.Tensor, *args: Any) -> Any:
 def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
     """call_arrays() for the CUDA backend."""
     return _handles().call_arrays(op, first, args)
+
+
+def arrays_of(tensors: Sequence[torch.Tensor | None]) -> Any:
+    """The CUDA backend's arrays of tensors, for further calls while is_same() says so; None where there are none."""
+    first = tensors[0]
+    return _handles().arrays_of(tensors) if first is not None and first.is_cuda else None
+
+
+def is_same(arrays: Any, tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Are arrays still those of these tensors, which look the same?"""
+    same: bool = _handles().is_same(arrays, tensors)
+    return same
 
 
 @functools.cache

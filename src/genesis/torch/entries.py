@@ -27,6 +27,7 @@ from genesis.torch.pending import (
     settled,
 )  # fmt: skip
 from genesis.torch.pooling import max_pool2d, takes
+from genesis.torch.seen import SeenConvolution, SeenNorm
 from genesis.torch.shapes import only_contiguous, plan
 
 CONV, FORWARD, SCRIPT = "_conv_forward", "forward", "__prepare_scriptable__"  # the attributes
@@ -81,6 +82,8 @@ class ConvEntry(_Entry):
         self.kinds: tuple[str, ...] = ()  # of what was fused with it
         self.norm = 0  # the id of its norm's parameter
         self.reason = ""
+        self.seen: SeenConvolution | None = None
+        self.seen_norm: SeenNorm | None = None
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if torch.compiler.is_compiling():
@@ -109,15 +112,14 @@ class ConvEntry(_Entry):
             return None
         if conv.padding_mode != "zeros" or (bias is not None and not guards.is_plain(bias)):
             return None
-        dtype = _compute_dtype(input, weight, bias)
-        if dtype is None:
-            return None
-        strides = None if only_contiguous(dtype, input.is_cuda) else strides or input.stride()
-        how = plan(
-            input.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups, strides, weight.stride()
-        )
-        if how is None:
-            return None
+        operands = (input, weight) if bias is None else (input, weight, bias)
+        settings = (conv.stride, conv.padding, conv.dilation, conv.groups)
+        known = self.seen
+        if known is None or not known.fits(operands, strides, settings):
+            known = self.seen = self._see(input, weight, bias, strides, settings)
+            if known is None:
+                return None
+        how, dtype = known.plan, known.dtype
         modes = guards.modes()
         link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias), inner)
         self.calls += 1
@@ -127,6 +129,20 @@ class ConvEntry(_Entry):
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
             link.output = call("conv_forward", *operands, *how.geometry)
         return link
+
+    def _see(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, given_strides: Any, settings: Any
+    ) -> SeenConvolution | None:
+        """What the op makes of these operands; None if it does not take them."""
+        dtype = _compute_dtype(input, weight, bias)
+        if dtype is None:
+            return None
+        strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
+        how = plan(input.shape, weight.shape, *settings, strides, weight.stride())
+        if how is None:
+            return None
+        operands = (input, weight) if bias is None else (input, weight, bias)
+        return SeenConvolution(operands, given_strides, settings, how, dtype)
 
     # --- what became of its results ---------------------------------------------------------------------------------
     def fused(self, stage: int) -> None:

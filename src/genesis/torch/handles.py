@@ -38,7 +38,9 @@ def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
     arrays: list[Any] = [handle(first)]
     for arg in args:
         kind = type(arg)
-        is_tensor = kind in _TENSORS or (kind not in _PLAIN and isinstance(arg, torch.Tensor))
+        is_tensor = kind in _TENSORS or (
+            kind not in _PLAIN and kind is not TensorArray and isinstance(arg, torch.Tensor)
+        )
         arrays.append(handle(arg) if is_tensor else arg)
     run = getattr(backend_of("cuda"), op)
     outside, lending.lender = lending.lender, device  # LentBy(device), written out: this is on the way of every call
@@ -49,6 +51,26 @@ def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
             return run(*arrays)
     finally:
         lending.lender = outside
+
+
+def arrays_of(tensors: Sequence[torch.Tensor | None]) -> list[TensorArray | None] | None:
+    """Arrays to be used again while is_same() says so; None on a device that watches each use of memory."""
+    first = tensors[0]
+    if first is None or driver.get().watches_memory:
+        return None
+    device = _devices.get(first.get_device()) or _devices.setdefault(first.get_device(), _Device(first.device))
+    return [None if tensor is None else device.handle(tensor) for tensor in tensors]
+
+
+def is_same(arrays: Sequence[TensorArray | None], tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Are these the tensors of arrays_of(), at their addresses? That they look the same is the caller's to know."""
+    for array, tensor in zip(arrays, tensors, strict=True):
+        if array is None or tensor is None:
+            if array is not tensor:
+                return False
+        elif array.tensor is not tensor or array.data_pointer != tensor.data_ptr():
+            return False
+    return True
 
 
 class TensorArray(DeviceArray):

@@ -19,8 +19,8 @@ class Link:
     """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "inner", "input", "modes", "norm", "norm_versions", "output", "plan",
-        "ready", "residual", "residual_inner", "residual_version", "versions", "weight",
+        "arrays", "begun", "bias", "cast", "dtype", "entry", "inner", "input", "modes", "norm", "norm_versions",
+        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "versions", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +34,7 @@ class Link:
         self.output: Tensor | None = None  # of the convolution, where that could not wait
         self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
         self.norm_versions: tuple[int, ...] = ()
+        self.arrays: Any = None  # of the weight, the norm's tensors and the count, where the backend has its own
         self.begun: Any = None  # convolution and statistics
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
@@ -47,7 +48,9 @@ class Link:
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
-            link.norm, link.norm_versions, link.begun = self.norm, self.norm_versions, self.begun
+            link.norm, link.norm_versions, link.begun, link.arrays = (
+                self.norm, self.norm_versions, self.begun, self.arrays
+            )  # fmt: skip
         return link
 
     def convolution_needs_gradients(self) -> bool:
@@ -114,24 +117,27 @@ class Link:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
         geometry = self.plan.geometry
-        if not self.needs_gradients(1):
-            residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-            if options[0]:
-                operands = (*self._values(), gamma, beta, mean, var, residual)
-                y = ops.conv_bn_relu_values(*operands, *options, *geometry, activation, count)
-            else:
-                input = self._cast(self.input if self.inner is None else self.inner)
-                operands = (input, self.weight, self.bias, gamma, beta, mean, var, residual)
-                y = ops.conv_bn_relu_inference(*operands, options[2], *geometry, activation)
-            return self._given(y, None) if self.plan.contiguous else y
-        return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
+        if self.needs_gradients(1):
+            return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
+        residual = residual if residual is None or self.residual_inner is None else self.residual_inner
+        parameters: Any = (self.weight, self.bias)
+        if self.arrays is not None:
+            weight, gamma, beta, mean, var, counted = self.arrays
+            parameters, count = (weight, self.bias), None if count is None else counted
+        if options[0]:
+            vectors = (gamma, beta, mean, var, residual)
+            y = ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
+        else:
+            input = self._cast(self.input if self.inner is None else self.inner)
+            vectors = (gamma, beta, mean, var, residual)
+            y = ops.conv_bn_relu_inference(input, *parameters, *vectors, options[2], *geometry, activation)
+        return self._given(y, None) if self.plan.contiguous else y
 
     def _applied(self, residual: Any, others: Any, options: Any) -> Any:
         """By the op with a backward."""
         added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
-        values = None
-        if self.inner is not None or added is not None or self.weight.dtype is not self.dtype:
-            values = (None if self.inner is None else self._cast(self.inner)), added, *self._parameters()
+        inner = None if self.inner is None else self._cast(self.inner)
+        values = (inner, added, *self._parameters(), self.arrays)
         input, hands_on = handing.taken(self, self._cast(self.input))
         y = ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values)
         view = None
@@ -159,6 +165,10 @@ class Link:
         if self.output is not None:
             self.begun = None, None, self.output, None
         else:
+            if self.arrays is not None:
+                _, gamma, beta, known_mean, known_var, counted = self.arrays
+                mean, var = None if mean is None else known_mean, None if var is None else known_var
+                count = None if count is None else counted
             options = (training, momentum, eps, *self.plan.geometry, count)
             self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
         if self.begun[0] is None:  # those of now: nothing counts their changes

@@ -120,17 +120,23 @@ class _ConvBNReLU(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> Tensor:
         *tensors, residual, (mean, var, count, *begun), options, values = args
         ctx.parameter_dtype = tensors[1].dtype
+        known = None
         if values is not None:
             tensors[0], residual = _first(values[0], tensors[0]), _first(values[1], residual)
-            tensors[1:3] = values[2:]
+            tensors[1:3], known = values[2:4], values[4]
+        input, weight, bias, gamma, beta = tensors
+        if known is None:
+            vectors = (gamma, beta, mean, var)
+        else:
+            known_weight, *vectors, known_count = known
+            weight = known_weight if known_weight.tensor is weight else weight
         if len(begun) > 1:
-            input, weight, _, gamma, beta = tensors
-            y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
-            _begin(ctx, _read_only_by_shape(ctx, tensors, saved), options, saved)
-            return y
-        y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
-        if options[0] and not begun:
-            _note_changes(mean, var, count)
+            y, *saved = _finish(begun, input, weight, *vectors, residual, options[2], options[-1])
+        else:
+            counted = count if count is None or known is None else known_count
+            y, *saved = call("conv_bn_relu", input, weight, bias, *vectors, residual, *options, counted)
+            if options[0] and not begun:
+                _note_changes(mean, var, count)
         _begin(ctx, _read_only_by_shape(ctx, tensors, saved), options, saved)
         return y
 
@@ -192,8 +198,9 @@ def apply(hands_on: bool, *args: Any) -> Any:
     """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
 
     Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
-    them for batch norm's backward. Last comes None, or values: those of the input and of the residual in the order of
-    memory in which the op has them (or None), and those of weight and bias in the input's dtype.
+    them for batch norm's backward. Last come None, or the values of input and residual in the order of memory in which
+    the op has them (or None), those of weight and bias in the input's dtype, and the backend's arrays of weight, gamma,
+    beta, running mean and variance, and count (or None).
     """
     return _apply_and_input(*args) if hands_on else _apply(*args)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from genesis.torch.guards import is_same
 from genesis.torch.links import Computed, Link, versions_of
+from genesis.torch.seen import SeenNorm
 
 _swap = torch._C._swap_tensor_impl
 _make: Any = Tensor._make_wrapper_subclass
@@ -172,28 +173,23 @@ def batch_norm(
     link: Link = p.link
     if p.stage or not _goes_on(p, link) or not eps > 0.0 or type(momentum) is not float:
         return NOT_HERE
-    if (training and link.plan.num_rows == 1) or (mean is None) is not (var is None) or (mean is None and not training):
+    if training and link.output is not None:
         return NOT_HERE
-    size, device, dtype = link.plan.channels, link.input.get_device(), None
-    for each in (weight, bias, mean, var):
-        if each is None:
-            continue
-        if type(each) is not Tensor and type(each) is not nn.Parameter:
+    entry = link.entry
+    if weight is None or bias is None or mean is None or var is None:
+        if not _takes_norm(link, weight, bias, mean, var, training):
             return NOT_HERE
-        dtype = dtype or each.dtype
-        if each.dtype is not dtype or each.shape != size or each.get_device() != device:
-            return NOT_HERE
-    if dtype is not link.dtype and dtype is not None and (dtype is not torch.float32 or link.dtype.itemsize != 2):
-        return NOT_HERE
-    if training and (link.output is not None or (mean is not None and (mean.requires_grad or mean.is_inference()))):
-        return NOT_HERE
-    if mean is not None and mean.is_meta:
-        return NOT_HERE
+    else:
+        tensors, known = (weight, bias, mean, var), entry.seen_norm
+        if known is None or not known.fits(link.plan, link.dtype, tensors, training):
+            if not _takes_norm(link, weight, bias, mean, var, training):
+                return NOT_HERE
+            known = entry.seen_norm = SeenNorm(link.plan, link.dtype, tensors, training)
+        link.arrays = known.arrays((link.weight, *tensors, count))
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
         link = link.copy(0)
     link.norm = (weight, bias, mean, var, training, momentum, eps)
-    entry = link.entry
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:
         if entry.next == "value":
@@ -206,6 +202,26 @@ def batch_norm(
         link.begin(mean, var, None)
     link.norm_versions = versions_of(weight, bias) if training else versions_of(weight, bias, mean, var)
     return pending(link, 1)
+
+
+def _takes_norm(link: Link, weight: Any, bias: Any, mean: Any, var: Any, training: bool) -> bool:
+    """Has the op such a batch norm?"""
+    if (training and link.plan.num_rows == 1) or (mean is None) is not (var is None) or (mean is None and not training):
+        return False
+    size, device, dtype = link.plan.channels, link.input.get_device(), None
+    for each in (weight, bias, mean, var):
+        if each is None:
+            continue
+        if type(each) is not Tensor and type(each) is not nn.Parameter:
+            return False
+        dtype = dtype or each.dtype
+        if each.dtype is not dtype or each.shape != size or each.get_device() != device:
+            return False
+    if dtype is not link.dtype and dtype is not None and (dtype is not torch.float32 or link.dtype.itemsize != 2):
+        return False
+    if mean is not None and mean.is_meta:
+        return False
+    return not (training and mean is not None and (mean.requires_grad or mean.is_inference()))
 
 
 def _batch_norm(

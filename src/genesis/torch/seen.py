@@ -1,0 +1,93 @@
+"""Whether tensors are as they were at the last call, asked in one call into PyTorch's C++: Python's checks take longer
+than the launches that they guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genesis.torch import bridge
+from genesis.torch.shapes import Plan
+
+_guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+
+
+def seen(*tensors: Tensor) -> Callable[..., bool]:
+    """as_seen(*tensors): have these the very types, dtypes, devices, shapes, strides and requires_grad of those?
+
+    It is false too where autocast is on for one and off for the other. Values and addresses may be others.
+    """
+    try:
+        sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
+        guards = _guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        check: Callable[..., bool] = guards.check
+    except (AttributeError, TypeError):  # they are Dynamo's own, and may be gone in another version
+        return _seen_in_python(*tensors)
+    return check
+
+
+def _seen_in_python(*tensors: Tensor) -> Callable[..., bool]:
+    then = [_facts(each) for each in tensors]
+    return lambda *tensors: [_facts(each) for each in tensors] == then
+
+
+def _facts(tensor: Tensor) -> tuple[Any, ...]:
+    return (
+        type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.requires_grad,
+        tensor.is_inference(), torch._C._is_any_autocast_enabled(),
+    )  # fmt: skip
+
+
+class SeenConvolution:
+    """What a convolution was called with, and what was found for it."""
+
+    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "dtype", "plan")
+
+    def __init__(
+        self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...], plan: Plan,
+        dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        self._same, self._strides, self._settings = seen(*operands), strides, settings
+        self._number, self._autocast = len(operands), autocast_dtype(operands[0])
+        self.plan, self.dtype = plan, dtype
+
+    def fits(self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...]) -> bool:
+        """strides: those that the input has for PyTorch, where they are not its own."""
+        if len(operands) != self._number or self._strides != strides or self._settings != settings:
+            return False
+        return self._same(*operands) and self._autocast is autocast_dtype(operands[0])
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """None without autocast on any device."""
+    return torch.get_autocast_dtype("cuda" if tensor.is_cuda else "cpu") if _any_autocast() else None
+
+
+_any_autocast = torch._C._is_any_autocast_enabled
+
+
+class SeenNorm:
+    """Which batch norm followed a convolution, and what the backend takes for its tensors and the weight."""
+
+    __slots__ = ("_arrays", "_dtype", "_plan", "_same", "_training")
+
+    def __init__(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> None:
+        """tensors: gamma, beta, running mean and variance."""
+        self._plan, self._dtype, self._training = plan, dtype, training
+        self._same = seen(*tensors)
+        self._arrays: Any = None
+
+    def fits(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> bool:
+        return (
+            self._plan is plan and self._dtype is dtype and self._training is training and self._same(*tensors)
+        )  # fmt: skip
+
+    def arrays(self, tensors: Sequence[Tensor | None]) -> Any:
+        """Of weight, gamma, beta, running mean and variance, and count, where those of the norm fit; None: none."""
+        known = self._arrays
+        if known is None or not bridge.is_same(known, tensors):
+            known = self._arrays = bridge.arrays_of(tensors)
+        return known

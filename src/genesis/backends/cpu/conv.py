@@ -148,10 +148,11 @@ def conv_bn_relu_inference(
     running_mean: Tensor, running_var: Tensor, residual: Tensor | None, eps: float, stride: Pair, padding: Pair,
     dilation: Pair, groups: int, activation: str | None,
 ) -> Tensor:  # fmt: skip
-    operands = (weight.to(input.dtype), None if bias is None else bias.to(input.dtype))
-    vectors = (gamma, beta, running_mean, running_var)
-    options = (False, 0.0, eps, stride, padding, dilation, groups, activation)
-    return conv_bn_relu(input, *operands, *vectors, residual, *options)[0]
+    weight, bias = weight.to(input.dtype), None if bias is None else bias.to(input.dtype)
+    return conv_bn_relu(
+        input, weight, bias, gamma, beta, running_mean, running_var, residual, False, 0.0, eps,
+        stride, padding, dilation, groups, activation,
+    )[0]  # fmt: skip
 
 
 def conv_bn_begin(

@@ -36,8 +36,8 @@ def conv_bn_relu_inference(
     fold = _plans.get(key)
     if fold is None:
         fold = _plans[key] = _plan(*key)
-    geometry = (stride, padding, dilation, groups)
-    return conv_forward_folded(input, *fold(weight, *vectors), residual, activation, *geometry)
+    folded, folded_bias = fold(weight, *vectors)
+    return conv_forward_folded(input, folded, folded_bias, residual, activation, stride, padding, dilation, groups)
 
 
 def _plan(

@@ -1,6 +1,6 @@
 """Draw the README's figure from the committed results.
 
-    python benchmarks/figures.py        docs/images/resnet50.svg, of results/bench_torch_resnet50.json
+python benchmarks/figures.py        docs/images/resnet50.svg, of results/bench_torch_resnet50.json
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def bar_chart(result: dict[str, Any]) -> str:
     versions = f"PyTorch {result['versions']['torch']}, {result['date']}"
     note = f"{result['machine']['gpu']}, bfloat16 autocast, channels_last, every side in a CUDA graph; {versions}"
     lines.append(f'<text class="note" x="0" y="{height - 8}">{escape(note)}</text>')
-    header = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">'
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    header = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     return "\n".join([header, f"<style>{STYLE}</style>", *lines, "</svg>", ""])
 
 

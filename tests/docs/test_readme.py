@@ -1,4 +1,4 @@
-"""The README's first screen: its diff trains the same network on both sides, and its figure shows the committed result."""
+"""The README's first screen: both sides of its diff train alike, and its figure shows the committed result."""
 
 from __future__ import annotations
 

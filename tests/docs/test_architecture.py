@@ -120,8 +120,8 @@ def reached(listed: list[Hop], stacks: list[list[Hop]]) -> int:
 def record(walk: Walk) -> list[list[Hop]]:
     device = "cuda" if walk.on_a_gpu else "cpu"
     with override(cuda="simulated" if walk.on_a_gpu else "off"), genesis.no_grad():
-        names: dict[str, Any] = {"nn": nn, "x": genesis.ones(2, 3, device=device), "y": genesis.ones(2, 3, device=device)}
-        names["image"] = genesis.ones(1, 2, 4, 4, device=device)
+        x, y, image = (genesis.ones(*shape, device=device) for shape in ((2, 3), (2, 3), (1, 2, 4, 4)))
+        names: dict[str, Any] = {"nn": nn, "x": x, "y": y, "image": image}
         made, _, arguments = walk.call.rpartition("(")
         if made.startswith("nn."):  # a module is made before the recording, and on the device
             names["module"] = eval(made, names).to(device)

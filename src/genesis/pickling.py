@@ -1,8 +1,7 @@
-"""How tensors are copied and pickled: a piece of memory once, and each tensor as a way to look at it.
+"""Copying and pickling of tensors: each piece of memory once, and each tensor as a view of it.
 
-So shapes, strides and dtypes come back as they were, and tensors that share memory share it afterwards, if the first of
-them that is met covers the others: a tensor before its views, tied weights, two views of all of it. What of a larger
-memory no tensor shows, is not taken along.
+Shapes, strides and dtypes are preserved. Tensors that share memory share it afterwards if the first one met covers the
+others: a tensor before its views, tied weights, two views of the whole. Memory that no tensor covers is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Memory:
 
     @classmethod
     def of(cls, array: NDArray) -> Memory:
-        """That of the array, or one that is in use and has it too: while pickling goes on, the pickler holds it."""
+        """The memory of array; one in use that covers it is reused, as the pickler holds it until the end."""
         key = id(array.changes), array.dtype  # views of one storage have the same
         found, (start, end) = _in_use.get(key), _reach(array)
         if found is None or not found.start <= start <= end <= found.end:

@@ -1,6 +1,6 @@
 """Find nuclei and stained regions in tissue: a small U-Net learns from two thirds of one photograph.
 
-    python examples/immunohistochemistry.py                  two minutes on a laptop
+    python examples/immunohistochemistry.py                  half a minute on a CPU core
     python examples/immunohistochemistry.py --epochs 1 --steps 2
 
 docs/tutorial-segmentation.md goes through it line by line.

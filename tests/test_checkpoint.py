@@ -335,13 +335,13 @@ def test_a_newer_format_is_refused(path: Path) -> None:
 def test_a_damaged_tree_is_refused(tree: str, path: Path) -> None:
     notes = {"genesis.format": "1", "genesis.tree": tree}
     safetensors.numpy.save_file({"t": np.ones(1)}, path, metadata=notes)
-    with pytest.raises(CheckpointError, match="damaged: its tree does not fit its tensors"):
+    with pytest.raises(CheckpointError, match="damaged: its tree does not match its tensors"):
         genesis.load(path)
 
 
 def test_a_dtype_that_genesis_has_not_is_refused(path: Path) -> None:
     safetensors.numpy.save_file({"t": np.ones(1, np.uint32)}, path)
-    with pytest.raises(CheckpointError, match="tensor 't' has the dtype U32, which Genesis does not have"):
+    with pytest.raises(CheckpointError, match="tensor 't' has the unsupported dtype U32"):
         genesis.load(path)
 
 
@@ -393,7 +393,7 @@ def test_nothing_is_executed(path: Path) -> None:
     witness = path.with_name("witness")
     bomb = Malicious(f"touch {witness}")
     torch.save({"model": bomb}, path)
-    with pytest.raises(CheckpointError, match="refused: it is damaged, or holds more than tensors and plain values"):
+    with pytest.raises(CheckpointError, match="refused: it is damaged, or contains objects that only running"):
         genesis.load_torch(path)
     path.write_bytes(pickle.dumps(bomb))
     with pytest.raises(CheckpointError, match="refused"):
@@ -416,5 +416,5 @@ def test_damaged_files_of_pytorch_are_refused(path: Path) -> None:
         genesis.load_torch(path.with_name("absent"))
     for tensor in (torch.ones(1, dtype=torch.complex64), torch.eye(2).to_sparse()):
         torch.save([tensor], path)
-        with pytest.raises(CheckpointError, match="holds a tensor that Genesis has not"):
+        with pytest.raises(CheckpointError, match="contains an unsupported tensor"):
             genesis.load_torch(path)

@@ -100,10 +100,10 @@ def test_links_go_on_leading_where_they_led(path: Path) -> None:
 
 def test_what_is_no_ordinary_file_stays(path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises(FileExistsError, match=r"is no ordinary file, and stays: .*state\.safetensors"):
+    with pytest.raises(FileExistsError, match=r"not a regular file, and not replaced: .*state\.safetensors"):
         genesis.save(1, path)
     assert stat.S_ISFIFO(path.stat().st_mode)
-    with pytest.raises(FileExistsError, match="is no ordinary file"):
+    with pytest.raises(FileExistsError, match="not a regular file"):
         genesis.save(1, path.parent)
     assert os.listdir(path.parent) == [path.name]
 

@@ -91,12 +91,24 @@ def test_every_setting_is_documented() -> None:
         assert f"`GENESIS_{field.name.upper()}`" in page
 
 
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_to_files(page: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
-    missing = [link for link in links if not (page.parent / link).exists()]
+    links = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", prose(page))
+    missing = [link for link, _ in links if not (page.parent / link).exists()]
     assert missing == []
+    nowhere = [f"{link}#{at}" for link, at in links if at and at not in anchors(page.parent / link if link else page)]
+    assert nowhere == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

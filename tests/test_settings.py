@@ -62,11 +62,11 @@ def test_an_override_that_is_refused_changes_nothing(change: dict[str, Any], exp
     [
         ("GENESIS_CACHE", r"did you mean GENESIS_CACHE_DIR\?"),
         ("GENESIS_DEBG", r"did you mean GENESIS_DEBUG\?"),
-        ("GENESIS_", "there are GENESIS_DEBUG, GENESIS_CHECK"),
+        ("GENESIS_", "known are GENESIS_DEBUG, GENESIS_CHECK"),
     ],
 )
 def test_another_programs_variable_is_a_warning(name: str, advice: str) -> None:
-    with pytest.warns(UserWarning, match=rf"^{name} is no switch of Genesis, .*: {advice}") as said:
+    with pytest.warns(UserWarning, match=rf"^{name} is not a Genesis variable, .*: {advice}") as said:
         found = Settings.from_environment({name: "x", "GENESIS_DEBUG": "1", "GENESIS_TUNE": ""})
     assert (len(said), found.debug) == (1, 1)
 

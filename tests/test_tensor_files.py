@@ -55,10 +55,10 @@ def cyclic(kind: type) -> Any:
     ({"t": genesis.ones(1)}, {"x": LONE}, r"argument 'metadata': expected Unicode text, got 'caf\\udce9'"),
     ({"t": genesis.ones(1)}, {"epoch": 3}, r"argument 'metadata': expected strings, got 3, of int"),
     ({"t": genesis.ones(1)}, {1: "a"}, r"argument 'metadata': expected strings, got 1, of int"),
-    ({"t": genesis.ones(1)}, {"genesis.tree": "[]"}, r"expected other keys than genesis.tree and genesis.format"),
-    (nested(102), {}, r"argument 'obj/0/a/0/…': expected containers at most 100 deep, and none inside itself"),
-    (cyclic(dict), {}, r"none inside itself, got deeper ones"),
-    (cyclic(list), {}, r"none inside itself, got deeper ones"),
+    ({"t": genesis.ones(1)}, {"genesis.tree": "[]"}, r"expected keys other than genesis.tree and genesis.format"),
+    (nested(102), {}, r"argument 'obj/0/a/0/…': expected containers nested at most 100 deep, and none inside itself"),
+    (cyclic(dict), {}, r"none inside itself, got deeper nesting"),
+    (cyclic(list), {}, r"none inside itself, got deeper nesting"),
     ({"n": -(2**20_000)}, {}, r"argument 'obj/n': expected integers of at most 14,000 bits, got 20,001"),
     ({"x": np.longdouble(1)}, {}, r"argument 'obj/x': expected tensors, numbers, .*, got longdouble"),
 ])  # fmt: skip
@@ -73,7 +73,7 @@ def test_what_could_not_be_read_back_is_refused(content: Any, metadata: Any, sai
 
 def test_a_header_that_no_reader_takes_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genesis.tensor_files.MAX_HEADER", 10_000)
-    with pytest.raises(ValueError, match=r"at most 10,000 bytes of all that is no tensor, got 1[34],"):
+    with pytest.raises(ValueError, match=r"at most 10,000 bytes outside of tensors, got 1[34],"):
         genesis.save({"bytes": bytes(10_000)}, path)
     assert not path.exists()
     genesis.save({"tensor": genesis.zeros(10_000)}, path)
@@ -114,7 +114,7 @@ def noted(**notes: str) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    (noted(**{"genesis.tree": "[" * 100_000}), "damaged: its tree does not fit its tensors"),
+    (noted(**{"genesis.tree": "[" * 100_000}), "damaged: its tree does not match its tensors"),
     (noted(**{"genesis.tree": '{"dict": 3}' * 10_000}), "damaged: its tree"),
     (noted(**{"genesis.tree": '{"' + "x" * 100_000 + '": 3}'}), "damaged: its tree"),
     (noted(**{"genesis.tree": "9" * 10_000}), "damaged: its tree"),
@@ -219,8 +219,8 @@ def test_what_does_not_fit_into_memory_is_said_in_a_sentence(path: Path) -> None
     assert run.stderr == ""
     lines = run.stdout.splitlines()
     assert lines[0].startswith("OutOfMemoryError"), lines
-    assert "state.safetensors: no memory to read it" in lines[0], lines
-    assert lines[1].endswith("large.pth: no memory for its tensors"), lines
+    assert "state.safetensors: not enough memory to read it" in lines[0], lines
+    assert lines[1].endswith("large.pth: not enough memory for its tensors"), lines
     assert lines[2].startswith("CheckpointError"), lines
     path.with_name("large.pth").unlink()
 
@@ -232,7 +232,7 @@ def test_an_array_that_has_no_room_is_named(path: Path, monkeypatch: pytest.Monk
         raise MemoryError
 
     monkeypatch.setattr("genesis.tensor_files.np.empty", full)
-    with pytest.raises(OutOfMemoryError, match=r"state\.safetensors: no memory for tensor 'big' of 0\.0 GB"):
+    with pytest.raises(OutOfMemoryError, match=r"state\.safetensors: not enough memory for tensor 'big' of 0\.0 GB"):
         genesis.load(path)
 
 

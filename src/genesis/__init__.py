@@ -1,4 +1,4 @@
-"""Genesis: a deep-learning framework that a person can read from end to end."""
+"""Genesis: a deep-learning framework for convolutional networks, written to be read from end to end."""
 
 __version__ = "0.2.0"
 

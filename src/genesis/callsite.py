@@ -1,4 +1,4 @@
-"""Which line of the user's program is at work: for the checker, the debug output and errors that arrive late."""
+"""Find the user's line that is running: for the checker, debug output and asynchronous errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _local = threading.local()
 
 
 def user_line() -> str:
-    """file:line of the nearest caller outside Genesis; in a backward pass, of the forward op whose gradient runs."""
+    """Return file:line of the nearest caller outside Genesis; in backward, of the forward op whose gradient runs."""
     origin = getattr(_local, "origin", None)
     if origin is not None:
         return f"{origin} (its backward)"
@@ -25,7 +25,7 @@ def user_line() -> str:
 
 @contextmanager
 def backward_of(line: str | None) -> Iterator[None]:
-    """While the with block runs, user_line() names this forward line."""
+    """Make user_line() name this forward line inside the with block."""
     _local.origin = line
     try:
         yield

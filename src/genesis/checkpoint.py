@@ -1,7 +1,7 @@
-"""Checkpoints: a state of tensors and plain values in one safetensors file, replaced whole or not at all.
+"""Checkpoints: tensors and plain values in one safetensors file, replaced atomically.
 
-The tensors stand in the file under readable names ("model/conv.weight"; a flat state_dict keeps its own), where any
-safetensors reader finds them. All else, and how it is nested, is JSON in the metadata. Nothing in a file is executed.
+Tensors have readable names ("model/conv.weight"; a flat state_dict keeps its own) that any safetensors reader finds.
+Everything else, and the nesting, is JSON in the metadata. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _MAX_BITS = 14_000  # Python reads integers of up to 4,300 digits
 
 
 def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a state to path: first to a temporary file beside it, which then takes its place.
+    """Write a state to path atomically, through a temporary file next to it.
 
-    An interruption at any moment, kill -9 or a full disk leave the old file as it was; a kill may also leave an
-    unfinished ".tmp" file beside it. A tensor that occurs several times is written once, and is loaded as one.
+    An interruption at any moment, kill -9 and a full disk included, leaves the old file as it was; a kill may also
+    leave an unfinished ".tmp" file. A tensor that occurs several times is written once, and loaded as one.
 
     Args:
         obj: a module (its state_dict() is saved), or any nesting of dictionaries, lists and tuples of tensors, numbers,
             strings, bytes and None.
-        path: the file; ".safetensors" is the usual ending. It keeps its permissions.
-        metadata: strings to be kept with it, see read_metadata().
-    Raises: DTypeError: obj holds something else. ValueError: what could not be read back: a key of a tensor, or
-        metadata, that is no Unicode text (file names may be such); a nesting deeper than 100; more than 100 MB that are
-        not in tensors. OSError: the file cannot be written.
+        path: the file, usually ending in ".safetensors". An existing one keeps its permissions.
+        metadata: strings to store with it; see read_metadata().
+    Raises: DTypeError: obj holds something else. ValueError: it could not be read back: a tensor's key or metadata that
+        is not Unicode text (file names may not be); nesting deeper than 100; more than 100 MB outside of tensors.
+        OSError: the file cannot be written.
     Example:
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + "/state.safetensors"
@@ -66,11 +66,11 @@ def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | N
 
 
 def load(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:
-    """What save() wrote to path; from another program's safetensors file, a dictionary of its tensors.
+    """Load what save() wrote to path; from another program's safetensors file, a dictionary of its tensors.
 
     Args:
-        device: where the tensors go; the CPU by default.
-    Raises: CheckpointError: the file is incomplete, is no safetensors file, or was written by a newer Genesis;
+        device: of the tensors; default: the CPU.
+    Raises: CheckpointError: the file is incomplete, not a safetensors file, or written by a newer Genesis.
         FileNotFoundError: there is none.
     """
     target = CPU if device is None else Device(device)
@@ -85,11 +85,11 @@ def load(path: str | os.PathLike[str], device: str | Device | None = None) -> An
     try:
         return _unpack(json.loads(notes[_TREE]), tensors)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged: its tree does not fit its tensors ({_shortened(error)})") from None
+        raise CheckpointError(f"{path}: damaged: its tree does not match its tensors ({_shortened(error)})") from None
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata that was given to save()."""
+    """Read the metadata that was passed to save()."""
     with _opened(path) as (_, _, notes, _):
         return {key: value for key, value in notes.items() if key not in (_TREE, _FORMAT)}
 
@@ -115,12 +115,12 @@ def _checked_notes(metadata: Mapping[str, str]) -> dict[str, str]:
             if not _is_unicode(text):
                 raise ValueError(describe("save", "metadata", "Unicode text", ascii(text)))
         if key in (_TREE, _FORMAT):
-            raise ValueError(describe("save", "metadata", f"other keys than {_TREE} and {_FORMAT}", repr(key)))
+            raise ValueError(describe("save", "metadata", f"keys other than {_TREE} and {_FORMAT}", repr(key)))
     return dict(metadata)
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether readers take it: half a surrogate pair, as Python has for bytes in a file's name, they refuse."""
+    """Whether readers accept it: they refuse lone surrogates, with which Python decodes bytes in file names."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -129,7 +129,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _shortened(value: Any) -> str:
-    """What a file says, as part of a message: in printable characters, and not too many."""
+    """A value from a file for use in a message: printable and short."""
     return value if isinstance(value, str) and value.isalnum() and len(value) < 20 else reprlib.repr(value)
 
 
@@ -146,8 +146,8 @@ class _Packer:
     def pack(self, value: Any, place: tuple[str, ...]) -> Any:
         """JSON for value: itself if JSON has it, else a dictionary of one entry that names the kind."""
         if len(place) > MAX_DEPTH:
-            expected = f"containers at most {MAX_DEPTH} deep, and none inside itself"
-            raise ValueError(describe("save", "/".join(("obj", *place[:3], "…")), expected, "deeper ones"))
+            expected = f"containers nested at most {MAX_DEPTH} deep, and none inside itself"
+            raise ValueError(describe("save", "/".join(("obj", *place[:3], "…")), expected, "deeper nesting"))
         if value is None or isinstance(value, bool | str):
             return value
         if isinstance(value, int) and value.bit_length() > _MAX_BITS:

@@ -1,8 +1,8 @@
-"""The distribution that brings this package, and whether another one brings a package of the same name.
+"""The distribution that installs this package, and a warning if another one installs a package of the same name.
 
 On the package index, `genesis` is a telephony library and `genesis-world` a physics engine; both are imported as
-`genesis`. Installed beside `genesis-dl`, one hides the other or overwrites its files, and what fails then says nothing
-of the cause. So the import looks, in well under a millisecond, and warns.
+`genesis`. Installed next to `genesis-dl`, one hides the other or overwrites its files, and later failures do not show
+why. So the import checks, in well under a millisecond, and warns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OURS = Path("backends", "contract.py")  # what no other package of this name ha
 
 
 def install_command(extra: str) -> str:
-    """What a user types for an extra.
+    """The command that installs an extra.
 
     Example: >>> from genesis.distribution import install_command
     >>> install_command("cuda")

@@ -50,12 +50,12 @@ _default = float32
 
 
 def get_default_dtype() -> DType:
-    """The dtype of Python floats and of creation functions that are not told one."""
+    """Return the dtype of Python floats and of creation functions without an explicit one."""
     return _default
 
 
 def set_default_dtype(dtype: DType) -> None:
-    """Set the dtype of Python floats; only floating dtypes."""
+    """Set the dtype of Python floats to a floating dtype."""
     global _default
     if not (isinstance(dtype, DType) and dtype.is_floating_point):
         raise DTypeError(f"set_default_dtype: argument 'd': expected a floating dtype, got {dtype!r}")
@@ -72,7 +72,7 @@ def of_array(op: str, array: Any) -> DType:
 
 
 def of_scalar(value: object) -> DType:
-    """The dtype a Python (or numpy) number stands for when a tensor is made of it."""
+    """The dtype of a tensor made from a Python (or NumPy) number."""
     if isinstance(value, bool):
         return bool_
     if isinstance(value, numbers.Integral):
@@ -99,7 +99,7 @@ _RANGES = {
 
 
 def number(op: str, argument: str, value: bool | int | float, dtype: DType, rounds: bool = False) -> Any:
-    """A Python number as a tensor of dtype holds it, by PyTorch's rule.
+    """Convert a Python number to the value that a tensor of dtype stores, by PyTorch's rule.
 
     bool asks whether it is zero; integers drop the fraction, and in uint8 negative integers count from 256 down.
 

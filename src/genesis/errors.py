@@ -1,4 +1,4 @@
-"""The exceptions, and the one sentence in which they speak: op, argument, expected, actual."""
+"""The exceptions, and the form of their messages: op, argument, expected, actual."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ class GenesisError(Exception):
 
 
 class ShapeError(GenesisError, ValueError):
-    """A shape, size, rank or dimension that the op cannot take."""
+    """A shape, size, rank or dimension that the op does not support."""
 
 
 class DTypeError(GenesisError, TypeError):
-    """A dtype or Python type that the op cannot take."""
+    """A dtype or Python type that the op does not support."""
 
 
 class DeviceError(GenesisError, ValueError):
-    """Tensors on different devices, or a device that is not there."""
+    """Tensors on different devices, or a device that does not exist."""
 
 
 class GraphError(GenesisError, RuntimeError):
-    """A misuse of autograd: backward twice, a saved value that was changed, a leaf changed in place."""
+    """Misuse of autograd: backward twice, a saved value changed in place, a leaf changed in place."""
 
 
 class CheckpointError(GenesisError, ValueError):
-    """A file that is no complete checkpoint, or that does not fit the model."""
+    """A file that is not a complete checkpoint, or that does not match the model."""
 
 
 class GrowthError(GenesisError, ValueError):
-    """A growth step that cannot be done; the network and its optimizer are as they were before it."""
+    """A growth step that cannot be done; network and optimizer are unchanged."""
 
 
 class OutOfMemoryError(GenesisError, RuntimeError):
-    """The device has no room for what was asked."""
+    """The device does not have enough memory."""
 
 
 class CompileError(GenesisError, RuntimeError):
-    """Source of a kernel that does not compile; the message is the compiler's."""
+    """Kernel source that does not compile; the message is the compiler's."""
 
 
 class MismatchError(GenesisError, ArithmeticError):
-    """GENESIS_CHECK=cpu: an op gave another result than on the CPU."""
+    """GENESIS_CHECK=cpu: an op's result differs from the CPU's."""
 
 
 def describe(op: str, argument: str, expected: object, actual: object) -> str:
-    """The sentence of every argument error.
+    """Format the message of an argument error.
 
     Example:
         >>> describe("conv2d", "weight", "4 dimensions", "2")
@@ -66,7 +66,7 @@ _NO_ROOM = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no room, be it Genesis', Python's, numpy's or torch's.
+    """Whether an error of Genesis, Python, NumPy or torch means that memory ran out.
 
     Example:
         >>> from genesis.errors import is_out_of_memory

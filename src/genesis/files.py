@@ -1,4 +1,4 @@
-"""Files: replaced whole or not at all, known by their structure; locks that hold until their process ends."""
+"""Atomic replacement of files, recognition of file formats by structure, and locks between processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PICKLE_PROTOCOLS = range(2, 6)
 
 
 def kind_of(path: str | os.PathLike[str]) -> Literal["safetensors", "torch"] | None:
-    """What a file is by its structure, whatever its name ends in; "torch" is what torch.save() writes. None: neither.
+    """Recognize a file by its structure, whatever its name; "torch" is what torch.save() writes. None: neither.
 
     The first bytes of a safetensors file are a length, and can be those of a pickle or of an archive. But none of these
     has, behind a length that a header can have, the brace with which the header begins.
@@ -41,15 +41,15 @@ def kind_of(path: str | os.PathLike[str]) -> Literal["safetensors", "torch"] | N
 
 @contextmanager
 def replaced(path: str | os.PathLike[str], make_folder: bool = True) -> Iterator[Path]:
-    """A temporary file beside path, which takes its place at the end of the block, or vanishes if the block fails.
+    """Replace path atomically with a temporary file that the block writes; if the block fails, remove it.
 
-    It has the permissions of the file that it replaces, and its owner where that is allowed; a link goes on leading
-    where it led. What a process that was killed has left unfinished, the next one that writes the file removes.
+    The new file gets the permissions of the old one, and its owner where allowed; symbolic links are kept. Leftovers of
+    killed processes are removed by the next process that writes the file.
 
     Args:
-        path: the file; where it is a link, the file that it leads to.
-        make_folder: make its folder if it is not there.
-    Raises: OSError: it names path. FileExistsError: path is there, and is no ordinary file.
+        path: the file, or a link to it.
+        make_folder: create the folder if it is missing.
+    Raises: OSError: names path. FileExistsError: path exists and is not a regular file.
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -85,10 +85,10 @@ def replaced(path: str | os.PathLike[str], make_folder: bool = True) -> Iterator
 
 
 def _begin(target: Path) -> tuple[Path, int]:
-    """A new file beside target, locked as long as its descriptor is open: it is not a leftover yet."""
+    """Create a temporary file next to target. It is locked while its descriptor is open, so it is no leftover."""
     replaces = target.stat() if target.exists() else None
     if replaces is not None and not stat.S_ISREG(replaces.st_mode):
-        raise FileExistsError(errno.EEXIST, "is no ordinary file, and stays", os.fspath(target))
+        raise FileExistsError(errno.EEXIST, "not a regular file, and not replaced", os.fspath(target))
     while True:
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         # What replaces a file that others may not read, they may not read while it is written either.
@@ -128,13 +128,13 @@ def _leftovers(folder: Path) -> dict[str, list[Path]]:
 
 
 def _target_name(name: str) -> str | None:
-    """What a temporary file of this name is to become."""
+    """The name of the file that a temporary file of this name will replace."""
     match = _TEMPORARY.fullmatch(name)
     return None if match is None else match[1]
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove a temporary file unless the process lives that writes it."""
+    """Remove a temporary file unless the process that writes it is alive."""
     with suppress(OSError):  # it is gone, or not ours
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -149,9 +149,9 @@ def _remove_abandoned(path: Path) -> None:
 
 
 class Lock:
-    """Holds a file that says so to every other process, until release() or the end of this process.
+    """Lock a file against all other processes, until release() or the end of this process.
 
-    Raises: BlockingIOError: another process holds it, or another Lock of this one; the message names the process.
+    Raises: BlockingIOError: another process, or another Lock in this one, holds it; the message names the process.
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -180,14 +180,14 @@ class Lock:
         _held.add(self)
 
     def release(self) -> None:
-        """Let others have it; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 self.path.unlink()
             self.leave()
 
     def leave(self) -> None:
-        """Close the file: for a process that was forked, and would go on holding what its parent holds."""
+        """Close the file without releasing the lock: a forked child must not hold its parent's lock."""
         descriptor, self._descriptor = self._descriptor, -1
         _held.discard(self)
         if descriptor >= 0:
@@ -206,7 +206,7 @@ os.register_at_fork(after_in_child=_leave_inherited)
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Lock an open file, until all its descriptors are closed; False where somebody else has."""
+    """Lock an open file until all its descriptors are closed; False if it is locked already."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""To and from other libraries, without copies: DLPack and PyTorch."""
+"""Zero-copy exchange with other libraries, by DLPack; PyTorch's checkpoints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from genesis.ndarray import CPU, Device, NDArray, backend_of
 if TYPE_CHECKING:
     import torch
 
-HANDS_OUT_MEMORY = "hands its memory to another library (to_torch, DLPack)"
+HANDS_OUT_MEMORY = "exports its memory to another library (to_torch, DLPack)"
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu"}  # DLDeviceType: CPU, CUDA, pinned host memory
 
 
 def from_dlpack(ext_tensor: Any, /) -> Any:
-    """A tensor on the memory of anything that has `__dlpack__`: numpy, PyTorch, JAX, CuPy …
+    """Share the memory of any object with `__dlpack__`: NumPy, PyTorch, JAX, CuPy …
 
     Example:
         >>> import numpy
@@ -35,7 +35,7 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
     kind, index = ext_tensor.__dlpack_device__()
     if kind not in _DLPACK_DEVICES:
         raise DeviceError(
-            describe("from_dlpack", "ext_tensor", "memory of the CPU or a CUDA device", f"device type {kind}")
+            describe("from_dlpack", "ext_tensor", "memory on the CPU or a CUDA device", f"device type {kind}")
         )
     device = Device(_DLPACK_DEVICES[kind], index if kind == 2 else None)
     array = NDArray.from_dlpack(ext_tensor, device)
@@ -44,9 +44,9 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
 
 
 def from_torch(tensor: torch.Tensor) -> Any:
-    """A tensor on the memory of a PyTorch tensor, outside its graph.
+    """Share the memory of a PyTorch tensor, detached from its graph.
 
-    On CUDA, what is launched next on Genesis' current stream waits for what PyTorch's has been given.
+    On CUDA, later launches on Genesis' current stream wait for the work on PyTorch's.
 
     Example:
         >>> import torch
@@ -70,9 +70,9 @@ def _hold_memory(tensor: torch.Tensor, device: Device) -> None:
 
 
 def to_torch(tensor: Variable) -> torch.Tensor:
-    """A PyTorch tensor on the memory of a tensor, outside its graph.
+    """Share a tensor's memory with PyTorch, detached from its graph.
 
-    On CUDA, what is launched next on PyTorch's current stream waits for what Genesis' has been given.
+    On CUDA, later launches on PyTorch's current stream wait for the work on Genesis'.
 
     Example:
         >>> genesis.ones(2).to_torch()
@@ -90,13 +90,13 @@ def to_torch(tensor: Variable) -> torch.Tensor:
 
 
 def load_torch(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:
-    """What torch.save() wrote to path, with Genesis tensors in it: checkpoints of PyTorch and torchvision.
+    """Load what torch.save() wrote to path, as Genesis tensors: checkpoints of PyTorch and torchvision.
 
-    The file is read by torch.load(weights_only=True), which builds tensors and plain values and runs nothing else.
+    torch.load(weights_only=True) reads the file; it builds tensors and plain values and runs no code from it.
 
     Args:
-        device: where the tensors go; the CPU by default.
-    Raises: CheckpointError: the file is damaged, or holds Python objects that only running code could restore;
+        device: of the tensors; default: the CPU.
+    Raises: CheckpointError: the file is damaged, or contains objects that only running its code could restore.
         FileNotFoundError: there is none.
     """
     import torch
@@ -111,8 +111,8 @@ def load_torch(path: str | os.PathLike[str], device: str | Device | None = None)
         except pickle.UnpicklingError as error:
             reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or str(error)
             raise CheckpointError(
-                f"{path}: refused: it is damaged, or holds more than tensors and plain values, which only running its "
-                f"code could restore ({reason})"
+                f"{path}: refused: it is damaged, or contains objects that only running its code could restore "
+                f"({reason})"
             ) from None
         except OSError as error:
             if error.errno != errno.EINVAL:  # which is a place before the beginning, where a part is missing
@@ -121,12 +121,12 @@ def load_torch(path: str | os.PathLike[str], device: str | Device | None = None)
             raise CheckpointError(f"{path}: not a complete PyTorch checkpoint (its end is missing)") from None
         except Exception as error:  # a damaged archive fails in as many ways as there are places in it
             if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-                raise OutOfMemoryError(f"{path}: no memory for its tensors") from None
+                raise OutOfMemoryError(f"{path}: not enough memory for its tensors") from None
             raise CheckpointError(f"{path}: not a complete PyTorch checkpoint ({error})") from None
     try:
         return _from_torch_tree(loaded, path, CPU if device is None else Device(device), {})
     except RecursionError:
-        raise CheckpointError(f"{path}: its containers are nested too deep, or contain themselves") from None
+        raise CheckpointError(f"{path}: its containers are nested too deeply, or contain themselves") from None
 
 
 def _check_archive(path: str, file: BinaryIO) -> None:
@@ -137,7 +137,7 @@ def _check_archive(path: str, file: BinaryIO) -> None:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):  # no archive, or damaged: torch.load says so
         unpacked = 0
     if unpacked > file.seek(0, os.SEEK_END):
-        raise CheckpointError(f"{path}: refused: it is compressed, as no checkpoint of PyTorch is")
+        raise CheckpointError(f"{path}: refused: it is compressed, which PyTorch checkpoints never are")
     file.seek(0)
 
 
@@ -148,7 +148,7 @@ def _from_torch_tree(value: Any, path: str, device: Device, known: dict[int, Any
     if isinstance(value, torch.Tensor):
         if id(value) not in known:
             if value.layout is not torch.strided or str(value.dtype).removeprefix("torch.") not in dtypes.BY_NAME:
-                raise CheckpointError(f"{path}: holds a tensor that Genesis has not: {value.layout}, {value.dtype}")
+                raise CheckpointError(f"{path}: contains an unsupported tensor: {value.layout}, {value.dtype}")
             # Nobody else holds this memory, so that it counts as our own.
             array = NDArray.from_dlpack(value.detach(), CPU).to_device(device)
             known[id(value)] = Variable._result_class(array)

@@ -1,8 +1,8 @@
-"""Changes that no interrupt cuts in two.
+"""Changes that signals cannot interrupt half way.
 
-Python runs the handlers of signals between two instructions of the main thread, wherever that is, and they may raise:
-Ctrl-C is a KeyboardInterrupt. What must happen whole is prepared aside and then done by at_once(), a single
-instruction; what takes more than one is done while signals are held back, or undone.
+Python runs signal handlers between any two instructions of the main thread, and they may raise: Ctrl-C is a
+KeyboardInterrupt. An atomic change is prepared on the side and made by at_once(), in a single instruction; one that
+takes more is made while signals are held back, or undone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNALS = [int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALR
 
 
 def at_once(calls: Sequence[Call]) -> None:
-    """Make these calls of built-in functions in a single instruction: nothing can be raised between them.
+    """Call built-in functions in a single instruction: nothing can be raised between the calls.
 
     Example:
         >>> from genesis.interrupts import at_once
@@ -38,17 +38,17 @@ def at_once(calls: Sequence[Call]) -> None:
 
 
 def each(function: Any, *iterables: Any) -> Call:
-    """The call, for at_once(), of a built-in function with the items of each iterable in turn."""
+    """A call for at_once(): a built-in function with the items of each iterable in turn."""
     return collections.deque, map(function, *iterables), 0
 
 
 def replacing(container: Any, contents: Any) -> list[Call]:
-    """The calls, for at_once(), that give a dictionary, list or set other contents."""
+    """Calls for at_once() that replace the contents of a dictionary, list or set."""
     return [(container.clear,), (container.extend if isinstance(container, list) else container.update, contents)]
 
 
 def finish(change: Callable[[], None]) -> None:
-    """Make a change that has the same result when it is begun again: what is raised inside comes after its end."""
+    """Complete a restartable change, then raise what was raised inside."""
     try:
         change()
     except BaseException:
@@ -57,9 +57,9 @@ def finish(change: Callable[[], None]) -> None:
 
 
 class _Waiting:
-    """Stands for the handlers of signals: notes them, or passes them on while it does not hold them.
+    """Replaces signal handlers: holds signals back, or passes them on.
 
-    leaving: the code of a function, in whose own instructions signals are held in any case.
+    leaving: the code of a function in whose own instructions signals are always held.
     """
 
     __slots__ = ("_leaving", "arrived", "handlers", "holds")
@@ -76,7 +76,7 @@ class _Waiting:
             self.handlers[signum](signum, frame)
 
     def install(self) -> None:
-        """Take the place of the handlers: in the main thread, the only one in which handlers run."""
+        """Replace the handlers, in the main thread: the only one in which handlers run."""
         if threading.get_ident() != threading.main_thread().ident:
             return
         for signum in _SIGNALS:
@@ -86,19 +86,19 @@ class _Waiting:
                 _signal.signal(signum, self)
 
     def release(self) -> None:
-        """Give the places back."""
+        """Restore the handlers."""
         for signum, handler in self.handlers.items():
             if _signal.getsignal(signum) is self:  # and not one that was set since
                 _signal.signal(signum, handler)
 
     def deliver(self) -> None:
-        """Have the handlers called that had to wait."""
+        """Raise the signals that were held."""
         while self.arrived:
             signal.raise_signal(self.arrived.pop(0))
 
 
 class held:  # noqa: N801  (a with block, as no_grad is)
-    """A with block in which signals wait; what their handlers raise is raised at its end.
+    """Hold signals during a with block; their handlers run at its end.
 
     Example:
         >>> from genesis.interrupts import held
@@ -154,20 +154,20 @@ def _holds(handler: Any) -> bool:
 
 
 class Whole(Generic[T]):
-    """A with block that happens whole or not at all: where anything raises inside, it is undone.
+    """An atomic with block: if anything raises inside, it is undone.
 
-    Signals may interrupt it; from the first instruction of leaving it, they wait until that is done.
+    Signals may interrupt the block itself; once it is being left, they wait.
     """
 
     def begin(self) -> T:
-        """What `as` names. Changes nothing that undo() does not undo."""
+        """Return the target of `as`. Changes nothing that undo() does not undo."""
         raise NotImplementedError
 
     def commit(self) -> None:
-        """The end of a block that did not raise; takes effect in one instruction. Where it raises, undo() is called."""
+        """End a block that did not raise; takes effect in one instruction. If it raises, undo() is called."""
 
     def undo(self, error: BaseException) -> None:
-        """Put everything back, unless it was committed. Called again, where it was interrupted, it does the same."""
+        """Restore everything, unless it was committed. May be called again after an interruption."""
         raise NotImplementedError
 
     def __enter__(self) -> T:

@@ -1,8 +1,7 @@
-"""How tensors are copied and pickled: a piece of memory once, and each tensor as a way to look at it.
+"""Copying and pickling of tensors: each piece of memory once, and each tensor as a view of it.
 
-So shapes, strides and dtypes come back as they were, and tensors that share memory share it afterwards, if the first of
-them that is met covers the others: a tensor before its views, tied weights, two views of all of it. What of a larger
-memory no tensor shows, is not taken along.
+Shapes, strides and dtypes are preserved. Tensors that share memory share it afterwards if the first one met covers the
+others: a tensor before its views, tied weights, two views of the whole. Memory that no tensor covers is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from genesis.shapes import Shape
 
 
 class Memory:
-    """The elements from `start` to `end` of the storage that an array shows, as a row."""
+    """The elements of an array's storage that it covers, from `start` to `end`, as a row."""
 
     def __init__(self, array: NDArray) -> None:
         self.start, self.end = _reach(array)
@@ -26,7 +25,7 @@ class Memory:
 
     @classmethod
     def of(cls, array: NDArray) -> Memory:
-        """That of the array, or one that is in use and has it too: while pickling goes on, the pickler holds it."""
+        """The memory of array; one in use that covers it is reused, as the pickler holds it until the end."""
         key = id(array.changes), array.dtype  # views of one storage have the same
         found, (start, end) = _in_use.get(key), _reach(array)
         if found is None or not found.start <= start <= end <= found.end:
@@ -34,7 +33,7 @@ class Memory:
         return found
 
     def place_of(self, array: NDArray) -> tuple[Shape, Shape, int]:
-        """How array looks at the row: its shape, strides and offset in it."""
+        """The shape, strides and offset of array as a view of the row."""
         return array.shape, array.strides, array.offset - self.start if array.numel else 0
 
     def clone(self) -> NDArray:
@@ -52,7 +51,7 @@ def _restored(bits: np.ndarray, dtype: DType, device: str) -> Memory:
 
 
 def _reach(array: NDArray) -> tuple[int, int]:
-    """Of its storage, the first element that an array shows, and the one behind the last."""
+    """The range of an array's storage that it covers: the first element, and the one after the last."""
     if array.numel == 0:
         return 0, 0
     steps = zip(array.shape, array.strides, strict=True)
@@ -60,7 +59,7 @@ def _reach(array: NDArray) -> tuple[int, int]:
 
 
 class Clones:
-    """The copies of memories that one deepcopy() has made; it is kept in its memo."""
+    """The copies that one deepcopy() has made, kept in its memo."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, DType], tuple[Memory, NDArray]] = {}
@@ -70,7 +69,7 @@ class Clones:
         return memo.setdefault(id(cls), cls())
 
     def of_array(self, array: NDArray) -> NDArray:
-        """A copy that shares its memory with those of arrays that share array's."""
+        """Copy array; copies of arrays that share memory share memory too."""
         key, (start, end) = (id(array.changes), array.dtype), _reach(array)
         known = self._made.get(key)
         if known is None or not known[0].start <= start <= end <= known[0].end:

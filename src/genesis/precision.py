@@ -1,10 +1,10 @@
-"""How float32 convolutions and matrix products may be computed: "highest" by default, never less without being asked.
+"""The precision of float32 convolutions and matrix products: "highest" by default, never lowered silently.
 
-"highest": every bit of the operands takes part; the error is no larger than that of float32 arithmetic.
-"high":    the operands may be rounded to TensorFloat-32 (11 bits) before they are multiplied.
-"medium":  they may be rounded to bfloat16 (8 bits).
+"highest": full float32; the error is no larger than that of float32 arithmetic.
+"high":    operands may be rounded to TensorFloat-32 (11 bits) before multiplication.
+"medium":  operands may be rounded to bfloat16 (8 bits).
 
-Sums are float32 or better in all three; other dtypes are not concerned.
+Sums are float32 or better in all three. Other dtypes are not affected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRECISIONS = ("highest", "high", "medium")
 
 
 class _Thread(threading.local):
-    precision: str | None = None  # None: what holds for the process
+    precision: str | None = None  # None: that of the process
 
 
 _process = "highest"
@@ -29,7 +29,7 @@ _thread = _Thread()
 
 
 def set_float32_precision(precision: str) -> None:
-    """Set the precision of float32 convolutions and matrix products: in all threads, outside of with blocks.
+    """Set the precision of float32 convolutions and matrix products in all threads; with blocks override it.
 
     Raises: ValueError: precision is none of "highest", "high", "medium".
     """
@@ -38,7 +38,7 @@ def set_float32_precision(precision: str) -> None:
 
 
 def get_float32_precision() -> str:
-    """What is in force here: in this thread, in the with blocks that it is in.
+    """Return the float32 precision of this thread, including its with blocks.
 
     Example:
         >>> genesis.get_float32_precision()
@@ -49,9 +49,9 @@ def get_float32_precision() -> str:
 
 @contextmanager
 def float32_precision(precision: str | None) -> Iterator[None]:
-    """Another precision inside the with block, in this thread; None: no other.
+    """Change the float32 precision inside the with block, in this thread; None changes nothing.
 
-    The gradients of what is computed inside follow it, wherever backward() is called.
+    Gradients of ops inside follow it, wherever backward() is called.
 
     Raises: ValueError: precision is none of "highest", "high", "medium".
     Example:
@@ -68,7 +68,7 @@ def float32_precision(precision: str | None) -> Iterator[None]:
 
 
 def follows_forward(backward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Decorates a Function's backward: it computes in ctx.precision, which the forward has set."""
+    """Decorate a Function's backward to compute in ctx.precision, which its forward has set."""
 
     @functools.wraps(backward)
     def in_precision(ctx: Any, grad: Any) -> Any:

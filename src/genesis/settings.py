@@ -1,12 +1,12 @@
-"""Every environment switch, parsed and validated once; each can also be changed for a with block.
+"""The environment variables, parsed and validated once; a with block can override each.
 
-GENESIS_DEBUG      0 to 4: 1 device and plan decisions, 2 a line per op, 3 launch arguments, 4 kernel source
-GENESIS_CHECK      nan: name the op that first made a NaN; cpu: compare every op with the CPU
+GENESIS_DEBUG      0 to 4: 1 chosen device and plans, 2 a line per op, 3 launch arguments, 4 kernel source
+GENESIS_CHECK      nan: name the op that produced the first NaN; cpu: compare every op with the CPU
 GENESIS_CACHE_DIR  a folder for compiled kernels and tuned plans (default ~/.cache/genesis)
 GENESIS_CUDA       auto: use the GPU if there is one; off: never; simulated: one on host memory
-GENESIS_TUNE       seconds that may be spent on measuring which kernel computes a convolution fastest (default 0)
+GENESIS_TUNE       seconds that a process may spend on tuning its convolutions (default 0)
 GENESIS_WORKSPACE  the most MiB of scratch memory that one convolution may use (default 1024)
-GENESIS_DETERMINISTIC  1: only kernels that give the same bits each time (default 0)
+GENESIS_DETERMINISTIC  1: only kernels that return the same bits every time (default 0)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class Settings:
-    """The switches in force. Read `genesis.settings.settings`; change it with override()."""
+    """The current settings. Read `genesis.settings.settings`; change it with override()."""
 
     debug: int = 0
     check: str = ""
@@ -53,21 +53,21 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Settings from GENESIS_… variables. Of unknown ones, which may be another program's, a warning tells."""
+        """Read GENESIS_… variables; warn of unknown ones, which may be another program's."""
         names = {f"GENESIS_{field.name.upper()}": field.name for field in dataclasses.fields(cls)}
         given = {name: value for name, value in environment.items() if name.startswith("GENESIS_") and value != ""}
         for name in sorted(given.keys() - names):
-            import difflib  # only then: it takes its time
+            import difflib  # here, because it is slow to import
 
             known = [each.removeprefix("GENESIS_") for each in names]
             nearest = difflib.get_close_matches(name.removeprefix("GENESIS_"), known, n=1)
-            meant = f"did you mean GENESIS_{nearest[0]}?" if nearest else f"there are {', '.join(names)}"
-            warnings.warn(f"{name} is no switch of Genesis, and has no effect on it: {meant}", stacklevel=3)
+            meant = f"did you mean GENESIS_{nearest[0]}?" if nearest else f"known are {', '.join(names)}"
+            warnings.warn(f"{name} is not a Genesis variable, and has no effect: {meant}", stacklevel=3)
         return cls(**{names[name]: value for name, value in given.items() if name in names})  # type: ignore[arg-type]
 
 
 def _number(value: Any, kind: type[int] | type[float]) -> float:
-    """value as a number; -1 where it is none."""
+    """value as a number; -1 if it is none."""
     if isinstance(value, float) and kind is int and not value.is_integer():
         return -1
     try:
@@ -77,7 +77,7 @@ def _number(value: Any, kind: type[int] | type[float]) -> float:
 
 
 def _folder(value: Any) -> Path | None:
-    """value as a path; None where it cannot be one."""
+    """value as a path; None if it cannot be one."""
     try:
         return None if "\0" in str(value) else Path(value).expanduser()
     except (RuntimeError, TypeError):  # the home of a user whom nobody knows
@@ -90,7 +90,7 @@ def _require(name: str, holds: bool, expected: str, actual: object) -> None:
 
 
 def _read() -> Settings:
-    """Those of the environment. The command `genesis` ends with one sentence where they are wrong."""
+    """Read the environment. If it is invalid, the command `genesis` exits with one sentence."""
     try:
         return Settings.from_environment(os.environ)
     except ValueError as error:
@@ -104,7 +104,7 @@ def _read() -> Settings:
 settings = _read()
 _listeners: list[Callable[[], None]] = []
 _lock = threading.RLock()
-_outside: dict[str, Any] = {}  # what holds without any override
+_outside: dict[str, Any] = {}  # the settings without any override
 _overrides: list[dict[str, Any]] = []  # those in force, in the order in which they began
 
 
@@ -116,9 +116,9 @@ def on_change(listener: Callable[[], None]) -> None:
 
 @contextmanager
 def override(**changes: object) -> Iterator[Settings]:
-    """Other settings inside the with block, in all threads.
+    """Change settings inside the with block, in all threads.
 
-    Blocks of several threads may overlap in any way: what holds is what was there before the first of them, with the
+    Blocks of several threads may overlap in any way. In force are the settings from before the first of them, with the
     changes of all that have not ended, in the order in which they began.
 
     Example:
@@ -143,7 +143,7 @@ def override(**changes: object) -> Iterator[Settings]:
 
 
 def _apply() -> None:
-    """Bring the settings in line with the overrides in force, and tell all who follow them."""
+    """Apply the overrides in force, and call the listeners."""
     values = dict(_outside)
     for each in _overrides:
         values.update(each)

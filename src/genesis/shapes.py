@@ -96,7 +96,7 @@ def broadcast(op: str, *shapes: Sequence[int], names: Sequence[str] = ("input", 
 
 
 def broadcast_strides(op: str, shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> Shape:
-    """Strides that show an array of this shape as target: 0 where a dimension is repeated."""
+    """Strides that broadcast an array of this shape to target: 0 where a dimension is repeated."""
     lead = len(target) - len(shape)
     if lead < 0:
         expected = f"at most {len(target)} dimensions, as {tuple(target)} has"
@@ -113,7 +113,7 @@ def broadcast_strides(op: str, shape: Sequence[int], strides: Sequence[int], tar
 
 
 def reduced(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Shape:
-    """The shape that is left when dims are reduced."""
+    """The shape after reducing dims."""
     gone = set(dims)
     if keepdim:
         return tuple(1 if i in gone else size for i, size in enumerate(shape))
@@ -138,7 +138,7 @@ def infer_reshape(op: str, shape: Sequence[int], target: Sequence[int]) -> Shape
 
 
 def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> Shape | None:
-    """Strides that show the same elements as target, or None when only a copy can."""
+    """Strides that view the same elements as target; None if that takes a copy."""
     if numel(shape) == 0:
         return contiguous_strides(target)
     # Merge the old dimensions into runs that are evenly strided, then cut the runs anew.
@@ -171,7 +171,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[
 
 @functools.lru_cache(maxsize=4096)
 def channels_innermost(shape: Shape, strides: Shape) -> bool:
-    """Whether memory holds the dimensions in order, but for some neighbours that come last: as the channels in NHWC.
+    """Whether some neighbouring dimensions are innermost in memory and the others in order, like the channels in NHWC.
 
     Example:
         >>> channels_innermost((2, 3, 4, 5), channels_last_strides((2, 3, 4, 5)))

@@ -33,7 +33,7 @@ Header = dict[str, Any]
 
 
 def header_of(tensors: Mapping[str, NDArray], notes: Mapping[str, str]) -> tuple[bytes, list[NDArray]]:
-    """What stands before the elements, and the arrays in the order of theirs.
+    """The bytes before the elements, and the arrays in the order of their elements.
 
     Raises: ValueError: the header would be longer than readers accept.
     """
@@ -48,7 +48,7 @@ def header_of(tensors: Mapping[str, NDArray], notes: Mapping[str, str]) -> tuple
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(
-            f"save: argument 'obj': expected at most {MAX_HEADER:,} bytes of all that is no tensor, got {len(text):,}; "
+            f"save: argument 'obj': expected at most {MAX_HEADER:,} bytes outside of tensors, got {len(text):,}; "
             "put long data into tensors"
         )
     return len(text).to_bytes(8, "little") + text, [array for _, array in ordered]
@@ -80,7 +80,7 @@ def read_header(path: Any, file: BinaryIO) -> tuple[Header, dict[str, str], int]
         advice = "; a PyTorch checkpoint? try genesis.load_torch" if kind_of(path) == "torch" else ""
         raise CheckpointError(f"{path}: not a complete safetensors file ({error}){advice}") from None
     except MemoryError:  # the library maps the file
-        raise OutOfMemoryError(f"{path}: no memory to read it") from None
+        raise OutOfMemoryError(f"{path}: not enough memory to read it") from None
     return header, header.pop("__metadata__", None) or {}, 8 + length
 
 
@@ -93,7 +93,7 @@ def read_tensors(path: Any, file: BinaryIO, header: Header, start: int) -> dict[
     for name, entry in header.items():
         dtype = _FROM_FILE.get(entry["dtype"])
         if dtype is None:
-            kind = f"the dtype {entry['dtype']}, which Genesis does not have"
+            kind = f"the unsupported dtype {entry['dtype']}"
             raise CheckpointError(f"{path}: tensor {reprlib.repr(name)} has {kind}")
         begin, end = entry["data_offsets"]
         file.seek(start + begin)
@@ -101,9 +101,9 @@ def read_tensors(path: Any, file: BinaryIO, header: Header, start: int) -> dict[
             values = np.empty(end - begin, np.uint8)
         except MemoryError:
             size = f"{(end - begin) / 1e9:.1f} GB"
-            raise OutOfMemoryError(f"{path}: no memory for tensor {reprlib.repr(name)} of {size}") from None
+            raise OutOfMemoryError(f"{path}: not enough memory for tensor {reprlib.repr(name)} of {size}") from None
         if file.readinto(values) != end - begin:  # type: ignore[attr-defined]
-            raise CheckpointError(f"{path}: incomplete: it ends within tensor {reprlib.repr(name)}")
+            raise CheckpointError(f"{path}: incomplete: it ends inside tensor {reprlib.repr(name)}")
         values = values.view("uint16" if dtype is dtypes.bfloat16 else dtype.name)
         try:
             values = _little_endian(values).reshape(entry["shape"])
@@ -117,7 +117,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; readers differ in which of two entries of one name they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands in its header twice")
+        raise ValueError("duplicate name in its header")
     return found
 
 

@@ -62,7 +62,7 @@ def test_on_cuda(capsys: pytest.CaptureFixture[str]) -> None:
         )
         assert list(rows(capsys.readouterr().out)) == ["inference"]
         assert cli.main(["bench", "unet", "--device", "cuda", "--only", "compiled"]) == 2
-    assert "bench: argument 'only': expected a kind that there is on CUDA, got compiled" in capsys.readouterr().err
+    assert "bench: argument 'only': expected a kind that exists on CUDA, got compiled" in capsys.readouterr().err
 
 
 def test_what_finds_no_room_is_one_sentence(
@@ -77,7 +77,7 @@ def test_what_finds_no_room_is_one_sentence(
     monkeypatch.setitem(bench._KINDS, "inference", infer)
     assert cli.main(["bench", "unet", *QUICK, "--only", "inference"]) == 2
     said = capsys.readouterr().err
-    assert said == "genesis bench: there is not enough memory; less is taken with a smaller --batch or --size\n"
+    assert said == "genesis bench: not enough memory; try a smaller --batch or --size\n"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_finds_no_room_is_one_sentence(
             ["unet", "--batch", "2147483647", "--size", "99999"],
             "'batch': expected images that fit into memory, got 2",
         ),
-        (["unet", "--batch", "99999999", "--size", "9996"], "there is not enough memory"),
+        (["unet", "--batch", "99999999", "--size", "9996"], "not enough memory"),
         (["unet", "--channels", "3"], "expected 1 channels"),
         (["unet", "--device", "gpu"], "'gpu'"),
     ],

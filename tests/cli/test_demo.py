@@ -106,7 +106,7 @@ def test_ctrl_c_and_going_on_gives_what_one_run_gives(
         assert demo("--epochs", "3") == 130
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == (
-        "interrupted; runs/demo/checkpoint.safetensors has the first 2 of 3 epochs, --resume goes on from there"
+        "interrupted; runs/demo/checkpoint.safetensors has the first 2 of 3 epochs, continue with --resume"
     )
     assert captured.err == ""
     assert not Path("runs/demo/coins.png").exists()
@@ -126,7 +126,7 @@ def test_resume_can_add_epochs_and_has_nothing_to_do_when_all_are_done(capsys: p
     capsys.readouterr()
     assert demo("--epochs", "2", "--resume") == 0
     nothing, score, picture = capsys.readouterr().out.splitlines()
-    assert nothing == "nothing is left to do: all 2 epochs are done; a larger --epochs goes on from there"
+    assert nothing == "nothing left to do: all 2 epochs are done; continue with a larger --epochs"
     assert (score.split()[0], picture.split()[0]) == ("held", "picture:")
     assert weights("runs/demo") == before
 

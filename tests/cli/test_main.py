@@ -123,17 +123,17 @@ def test_no_memory_is_one_line_that_says_what_to_do(
     for command in (info, train):
         monkeypatch.setattr(command, "run", fail)
     device = isinstance(error, OutOfMemoryError)
-    said = "cuda:0: out of memory: asked for 9 GB" if device else "there is not enough memory"
+    said = "cuda:0: out of memory: asked for 9 GB" if device else "not enough memory"
     assert cli.main(["info"]) == 2
     assert capsys.readouterr().err == f"genesis info: {said}\n"
     assert cli.main(["train", "coins"]) == 2
-    advice = "less is taken with a smaller --crop, --batch-size or --width"
+    advice = "try a smaller --crop, --batch-size or --width"
     assert capsys.readouterr().err == f"genesis train: {said}; {advice}\n"
 
 
 def test_bench_without_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "unet", "--batch", "999999999"]) == 2
-    assert capsys.readouterr().err.startswith("genesis bench: there is not enough memory; less is taken with a smaller")
+    assert capsys.readouterr().err.startswith("genesis bench: not enough memory; try a smaller")
 
 
 def test_a_fault_that_only_sounds_like_memory_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_help_names_defaults_that_say_something(capsys: pytest.CaptureFixture[st
         cli.main(["train", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "Train a segmentation network on a folder of pictures and masks." in shown
-    assert "how often to go round (default: 20)" in shown
+    assert "number of epochs (default: 20)" in shown
     assert "(default: --no-grow)" not in shown
     assert "default: None" not in shown
     assert "default: False" not in shown

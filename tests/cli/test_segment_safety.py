@@ -285,7 +285,7 @@ def test_no_memory_for_any_tile(tile: str, capsys: pytest.CaptureFixture[str], m
     Image.fromarray(data.coins()).save("coins.png")
     noise().save("small.png")
     assert segment("coins.png", "small.png", *UNET, "--tile", tile) == 1
-    said = "there is not enough memory for it; less is taken with a smaller --tile or --resize"
+    said = "not enough memory for it; try a smaller --tile or --resize"
     captured = capsys.readouterr()
     assert captured.err == f"genesis segment: coins.png: {said}\n"
     assert captured.out.startswith("1 of 2 pictures")

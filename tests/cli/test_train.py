@@ -77,7 +77,7 @@ def test_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     score = (
         f"mIoU {history[best]['miou']:.3f}, object IoU {history[best]['iou'][1]:.3f}, Dice {history[best]['dice']:.3f}"
     )
-    assert lines[3].startswith(f"best epoch {best + 1} of 3, on what is held out: {score}, accuracy 0.")
+    assert lines[3].startswith(f"best epoch {best + 1} of 3, on held-out data: {score}, accuracy 0.")
     scalars = read_events(Path("runs/train", events.NAME))
     assert [step for step, tag, _ in scalars if tag == "loss"] == list(range(1, 10))
     assert [value for _, tag, value in scalars if tag == "epoch/miou"] == pytest.approx([e["miou"] for e in history])
@@ -105,7 +105,9 @@ def test_more_epochs_and_nothing_left_to_do(capsys: pytest.CaptureFixture[str]) 
     before = values(result("runs/train"))
     capsys.readouterr()
     assert train("--epochs", "2", "--resume") == 0
-    assert capsys.readouterr().out.startswith("nothing is left to do: all 2 epochs are done; a larger --epochs goes on")
+    assert capsys.readouterr().out.startswith(
+        "nothing left to do: all 2 epochs are done; continue with a larger --epochs"
+    )
     assert values(result("runs/train")) == before
 
 
@@ -135,7 +137,7 @@ def test_ctrl_c(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         assert train("--epochs", "2", "--save-every", "1") == 130
     captured = capsys.readouterr()
     last = captured.out.splitlines()[-1]
-    assert last == "interrupted; --resume goes on from runs/train/checkpoint.safetensors"
+    assert last == "interrupted; --resume continues from runs/train/checkpoint.safetensors"
     assert result("runs/train")["step"] == 4
     assert train("--epochs", "2", "--resume") == 0
     assert values(result("runs/train")) == values(result("whole"))
@@ -215,8 +217,8 @@ def test_what_is_wrong_is_said_in_a_line(arguments: list[str], said: str, capsys
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), [
-    ("--steps", "-1", "a number from 0 on"), ("--held-out", "1", "a number between 0 and 1"),
-    ("--epochs", "0", "a number above 0"), ("--seed", "-1", "a number from 0 on"),
+    ("--steps", "-1", "a number of at least 0"), ("--held-out", "1", "a number between 0 and 1"),
+    ("--epochs", "0", "a number above 0"), ("--seed", "-1", "a number of at least 0"),
 ])  # fmt: skip
 def test_numbers_out_of_range(name: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -270,7 +272,7 @@ def test_without_matplotlib_there_are_no_curves(capsys: pytest.CaptureFixture[st
     assert train("--epochs", "1") == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert lines[0] == "there will be no curves.png: the package 'matplotlib' is not installed"
+    assert lines[0] == "no curves.png: the package 'matplotlib' is not installed"
     assert lines[-1] == "its network: runs/train/best.safetensors"
     assert captured.err == ""
     assert not Path("runs/train/curves.png").exists()
@@ -318,7 +320,7 @@ def test_the_best_epoch_is_named(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr(Training, "evaluate", lambda self: Scores(next(mious), 0.8, 0.9, (0.9, 0.6)))
     assert train("--epochs", "4") == 0
     said = "mIoU 0.750, object IoU 0.600, Dice 0.800, accuracy 0.900"
-    assert f"best epoch 2 of 4, on what is held out: {said}\nits network: " in capsys.readouterr().out
+    assert f"best epoch 2 of 4, on held-out data: {said}\nits network: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("pictures")
@@ -328,7 +330,7 @@ def test_ctrl_c_in_a_process_with_workers() -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     for _ in range(600):
-        if Path("runs/train/best.safetensors").exists():
+        if Path("runs/train/best.safetensors").exists() and result("runs/train")["step"] >= 3:  # written after it
             break
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
@@ -337,7 +339,7 @@ def test_ctrl_c_in_a_process_with_workers() -> None:
     finally:
         process.kill()
     assert (process.returncode, err) == (130, "")
-    assert out.splitlines()[-1] == "interrupted; --resume goes on from runs/train/checkpoint.safetensors"
+    assert out.splitlines()[-1] == "interrupted; --resume continues from runs/train/checkpoint.safetensors"
     assert result("runs/train")["step"] >= 3
 
 
@@ -345,7 +347,7 @@ def test_ctrl_c_in_a_process_with_workers() -> None:
 def test_starting_from_weights(capsys: pytest.CaptureFixture[str]) -> None:
     genesis.save(models.unet(3, 21, width=2, depth=2), "other.safetensors")
     assert train("--epochs", "1", "--weights", "other.safetensors") == 0
-    assert capsys.readouterr().out.startswith("started from other.safetensors, but for head.weight, head.bias\n")
+    assert capsys.readouterr().out.startswith("initialized from other.safetensors, except head.weight, head.bias\n")
 
 
 @pytest.mark.usefixtures("pictures")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ import pytest
 from tests.docs import examples
 
 PAGES = sorted([*examples.ROOT.glob("*.md"), *(examples.ROOT / "docs").rglob("*.md")])
+COINAGES = (
+    re.compile(  # the field says: eagerly, consumers, free list, fast path, heuristically, pass-through, separate
+        r"\bas (?:it|they) stands?\b|\btakers?\b|\bshelf\b|\bshort way\b|\bguessed\b|\bhands? on\b|\bconvolved apart\b"
+    )
+)
 
 
 @pytest.mark.parametrize("module", examples.modules_with_examples())
@@ -23,6 +29,11 @@ def test_python_blocks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     report = examples.run_markdown(page)
     assert not report, report
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_use_the_terms_of_the_field(page: Path) -> None:
+    assert COINAGES.findall(page.read_text(encoding="utf-8")) == []
 
 
 def test_a_wrong_docstring_example_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

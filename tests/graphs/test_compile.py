@@ -223,7 +223,7 @@ def put_by_index(self: Calls, x: Any) -> Any:
         (lambda self, x: x if x.sum() > 0 else -x, "reads values"),
         (lambda self, x: x[x > 0], "has a result whose shape depends on values"),
         (lambda self, x: genesis.from_torch(TORCH) + x, "uses 'TORCH', a torch.Tensor, which cannot be watched"),
-        (lambda self, x: x + x.to_torch()[0, 0].item(), "hands its memory to another library"),
+        (lambda self, x: x + x.to_torch()[0, 0].item(), "exports its memory to another library"),
         (lambda self, x: x.clone().data_ptr() and x * 1, "asks where an array lies"),
         (lambda self, x: x.add_(1), "changes an argument, a parameter or a buffer in place"),
         (lambda self, x: x[0].mul_(2), "changes an argument, a parameter or a buffer in place"),

@@ -199,7 +199,7 @@ def test_the_demo_spares_the_picture_that_it_is_given(capsys: pytest.CaptureFixt
     before = Path("mine.png").read_bytes()
     for more in ([], ["--overwrite"]):
         assert cli.main([*DEMO, "--image", "mine.png", "--mask", "mask.png", "--out", ".", *more]) == 2
-        assert "argument 'out': expected another folder than that of mine.png" in capsys.readouterr().err
+        assert "argument 'out': expected a folder other than that of mine.png" in capsys.readouterr().err
     Path("pictures").mkdir()
     Path("pictures/mine.png").write_text("another of the user's")
     assert cli.main([*DEMO, "--image", "mine.png", "--mask", "mask.png", "--out", "pictures"]) == 2

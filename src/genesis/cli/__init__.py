@@ -1,7 +1,7 @@
 """The command line: `genesis <command>`. Each command is a module of this package.
 
-A command has HELP (one line), add_arguments(parser) and run(arguments), which gives the exit code; what takes long to
-import, it imports in run. TAKES_LESS, where it has one, names the options that save memory. COMMANDS lists them.
+A command has HELP (one line), add_arguments(parser) and run(arguments), which returns the exit code; slow imports are
+in run. TAKES_LESS, if it has one, names the options that save memory. COMMANDS lists the commands.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COMMANDS = {
     "tune": tune,
 }
 
-# What a user can cause and mend. Anything else is a fault of Genesis, and its traceback is wanted.
+# Errors that a user can cause and fix. Anything else is a bug in Genesis and keeps its traceback.
 _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
 
 _CUDA_PACKAGES = ("triton", "cuda", "cudnn", "nvidia")  # as they are imported; all others are of the extra demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command with these arguments (those of the process by default) and give the exit code."""
+    """Run a command with these arguments (default: those of the process) and return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text at all: never fail to print it
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = _parser()
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    more = "genesis COMMAND --help tells what a command takes."
+    more = "genesis COMMAND --help lists the options of a command."
     parser = argparse.ArgumentParser(prog="genesis", description=genesis.__doc__, epilog=more)
     parser.add_argument("--version", action="version", version=f"genesis {genesis.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Names the defaults, but for those that only say that an option was not given."""
+    """Shows defaults, except those that only mean that an option was not given."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False:
@@ -90,8 +90,8 @@ def _as_sentence(text: str) -> str:
 
 def _sentence(error: BaseException, takes_less: str) -> str:
     if is_out_of_memory(error):
-        said = str(error) if isinstance(error, OutOfMemoryError) else "there is not enough memory"
-        return " ".join(said.split()) + (f"; less is taken with a smaller {takes_less}" if takes_less else "")
+        said = str(error) if isinstance(error, OutOfMemoryError) else "not enough memory"
+        return " ".join(said.split()) + (f"; try a smaller {takes_less}" if takes_less else "")
     if isinstance(error, ModuleNotFoundError):
         extra = "cuda" if str(error.name).partition(".")[0] in _CUDA_PACKAGES else "demo"
         return f"needs the package '{error.name}'; install Genesis with its extra: {install_command(extra)}"

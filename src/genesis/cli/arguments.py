@@ -1,4 +1,4 @@
-"""What arguments of several commands have in common."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def positive(kind: type[int] | type[float]) -> Any:
 
 
 def from_zero(kind: type[int] | type[float]) -> Any:
-    """A type for argparse: a number of this kind from 0 on."""
-    return _number(kind, "a number from 0 on", lambda value: value >= 0)
+    """A type for argparse: a number of this kind, at least 0."""
+    return _number(kind, "a number of at least 0", lambda value: value >= 0)
 
 
 def share() -> Any:
@@ -51,63 +51,63 @@ def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[fl
 
 
 def add_training(parser: argparse.ArgumentParser, plan: Plan, out: str) -> None:
-    """What `genesis demo` and `genesis train` have in common.
+    """Add the arguments that `genesis demo` and `genesis train` share.
 
     Args:
         plan: the defaults.
         out: the default of the folder.
     """
-    parser.add_argument("--epochs", type=positive(int), default=plan.epochs, help="how often to go round")
-    steps = "batches of crops per epoch; 0: as many as use each picture once"
+    parser.add_argument("--epochs", type=positive(int), default=plan.epochs, help="number of epochs")
+    steps = "batches of crops per epoch; 0: enough to use each picture once"
     parser.add_argument("--steps", type=from_zero(int), default=plan.steps, help=steps)
-    parser.add_argument("--lr", type=positive(float), default=plan.lr, help="the highest learning rate")
-    parser.add_argument("--width", type=positive(int), default=16, help="of a U-Net: channels at full resolution")
-    grow = "a U-Net begins at half the width, and grows wider and deeper while it is trained"
+    parser.add_argument("--lr", type=positive(float), default=plan.lr, help="peak learning rate")
+    parser.add_argument("--width", type=positive(int), default=16, help="channels of a U-Net at full resolution")
+    grow = "start a U-Net at half the width, and grow it wider and deeper during training"
     parser.add_argument("--grow", action=argparse.BooleanOptionalAction, default=plan.grow, help=grow)
-    parser.add_argument("--seed", type=from_zero(int), default=plan.seed, help="the same seed gives the same network")
+    parser.add_argument("--seed", type=from_zero(int), default=plan.seed, help="a seed always gives the same network")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     add_max_megapixels(parser)
-    parser.add_argument("--out", type=Path, default=Path(out), help="folder for all that is written")
+    parser.add_argument("--out", type=Path, default=Path(out), help="output folder")
     begin = parser.add_mutually_exclusive_group()
-    begin.add_argument("--resume", action="store_true", help="go on from the checkpoint in that folder")
-    begin.add_argument("--overwrite", action="store_true", help="begin anew in the place of what is in that folder")
+    begin.add_argument("--resume", action="store_true", help="continue from the checkpoint in that folder")
+    begin.add_argument("--overwrite", action="store_true", help="start over, replacing what is in that folder")
 
 
 def add_max_megapixels(parser: argparse.ArgumentParser) -> None:
-    """What all commands have that read pictures."""
+    """Add the argument of all commands that read pictures."""
     kind = positive(float)
     parser.add_argument("--max-megapixels", type=kind, default=MOST_MEGAPIXELS, help="refuse larger pictures")
 
 
 def plan_of(arguments: argparse.Namespace, defaults: Plan) -> Plan:
-    """The plan with what the command line says."""
+    """The plan with the values from the command line."""
     given = vars(arguments)
     names = [field.name for field in dataclasses.fields(Plan) if field.name in given]
     return dataclasses.replace(defaults, **{name: given[name] for name in names})
 
 
 def nothing_left(training: Training) -> str:
-    """What is said when a training is resumed that is done."""
+    """The message for resuming a finished training."""
     epochs = len(training.history)
-    return f"nothing is left to do: all {epochs} epochs are done; a larger --epochs goes on from there"
+    return f"nothing left to do: all {epochs} epochs are done; continue with a larger --epochs"
 
 
 def add_images(parser: argparse.ArgumentParser, device: str) -> None:
-    """What commands have in common that run a model on random images.
+    """Add the arguments of commands that run a model on random images.
 
     Args:
         device: the default.
     """
     parser.add_argument("--batch", type=positive(int), default=1, help="images per batch")
     parser.add_argument("--size", type=positive(int), nargs="+", default=[224], help="height and width of the images")
-    parser.add_argument("--channels", type=positive(int), help="of the images; default: what the model takes")
-    parser.add_argument("--dtype", choices=list(_DTYPES), default="float32", help="of the model and the images")
-    parser.add_argument("--precision", choices=genesis.precision.PRECISIONS, help="of float32")
+    parser.add_argument("--channels", type=positive(int), help="input channels; default: the model's")
+    parser.add_argument("--dtype", choices=list(_DTYPES), default="float32", help="dtype of model and images")
+    parser.add_argument("--precision", choices=genesis.precision.PRECISIONS, help="float32 precision")
     parser.add_argument("--device", default=device, help="where to compute: cpu, cuda, cuda:1")
 
 
 def images_and_model(arguments: argparse.Namespace) -> tuple[genesis.Tensor, genesis.nn.Module]:
-    """What add_images and `model`, a name that models.create() knows, ask for."""
+    """The images and the model that add_images() and `model`, a name for models.create(), ask for."""
     from genesis import models  # takes its time
 
     command = arguments.command

@@ -1,4 +1,4 @@
-"""`genesis bench MODEL`: how long a batch takes a model on this machine, to infer and to train."""
+"""`genesis bench MODEL`: time a model on this machine, in inference and in training."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Run = Callable[[], object]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a name that models.create() knows: unet, resnet50, …")
     add_images(parser, device="cpu")
-    parser.add_argument("--only", choices=list(_KINDS), nargs="+", default=list(_KINDS), help="these kinds of run")
-    parser.add_argument("--seconds", type=positive(float), default=20.0, help="about how long to measure")
-    parser.add_argument("--rounds", type=positive(int), default=50, help="at most so many calls of each kind")
+    parser.add_argument("--only", choices=list(_KINDS), nargs="+", default=list(_KINDS), help="kinds of run to time")
+    parser.add_argument("--seconds", type=positive(float), default=20.0, help="approximate duration of the measurement")
+    parser.add_argument("--rounds", type=positive(int), default=50, help="most calls of each kind")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,7 +80,7 @@ def _runs(model: genesis.nn.Module, images: genesis.Tensor, kinds: list[str]) ->
     if images.device.type == "cuda":  # genesis.compile is for the CPU: its row would say the same as the first
         kinds = [kind for kind in kinds if kind != "compiled"]
         if not kinds:
-            raise ValueError(describe("bench", "only", "a kind that there is on CUDA", "compiled"))
+            raise ValueError(describe("bench", "only", "a kind that exists on CUDA", "compiled"))
     return {_NAMES[kind]: _KINDS[kind](model, images) for kind in kinds}
 
 

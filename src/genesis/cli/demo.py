@@ -1,4 +1,4 @@
-"""`genesis demo`: a U-Net learns to find the coins in a photograph, and shows what it found in a part it never saw."""
+"""`genesis demo`: train a U-Net to find the coins in a photograph, and show its prediction on a held-out part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEPTH = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training(parser, PLAN, "runs/demo")
-    parser.add_argument("--image", type=Path, help="a picture of yours, with --mask")
+    parser.add_argument("--image", type=Path, help="your own picture, with --mask")
     parser.add_argument("--mask", type=Path, help="a picture of the same size, bright where the objects are")
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     file, result = arguments.out / "checkpoint.safetensors", arguments.out / f"{data.name}.png"
     for given in (arguments.image, arguments.mask):
         if given is not None and result.exists() and result.samefile(given):
-            raise ValueError(describe("demo", "out", f"another folder than that of {given}", arguments.out))
+            raise ValueError(describe("demo", "out", f"a folder other than that of {given}", arguments.out))
 
     def repeats() -> bool:
         try:
@@ -63,7 +63,7 @@ def _run(training: Training, file: Path, result: Path) -> int:
         _train(training, file)
     except KeyboardInterrupt:
         done, epochs = len(training.history), training.plan.epochs
-        print(f"interrupted; {file} has the first {done} of {epochs} epochs, --resume goes on from there")
+        print(f"interrupted; {file} has the first {done} of {epochs} epochs, continue with --resume")
         return INTERRUPTED
     # Each part by itself, so that the network doesn't see over the boundary.
     data = training.data
@@ -84,7 +84,7 @@ def _photograph(image: Path | None, mask: Path | None, most_megapixels: float) -
 
 
 def _train(training: Training, file: Path) -> None:
-    """The epochs that are left. There is a checkpoint from the first moment on."""
+    """Run the remaining epochs. There is a checkpoint from the start."""
     if not training.history:
         checkpoint.save(training.state(), file)
     with progress(training.plan.epochs, done=len(training.history)) as shown:

@@ -1,5 +1,5 @@
 """The exit codes of the commands, as a shell knows them."""
 
-PARTLY_FAILED = 1  # some of what was given could not be done; the rest was
+PARTLY_FAILED = 1  # some inputs failed; the rest succeeded
 FAILED = 2
 INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""`genesis info`: what a report of a fault should say about the machine and the installation."""
+"""`genesis info`: what a bug report should say about the machine and the installation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
 
 
 def devices() -> dict[str, str]:
-    """Each device type: what there is, or why there is none."""
+    """The devices of each type, or why there is none."""
     num_threads = os.environ.get("OMP_NUM_THREADS")
     limit = f", OMP_NUM_THREADS={num_threads}" if num_threads else ""
     found = {"cpu": f"{processor()}, {num_cores()} cores{limit}"}
@@ -84,9 +84,9 @@ def num_cores() -> int:
 
 
 def precision() -> str:
-    """What float32 convolutions and matrix products may do with their operands."""
+    """The float32 precision and its meaning."""
     meaning = {
-        "highest": "every bit of float32 operands takes part",
+        "highest": "full float32 accuracy",
         "high": "float32 operands may be rounded to TF32 (11 bits)",
         "medium": "float32 operands may be rounded to bfloat16 (8 bits)",
     }
@@ -94,7 +94,7 @@ def precision() -> str:
 
 
 def convolution() -> str:
-    """Where the kernels of convolutions come from on CUDA, and where tuned plans are kept."""
+    """The libraries that compute convolutions on CUDA, and the location of tuned plans."""
     try:
         return plans.describe_engine()
     except (GenesisError, ImportError, RuntimeError):  # devices() says why
@@ -109,6 +109,6 @@ def cache(folder: Path) -> str:
 
 
 def switches() -> dict[str, str]:
-    """Each environment switch and its value."""
+    """Each environment variable and its value."""
     values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
     return {f"GENESIS_{name.upper()}": str(value) or "not set" for name, value in values.items()}

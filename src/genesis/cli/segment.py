@@ -1,4 +1,4 @@
-"""`genesis segment`: which class each pixel of your pictures belongs to, as masks, overlays and areas."""
+"""`genesis segment`: masks, overlays and areas of the classes in pictures."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ TAKES_LESS = "--tile or --resize"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture, folder of pictures, or quoted glob")
-    parser.add_argument("--model", choices=sorted(recipe.KINDS), help="needed for weights that name no model")
+    parser.add_argument("--model", choices=sorted(recipe.KINDS), help="required if the weights don't name one")
     parser.add_argument(
         "--weights", type=Path, required=True, help="file of genesis train, genesis demo or torchvision"
     )
     parser.add_argument("--classes", type=Path, help="text file with a name per line")
     parser.add_argument("--out", type=Path, default=Path("runs/segment"), help="folder for the results")
-    overwrite = "replace files in it that are no results of the same pictures; never a file that is read"
+    overwrite = "also replace files that are not results of the same pictures; input files are never replaced"
     parser.add_argument("--overwrite", action="store_true", help=overwrite)
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, cuda:1")
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default="float32", help="of weights and activations")
     parser.add_argument(
-        "--resize", type=from_zero(int), help="shorter side of what the network sees, 0: as it is; default: model's"
+        "--resize", type=from_zero(int), help="shorter side of the network's input, 0: keep the size; default: model's"
     )
     parser.add_argument(
         "--tile", type=from_zero(int), default=LARGEST, help="cut larger pictures into tiles of this size, 0: never"
     )
     add_max_megapixels(parser)
-    parser.add_argument("--overlap", type=from_zero(int), default=OVERLAP, help="of neighbouring tiles")
+    parser.add_argument("--overlap", type=from_zero(int), default=OVERLAP, help="pixels shared by neighbouring tiles")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _segment(segmenter: Segmenter, path: Path, places: outputs.Outputs, most_megapixels: float) -> int:
-    """Write the results of a picture; how many pixels it had."""
+    """Write the results of a picture; return its number of pixels."""
     picture = pictures.read(path, most_megapixels=most_megapixels)
     labels = segmenter.labels(picture)
     note = "; ".join(part for part in (picture.note, segmenter.note(picture)) if part)
@@ -93,14 +93,14 @@ def _say(path: Path, text: str) -> None:
 def _reason(error: BaseException) -> str:
     """What went wrong with a picture, without the frames that hold its memory."""
     if is_out_of_memory(error):
-        return f"there is not enough memory for it; less is taken with a smaller {TAKES_LESS}"
+        return f"not enough memory for it; try a smaller {TAKES_LESS}"
     return str(error) or type(error).__name__
 
 
 def find(arguments: list[str]) -> list[Path]:
-    """The pictures meant: files as they are named, those in folders, and those that match a pattern; each once.
+    """Collect the pictures: named files, those in folders, and those that match a pattern; each once.
 
-    What earlier runs wrote is left out, unless it is named.
+    Results of earlier runs are skipped unless named.
 
     Raises: ValueError: a folder or a pattern without pictures.
     """

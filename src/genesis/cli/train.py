@@ -1,4 +1,4 @@
-"""`genesis train`: a segmentation network learns from a folder of pictures and masks."""
+"""`genesis train`: train a segmentation network on a folder of pictures and masks."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ PLAN = Plan()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data",
-        help="folder with images/ and masks/ of the same names (a class's number per pixel, 255 doesn't count; or 0 "
-        "and 255), or a photograph of scikit-image's: coins, immunohistochemistry",
+        help="folder with images/ and masks/ of the same names (a class index per pixel, 255 to ignore it; or 0 and "
+        "255), or a photograph from scikit-image: coins, immunohistochemistry",
     )
     parser.add_argument("--model", choices=sorted(KINDS), default="unet", help="which network")
-    parser.add_argument("--depth", type=positive(int), default=3, help="of a U-Net: levels of resolution")
-    parser.add_argument("--weights", type=Path, help="start from what fits in this file")
+    parser.add_argument("--depth", type=positive(int), default=3, help="levels of resolution of a U-Net")
+    parser.add_argument("--weights", type=Path, help="initialize from everything in this file that fits")
     parser.add_argument("--classes", type=Path, help="text file with a name per line")
-    parser.add_argument("--held-out", type=share(), default=0.2, help="share of a folder's pictures that judges")
+    parser.add_argument("--held-out", type=share(), default=0.2, help="share of a folder's pictures to evaluate on")
     add_training(parser, PLAN, "runs/train")
     parser.add_argument("--batch-size", type=positive(int), default=PLAN.batch_size, help="crops per batch")
     parser.add_argument("--crop", type=positive(int), default=PLAN.crop, help="side of the crops, in pixels")
-    parser.add_argument("--turns", action="store_true", help="turn crops by quarters: pictures without up and down")
-    parser.add_argument("--weight-decay", type=from_zero(float), default=PLAN.weight_decay, help="of AdamW")
+    parser.add_argument(
+        "--turns", action="store_true", help="rotate crops by quarter turns, if there is no up and down"
+    )
+    parser.add_argument("--weight-decay", type=from_zero(float), default=PLAN.weight_decay, help="for AdamW")
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default=PLAN.precision, help="of convolutions")
     parser.add_argument("--workers", type=from_zero(int), default=0, help="processes that prepare batches")
     parser.add_argument(
-        "--save-every", type=from_zero(int), default=0, metavar="STEPS", help="checkpoints within an epoch too"
+        "--save-every", type=from_zero(int), default=0, metavar="STEPS", help="save checkpoints within an epoch too"
     )
 
 
@@ -59,22 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
     training = Training(data, recipe, plan, arguments.device, arguments.workers)
     if arguments.weights is not None and not arguments.resume:
         left = start.load_what_fits(training.model, arguments.weights)
-        print(f"started from {arguments.weights}" + (f", but for {', '.join(left)}" if left else ""))
+        print(f"initialized from {arguments.weights}" + (f", except {', '.join(left)}" if left else ""))
     folder = RunFolder(arguments.out)
     folder.begin(training, arguments.resume, arguments.overwrite)
     if training.is_done:
         print(nothing_left(training))
     elif not curves.can_draw():
-        print(f"there will be no {folder.curves.name}: {WITHOUT_MATPLOTLIB}")
+        print(f"no {folder.curves.name}: {WITHOUT_MATPLOTLIB}")
     try:
         folder.run(training, arguments.save_every)
     except KeyboardInterrupt:
-        print(f"interrupted; --resume goes on from {folder.checkpoint}")
+        print(f"interrupted; --resume continues from {folder.checkpoint}")
         return INTERRUPTED
     finally:
         folder.close()
     best = training.history[training.best - 1]
     said = f"{best.held_out}, Dice {best.dice:.3f}, accuracy {best.accuracy:.3f}"
-    print(f"best epoch {training.best} of {len(training.history)}, on what is held out: {said}")
+    print(f"best epoch {training.best} of {len(training.history)}, on held-out data: {said}")
     print(f"its network: {folder.best}" + (f"; curves: {folder.curves}" if curves.can_draw() else ""))
     return 0

@@ -1,4 +1,4 @@
-"""`genesis tune MODEL`: measure which kernels compute a model's convolutions fastest, for all later processes."""
+"""`genesis tune MODEL`: find the fastest kernels for a model's convolutions, for all later processes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from genesis.cli.arguments import add_images, images_and_model, positive
 from genesis.cuda import plans
 from genesis.errors import DeviceError, describe
 
-HELP = "measure which kernels compute a model's convolutions fastest, and remember them"
+HELP = "find the fastest kernels for a model's convolutions, and store the result"
 TAKES_LESS = "--batch or --size"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a name that models.create() knows: unet, resnet50, …")
     add_images(parser, device="cuda")
-    parser.add_argument("--train", action="store_true", help="the gradients too")
-    parser.add_argument("--budget", type=positive(float), default=60.0, help="seconds, once the model has run")
+    parser.add_argument("--train", action="store_true", help="tune the gradients too")
+    parser.add_argument("--budget", type=positive(float), default=60.0, help="seconds, after the model's first run")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write all plans of the device to a file")
-    parser.add_argument("--import", dest="source", type=Path, metavar="FILE", help="take over plans from such a file")
+    parser.add_argument("--import", dest="source", type=Path, metavar="FILE", help="import plans from such a file")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         cuda.get_device_name(0)
     except DeviceError as error:
         reason = str(error).removeprefix("cuda: ")
-        raise DeviceError(f"tune: there is no CUDA device, and nothing to tune elsewhere: {reason}") from error
+        raise DeviceError(f"tune: there is no CUDA device, and only CUDA is tuned: {reason}") from error
     if arguments.model is None and arguments.source is None and arguments.export is None:
         raise ValueError(describe("tune", "model", "a model's name, --import or --export", "nothing"))
     if arguments.source is not None:
@@ -56,7 +56,7 @@ def _tune(arguments: argparse.Namespace) -> plans.TuningReport:
 
 
 class Progress:
-    """One line that is written over again and again in a terminal; elsewhere a line every few seconds."""
+    """Overwrites one line in a terminal; prints a line every few seconds elsewhere."""
 
     _EVERY = 2.0  # seconds
 
@@ -76,7 +76,7 @@ class Progress:
             self._said = now
 
     def end(self) -> None:
-        """What is written next begins on a line of its own."""
+        """Start a new line."""
         if self._length:
             print(file=self._file, flush=True)
             self._length = 0

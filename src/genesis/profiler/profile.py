@@ -1,4 +1,4 @@
-"""profile(): records the ops that run inside a with block, on all devices and threads."""
+"""profile(): record the ops that run inside a with block, on all devices and threads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class profile:  # noqa: N801  (PyTorch's name)
         self._take_times()
 
     def rows(self, sort_by: str = "total") -> list[table.Row]:
-        """The table's rows, the largest first; by name, in alphabetical order.
+        """Return the table's rows, largest first; for "name", in alphabetical order.
 
         Args:
             sort_by: "total" | "mean" | "calls" | "bandwidth" | "flops" | "name".
@@ -53,7 +53,7 @@ class profile:  # noqa: N801  (PyTorch's name)
         return table.rows(self.calls(), sort_by)
 
     def table(self, sort_by: str = "total", row_limit: int | None = None) -> str:
-        """A line per op and device: calls, time, share of all time, GB/s, and GFLOP/s where they are counted.
+        """Format a line per op and device: calls, time, share of all time, GB/s, and GFLOP/s where they are counted.
 
         Args:
             sort_by: as for rows().
@@ -66,7 +66,7 @@ class profile:  # noqa: N801  (PyTorch's name)
         Path(path).write_text(trace.to_json(self.calls()), encoding="utf-8")
 
     def calls(self) -> list[TimedCall]:
-        """Every call in the order of recording; `start` counts in seconds from the beginning of the with block."""
+        """Return every call in recording order; `start` is in seconds since the beginning of the with block."""
         self._take_times()
         return self._timed
 
@@ -78,7 +78,7 @@ class profile:  # noqa: N801  (PyTorch's name)
         self._recorded.append(call)
 
     def _take_times(self) -> None:
-        """Turn marks into seconds; until here nothing has waited for the device."""
+        """Convert marks to seconds; nothing before this has waited for the device."""
         recorded, self._recorded = self._recorded, []
         for call in recorded:
             origin, offset = self._origins[call.backend.name, call.device_index]

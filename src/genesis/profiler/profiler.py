@@ -1,4 +1,4 @@
-"""Profiler: the time of one operation that is run again and again, and its GFLOP/s."""
+"""Profiler: time one operation over many iterations, with its GFLOP/s."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from genesis.shapes import Shape
 
 
 class Profiler:
-    """Times iterations of an operation on one device, from start() to stop().
+    """Time iterations of an operation on one device, from start() to stop().
 
     On CUDA the time is taken on the device, between two marks in the order of its work; on the CPU by the clock.
 
@@ -46,7 +46,7 @@ class Profiler:
     def describe_operation(
         self, name: str, input_shape: Shape, weight_shape: Shape, output_shape: Shape, dtype: DType
     ) -> None:
-        """Say what is timed: a convolution of these shapes, from which its floating-point operations follow.
+        """Describe the operation, a convolution of these shapes, to count its floating-point operations.
 
         Two are counted for each product: all of them, also those with padding.
 
@@ -61,27 +61,27 @@ class Profiler:
         self.description = f"{name} {sizes}, {dtype.name}{precision}"
 
     def start(self) -> None:
-        """Begin: after all that the device has been given so far."""
+        """Start timing, after all work submitted to the device so far."""
         backend = backends.get(self._device.type)
         backend.synchronize(self._device.index)
         self._marks = [backend.time_mark(self._device.index)]
 
     def stop(self) -> None:
-        """End: after all that the device has been given by now. Raises: GraphError: without start()."""
+        """Stop timing, after all work submitted to the device so far. Raises: GraphError: without start()."""
         if len(self._marks) != 1:
             raise GraphError("Profiler.stop: called without start()")
         self._marks.append(backends.get(self._device.type).time_mark(self._device.index))
 
     @property
     def milliseconds(self) -> float:
-        """Of one iteration; waits for the device. Raises: GraphError: before stop()."""
+        """The time of one iteration; waits for the device. Raises: GraphError: before stop()."""
         if len(self._marks) != 2:
             raise GraphError("Profiler.milliseconds: asked for before stop()")
         return float(backends.get(self._device.type).seconds_between(*self._marks)) * 1e3 / self.iterations
 
     @property
     def gflops_per_second(self) -> float:
-        """10⁹ floating-point operations per second; 0 where describe_operation() has not said how many there are."""
+        """10⁹ floating-point operations per second; 0 without describe_operation()."""
         return self.flops / self.milliseconds / 1e6
 
     def __str__(self) -> str:

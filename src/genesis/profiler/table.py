@@ -1,4 +1,4 @@
-"""The calls of each op added up, as rows and as text."""
+"""Totals per op, as rows and as text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows(calls: Iterable[TimedCall], sort_by: str) -> list[Row]:
 
 
 def text(rows: list[Row], limit: int | None) -> str:
-    """The rows as lines of equal width, with a head and a sum."""
+    """Format the rows with a header and a total."""
     width = max([4, *(len(row.name) for row in rows)])
     head = f"{'op':<{width}}  {'device':<7} {'calls':>7} {'total ms':>10} {'mean µs':>10} {'share':>7}"
     lines = [f"{head} {'GB/s':>9} {'GFLOP/s':>10}"]

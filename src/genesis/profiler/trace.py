@@ -10,7 +10,7 @@ from genesis.profiler.timed import TimedCall
 
 
 def to_json(calls: Iterable[TimedCall]) -> str:
-    """What chrome://tracing and ui.perfetto.dev open. Times are in microseconds."""
+    """Format calls as JSON for chrome://tracing and ui.perfetto.dev, in microseconds."""
     events: list[dict[str, Any]] = []
     devices: dict[str, int] = {}
     queues: dict[tuple[str, int], int] = {}
@@ -39,5 +39,5 @@ def to_json(calls: Iterable[TimedCall]) -> str:
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    """An event that only says how a process or thread is called."""
+    """An event that names a process or thread."""
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

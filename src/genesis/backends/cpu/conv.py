@@ -54,7 +54,7 @@ def conv_input_grad(
 
 @functools.cache
 def _adds_windows_in(dtype: torch.dtype) -> bool:
-    """Whether the processor's kernels add up overlapping windows in 16 bits, found by trying."""
+    """Whether the processor's kernels accumulate overlapping windows in 16 bits; found by trial."""
     large = 2 / torch.finfo(dtype).eps  # plus 1, that is large again
     grad = torch.ones(1, 1, 3, 3, dtype=dtype)
     grad[0, 0, 1, 1] = large
@@ -71,7 +71,7 @@ def _has_long_input_grad(weight: Tensor, stride: Pair, groups: int) -> bool:
 def open_sizes(
     grad_shape: Shape, weight_shape: Shape, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
 ) -> list[int]:
-    """What the stride leaves open of the size of a transposed convolution's result."""
+    """The part of a transposed convolution's result size that the stride does not determine."""
     return [
         size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
         for size, n, k, s, p, d in zip(

@@ -64,7 +64,7 @@ def _from_last(pads: tuple[Pair, ...]) -> list[int]:
 
 
 def _source_index(size: int, before: int, after: int, mode: str) -> Tensor:
-    """For each position of the padded dimension, the position it repeats."""
+    """The source position of each position of the padded dimension."""
     index = torch.arange(-before, size + after)
     if mode == "replicate":
         return index.clamp(0, size - 1)

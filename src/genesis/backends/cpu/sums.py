@@ -27,7 +27,7 @@ _LEAST_CHANNELS = 16  # of a part
 
 
 def are_long(dtype: torch.dtype, channels: int, kernel: Shape, stride: Pair, is_packed: bool = False) -> bool:
-    """Whether sums over so many channels of a group have to be added up in parts.
+    """Whether sums over this many channels of a group must be accumulated in parts.
 
     Those of a 1×1 kernel without a stride are, but not with a packed weight.
     """
@@ -102,7 +102,7 @@ def _add(y: Tensor, input: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, P
 
 @functools.cache
 def _kernels_have_parts() -> bool:
-    """Whether oneDNN's kernels for NCHW add up 16 channels at a time, found by trying: 2²⁴ + 1 is 2²⁴ in float32."""
+    """Whether oneDNN's kernels for NCHW add up 16 channels at a time; found by trial: 2²⁴ + 1 is 2²⁴ in float32."""
     input = torch.ones(2, 64, 16, 16)
     input[:, 0] = 2**24
     weight = torch.zeros(64, 64, 3, 3)

@@ -54,7 +54,7 @@ class WinogradWeight:
 
 
 def pays(weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> bool:
-    """Whether this convolution is one of those that are faster so."""
+    """Whether Winograd's algorithm is faster for this convolution."""
     out_channels, in_channels, *kernel = weight.shape
     if weight.dtype is not torch.float32 or tuple(kernel) != (3, 3) or stride != (1, 1) or groups != 1:
         return False

@@ -1,0 +1,79 @@
+"""The README's first screen: both sides of its diff train alike, and its figure shows the committed result."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import genesis.torch
+from tests.docs.examples import ROOT
+from tests.models.torch_resnet import Bottleneck, ResNet
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAX_WORDS = 600
+
+
+def sides() -> tuple[str, str]:
+    """The code before and after the README's diff."""
+    block = re.search(r"^```diff\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    lines = block[1].splitlines()
+    assert {line[:1] for line in lines} <= {" ", "+", "-", ""}
+    before, after = ("\n".join(line[1:] for line in lines if not line.startswith(sign)) for sign in "+-")
+    return before, after
+
+
+def train(source: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    batches = [(torch.randn(2, 3, 32, 32), torch.tensor([3, 7])) for _ in range(2)]
+    names: dict[str, Any] = {"device": "cpu", "batches": batches}
+    exec(compile(source, "README.md", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for torchvision, which the tests do not install: ResNet-50's blocks, one per stage."""
+    module: Any = types.ModuleType("torchvision")
+    module.models = types.SimpleNamespace(resnet50=lambda: ResNet(Bottleneck, (1, 1, 1, 1), num_classes=10))
+    monkeypatch.setitem(sys.modules, "torchvision", module)
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_both_sides_of_the_diff_train_alike() -> None:
+    before, after = sides()
+    assert len(before.splitlines()) in range(8, 13)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        theirs, ours = train(before), train(after)
+    finally:
+        torch.set_default_dtype(default)
+    torch.testing.assert_close(ours["loss"], theirs["loss"], rtol=1e-9, atol=0)
+    torch.testing.assert_close(ours["model"].state_dict(), theirs["model"].state_dict(), rtol=1e-6, atol=1e-9)
+    assert len(genesis.torch.report(ours["model"]).fused) > 0
+
+
+def test_the_figure_shows_the_committed_result() -> None:
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "benchmarks" / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    result = json.loads(figures.RESULT.read_text(encoding="utf-8"))
+    assert figures.PICTURE.read_text(encoding="utf-8") == figures.bar_chart(result), "run benchmarks/figures.py"
+    caption = re.search(r"!\[(.*?)\]\(docs/images/resnet50\.svg\)", README)
+    assert caption is not None
+    times = {row["side"]: f"{row['median_ms']:.1f} ms" for row in result["rows"]}
+    assert [times[side] in caption[1] for side in ("torch", "compile default", "genesis")] == [True] * 3
+
+
+def test_it_is_short() -> None:
+    assert len(README.split()) < MAX_WORDS

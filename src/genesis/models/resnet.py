@@ -48,7 +48,10 @@ class Block(ConvNorm):
         """The input, brought to the shape of the block's result where that differs."""
         if self.downsample is None:
             return input
-        return self.conv_norm(self.downsample[0], self.downsample[1], input, activation=None)
+        conv, norm = self.downsample
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        return self.conv_norm(conv, norm, input, activation=None)
 
 
 class BasicBlock(Block):
@@ -173,9 +176,9 @@ class ResNet(ConvNorm):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif zero_init_residual and isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
+                nn.init.zeros_(module.bn3.get_parameter("weight"))
             elif zero_init_residual and isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)
+                nn.init.zeros_(module.bn2.get_parameter("weight"))
 
 
 def conv3x3(in_planes: int, out_planes: int, stride: int = 1, groups: int = 1, dilation: int = 1) -> nn.Conv2d:

@@ -55,10 +55,10 @@ class VGG(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                nn.init.zeros_(module.get_parameter("bias"))
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0, 0.01)
-                nn.init.zeros_(module.bias)
+                nn.init.zeros_(module.get_parameter("bias"))
 
 
 def _stages() -> Iterator[nn.Module]:

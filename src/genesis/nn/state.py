@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from genesis import checkpoint
 from genesis.errors import CheckpointError, DTypeError, describe
@@ -44,7 +44,7 @@ def named_tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
                 yield prefix + name, tensor
 
 
-def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
+def load(module: Module, state_dict: Mapping[str, object], strict: bool, assign: bool) -> IncompatibleKeys:
     """See Module.load_state_dict."""
     if not isinstance(state_dict, Mapping):
         raise DTypeError(describe("load_state_dict", "state_dict", "a dict", type(state_dict).__name__))
@@ -96,12 +96,12 @@ def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:
         finish(write)
 
 
-def read(path: str | os.PathLike[str]) -> Any:
+def read(path: str | os.PathLike[str]) -> object:
     """What is in a file of Genesis', of safetensors or of PyTorch (tensors and plain values only)."""
     return load_torch(path) if kind_of(path) == "torch" else checkpoint.load(path)
 
 
-def weights_in(content: Any, path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def weights_in(content: object, path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The model's state in what read() gave: all of it, or its entry in the file of a training."""
     for entry in _ENTRIES:
         if isinstance(content, Mapping) and isinstance(content.get(entry), Mapping):
@@ -140,13 +140,13 @@ def _with_rest(lines: list[str], total: int, kind: str) -> list[str]:
     return [*lines, f"and {rest} more {kind} keys"] if rest else lines
 
 
-def _closest(name: Any, known: Iterable[Any], words: str) -> str:
-    known = [other for other in known if isinstance(other, str)]  # in a file of PyTorch, keys can be anything
-    matches = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+def _closest(name: object, known: Iterable[object], words: str) -> str:
+    names = [other for other in known if isinstance(other, str)]  # in a file of PyTorch, keys can be anything
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f" ({words} '{matches[0]}')" if matches else ""
 
 
-def _as_tensor(key: Any, value: Any) -> Tensor:
+def _as_tensor(key: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if not hasattr(value, "__dlpack__"):

@@ -123,14 +123,15 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
     """
     content = module_state.read(path)
     state = module_state.weights_in(content, path)
-    recipe = _noted(path, content["recipe"]) if "recipe" in content else _guess(path, name, state)
+    entries = content if isinstance(content, Mapping) else {}
+    recipe = _noted(path, entries["recipe"]) if "recipe" in entries else _guess(path, name, state)
     if name not in (None, recipe.model):
         raise CheckpointError(f"{path}: expected the weights of {name}, got those of {recipe.model}")
     if classes is not None:
         if len(classes) != len(recipe.classes):
             raise ValueError(describe("segment", "classes", f"{len(recipe.classes)} names", f"{len(classes)}"))
         recipe = dataclasses.replace(recipe, classes=classes)
-    log = content.get("growth")
+    log = entries.get("growth")
     shapes, least = shapes_in(state), KINDS[recipe.model].least(recipe.arguments)
     try:
         room = _room_of(shapes) if log is None else int(Room.of(log, shapes).elements)

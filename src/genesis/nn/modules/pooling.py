@@ -23,21 +23,6 @@ else:
 
 
 class _MaxPool(Module, Generic[Output]):
-    @overload
-    def __init__(
-        self: _MaxPool[Tensor], kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
-        return_indices: Literal[False] = False, ceil_mode: bool = False,
-    ) -> None: ...  # fmt: skip
-    @overload
-    def __init__(
-        self: _MaxPool[WithIndices], kernel_size: Size, stride: Size | None = None, padding: Size = 0,
-        dilation: Size = 1, *, return_indices: Literal[True], ceil_mode: bool = False,
-    ) -> None: ...  # fmt: skip
-    @overload
-    def __init__(
-        self: _MaxPool[WithIndices], kernel_size: Size, stride: Size | None, padding: Size, dilation: Size,
-        return_indices: Literal[True], ceil_mode: bool = False,
-    ) -> None: ...  # fmt: skip
     def __init__(
         self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
         return_indices: bool = False, ceil_mode: bool = False,
@@ -67,6 +52,22 @@ class MaxPool1d(_MaxPool[Output]):
         [[2.0, 4.0]]
     """
 
+    @overload
+    def __init__(
+        self: MaxPool1d[Tensor], kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: Literal[False] = False, ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MaxPool1d[WithIndices], kernel_size: Size, stride: Size | None = None, padding: Size = 0,
+        dilation: Size = 1, return_indices: Literal[True] = ..., ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+
     def forward(self, input: Tensor) -> Output:
         return F.max_pool1d(
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
@@ -89,6 +90,22 @@ class MaxPool2d(_MaxPool[Output]):
         >>> nn.MaxPool2d(2)(genesis.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).item()
         4.0
     """
+
+    @overload
+    def __init__(
+        self: MaxPool2d[Tensor], kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: Literal[False] = False, ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MaxPool2d[WithIndices], kernel_size: Size, stride: Size | None = None, padding: Size = 0,
+        dilation: Size = 1, return_indices: Literal[True] = ..., ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
     def forward(self, input: Tensor) -> Output:
         return F.max_pool2d(

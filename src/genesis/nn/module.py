@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from genesis.autograd import HookHandle
-from genesis.errors import CheckpointError, DTypeError, describe
+from genesis.errors import DTypeError, describe
 from genesis.nn import state
 from genesis.nn.conversion import Convertible
 from genesis.nn.hooks import ForwardHook, ForwardPreHook, HasForward, Hook, P, Result_co, call_with_hooks
 from genesis.nn.parameter import Parameter
+from genesis.nn.stateful import Stateful
 from genesis.tensor import Tensor
 
 Member = TypeVar("Member", bound=Tensor)
@@ -22,7 +22,7 @@ _parameters_of: Registry[Parameter] = operator.attrgetter("_parameters")
 _buffers_of: Registry[Tensor] = operator.attrgetter("_buffers")
 
 
-class Module(Convertible):
+class Module(Convertible, Stateful):
     """Base class of all layers and networks: a subclass creates its parts in __init__ and computes in forward.
 
     A Parameter or Module that is assigned to an attribute is registered under that name. register_buffer registers
@@ -388,59 +388,12 @@ class Module(Convertible):
             elif parameter.grad is not None:
                 parameter.grad = parameter.grad.detach().zero_()
 
-    # --- state --------------------------------------------------------------------------------------------------------
-
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
-        """All parameters and persistent buffers by dotted name, the same names as PyTorch's; memory is shared.
-
-        Args:
-            prefix: put before each name.
-            keep_vars: the parameters themselves instead of detached tensors.
-        Example:
-            >>> list(nn.BatchNorm2d(3).state_dict())
-            ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
-        """
-        return {prefix + name: tensor if keep_vars else tensor.detach() for name, tensor in state.named_tensors(self)}
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, object], strict: bool = True, assign: bool = False
-    ) -> state.IncompatibleKeys:
-        """Copy the values of state_dict into parameters and buffers: all of them, or none if any does not fit.
-
-        Args:
-            state_dict: names and tensors, Genesis' or anything with __dlpack__ (PyTorch's, numpy's), of the shapes that
-                the module has; they are cast to its dtypes and moved to its devices.
-            strict: refuse missing and unexpected keys. Wrong shapes are always refused.
-            assign: share the given memory, with its dtype and device, instead of copying.
-        Returns: the missing and the unexpected keys.
-        Raises: CheckpointError: the keys or the shapes do not fit; the message shows the closest names.
-        """
-        return state.load(self, state_dict, strict, assign)
-
-    def load(self, path: str | os.PathLike[str], strict: bool = True) -> state.IncompatibleKeys:
-        """Load a file's values into parameters and buffers: all of them, or none if any does not fit.
-
-        Args:
-            path: what genesis.save() or torch.save() wrote, or any safetensors file: a state_dict, or a training's
-                file with one under "model", "state_dict" or "model_state_dict". torchvision's files fit its models.
-                Pickled code is never run. A prefix "module." that all keys have is dropped.
-            strict: see load_state_dict.
-        Returns: the missing and the unexpected keys.
-        Raises: CheckpointError: the file is damaged, or the keys or the shapes do not fit; the message shows the
-            closest names. FileNotFoundError: there is no such file.
-
-        Example:
-            >>> import tempfile
-            >>> path = tempfile.mkdtemp() + "/linear.safetensors"
-            >>> genesis.save(nn.Linear(2, 1), path)
-            >>> nn.Linear(2, 1).load(path)
-            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-        """
-        weights = state.weights_in(state.read(path), path)
-        try:
-            return self.load_state_dict(weights, strict)
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from error
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter and persistent buffer here and below; shared ones under each of their names."""
+        for path, module in self.named_modules(remove_duplicate=False):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None and name not in module._non_persistent_buffers:
+                    yield _join(path, name), tensor
 
     # --- text ---------------------------------------------------------------------------------------------------------
 

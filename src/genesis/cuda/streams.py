@@ -44,7 +44,7 @@ class Stream(streams.Stream):
         return super().record_event().query()
 
     def record_event(self, event: streams.Event | None = None) -> streams.Event:
-        """Mark this point in the stream's order."""
+        """Record an event, by default a new one, at the present end of the stream; returns the event."""
         return super().record_event(Event() if event is None else event)
 
     def wait_event(self, event: streams.Event) -> None:

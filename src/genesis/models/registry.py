@@ -33,12 +33,6 @@ def register(constructor: Callable[..., Model]) -> Builder[Model]:
     `progress`, which has no effect: nothing is downloaded.
 
     Raises: ValueError: the name is taken.
-    Example:
-        >>> @genesis.models.register
-        ... def linear(width: int = 2) -> nn.Linear:
-        ...     return nn.Linear(width, 1)
-        >>> genesis.models.create("linear", width=3)
-        Linear(in_features=3, out_features=1, bias=True)
     """
     name = constructor.__name__
     if name in _builders:

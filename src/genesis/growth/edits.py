@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from genesis import shapes
+from genesis.dtypes import DType
 from genesis.growth.channel_map import Part, Site
 from genesis.growth.elements import Choice, Elements, on_device
-from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Optimizer
+from genesis.ndarray import Device, NDArray
+from genesis.optim.optimizer import Optimizer, State
 from genesis.tensor import Tensor
 
 
@@ -56,7 +57,7 @@ class Selections:
     """What changes select from arrays, collected first and then made together: a network has hundreds of arrays."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Any, list[tuple[NDArray, Edit, int, Callable[[NDArray], None]]]] = {}
+        self._wanted: dict[tuple[int, Device, DType], list[tuple[NDArray, Edit, int, Callable[[NDArray], None]]]] = {}
 
     def add(self, array: NDArray, edit: Edit, power: int, use: Callable[[NDArray], None]) -> None:
         """use() is given the chosen elements of dimension edit.dim, times their shares to this power."""
@@ -204,6 +205,6 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selection
 
 
 def _renew_state(
-    state: dict[str, Any], name: str, edit: Edit, like: NDArray, fresh: NDArray | None, selected: NDArray
+    state: State, name: str, edit: Edit, like: NDArray, fresh: NDArray | None, selected: NDArray
 ) -> None:  # fmt: skip
     state[name] = Tensor(in_memory_order_of(like, _filled(selected, edit, fresh)))

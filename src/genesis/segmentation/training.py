@@ -262,7 +262,7 @@ class Training:
         return isinstance(state, dict) and all(state.get(part) == mine[part] for part in ("plan", "recipe", "data"))
 
     def _take(self, state: dict[str, Any]) -> None:
-        others = [self._growths, self._scaler]
+        others = (self._growths, self._scaler)
         with Restoring(Snapshot([self.model], [self._optimizer], others, [growth.history(self.model).steps])):
             growth.replay(self.model, state["growth"], self._optimizer, shapes=shapes_in(state["model"]))
             self._growths.load_state_dict(state["growth schedule"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class DataLoader(torch.utils.data.DataLoader):
         by_default = chosen is torch.utils.data.default_collate
         self.collate_fn: Collate = default_collate if by_default else _ToTorch(chosen)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         for batch in super().__iter__():
             yield map_tree(_from_torch, batch)
 

@@ -23,7 +23,7 @@ class Builder(Protocol[Model_co]):
         """Build the model; weights is a file that it loads. progress has no effect, as nothing is downloaded."""
 
 
-_builders: dict[str, Builder[nn.Module]] = {}
+_constructors: dict[str, Builder[nn.Module]] = {}
 
 
 def register(constructor: Callable[..., Model]) -> Builder[Model]:
@@ -35,8 +35,8 @@ def register(constructor: Callable[..., Model]) -> Builder[Model]:
     Raises: ValueError: the name is taken.
     """
     name = constructor.__name__
-    if name in _builders:
-        raise ValueError(f"models.register: there is a model '{name}' already, in {_builders[name].__module__}")
+    if name in _constructors:
+        raise ValueError(f"models.register: there is a model '{name}' already, in {_constructors[name].__module__}")
 
     @functools.wraps(constructor)
     def build(*args: object, weights: Path | None = None, progress: bool = True, **kwargs: object) -> Model:
@@ -45,7 +45,7 @@ def register(constructor: Callable[..., Model]) -> Builder[Model]:
             model.load(weights)
         return model
 
-    _builders[name] = build
+    _constructors[name] = build
     return build
 
 
@@ -59,11 +59,11 @@ def create(name: str, **kwargs: object) -> nn.Module:
     Example: >>> genesis.models.create("unet", width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
     (1, 1, 8, 8)
     """
-    if name not in _builders:
-        closest = difflib.get_close_matches(str(name), _builders, n=1)
+    if name not in _constructors:
+        closest = difflib.get_close_matches(str(name), _constructors, n=1)
         hint = f"; did you mean {closest[0]}?" if closest else ""
         raise ValueError(describe("models.create", "name", f"one of {', '.join(names())}", f"{name!r}{hint}"))
-    build: Callable[..., nn.Module] = _builders[name]
+    build: Callable[..., nn.Module] = _constructors[name]
     return build(**kwargs)
 
 
@@ -73,4 +73,4 @@ def names() -> list[str]:
     Example: >>> "resnet18" in genesis.models.names()
     True
     """
-    return sorted(_builders)
+    return sorted(_constructors)

@@ -69,7 +69,7 @@ class MaxPool1d(_MaxPool[Output]):
         super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
     def forward(self, input: Tensor) -> Output:
-        return F.max_pool1d(
+        return F.max_pool1d(  # type: ignore[return-value, unused-ignore]  # Output says what return_indices does
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
@@ -108,7 +108,7 @@ class MaxPool2d(_MaxPool[Output]):
         super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
     def forward(self, input: Tensor) -> Output:
-        return F.max_pool2d(
+        return F.max_pool2d(  # type: ignore[return-value, unused-ignore]  # Output says what return_indices does
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
@@ -230,7 +230,8 @@ class AdaptiveMaxPool2d(Module, Generic[Output]):
         self.return_indices = return_indices
 
     def forward(self, input: Tensor) -> Output:
-        return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+        output = F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+        return output  # type: ignore[return-value, unused-ignore]  # Output says what return_indices does
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"

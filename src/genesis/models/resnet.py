@@ -212,23 +212,43 @@ class Options(TypedDict, total=False):
 
 @register
 def resnet18(**options: Unpack[Options]) -> ResNet:
-    """ResNet-18. Args: options: see ResNet; weights: a file to load."""
+    """ResNet-18.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
     return ResNet(BasicBlock, (2, 2, 2, 2), **options)
 
 
 @register
 def resnet34(**options: Unpack[Options]) -> ResNet:
-    """ResNet-34. Args: options: see ResNet; weights: a file to load."""
+    """ResNet-34.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
     return ResNet(BasicBlock, (3, 4, 6, 3), **options)
 
 
 @register
 def resnet50(**options: Unpack[Options]) -> ResNet:
-    """ResNet-50. Args: options: see ResNet; weights: a file to load."""
+    """ResNet-50.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
     return ResNet(Bottleneck, (3, 4, 6, 3), **options)
 
 
 @register
 def resnet101(**options: Unpack[Options]) -> ResNet:
-    """ResNet-101. Args: options: see ResNet; weights: a file to load."""
+    """ResNet-101.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
     return ResNet(Bottleneck, (3, 4, 23, 3), **options)

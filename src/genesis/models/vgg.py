@@ -82,5 +82,10 @@ class Options(TypedDict, total=False):
 
 @register
 def vgg16_bn(**options: Unpack[Options]) -> VGG:
-    """VGG-16 with batch norm. Args: options: see VGG; weights: a file to load."""
+    """VGG-16 with batch norm.
+
+    Args:
+        options: num_classes and others, see VGG; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes), H and W at least 32.
+    """
     return VGG(FusedSequential(*_stages()), **options)

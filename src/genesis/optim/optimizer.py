@@ -23,7 +23,7 @@ Entries = dict[str, Any]  # tensors, numbers and flags by name
 Group = Entries  # "params", and the options for them
 State = Entries  # what is kept for one parameter
 StateDict = Entries
-Params = Iterable[Tensor] | Iterable[Group]
+Params = Iterable[Tensor | Group]  # all of one kind
 Loss = TypeVar("Loss")
 
 

@@ -178,7 +178,7 @@ def _framework(tensor: object) -> Framework:
 
 
 def _device_of(operands: Sequence[arguments.Operand]) -> int:
-    """Where the kernel runs: with its tensors; without any, on the current device."""
+    """The device of the kernel's tensors; without any, the current device."""
     from genesis.cuda.device import current_device
 
     device = operands[0].device if operands else current_device()

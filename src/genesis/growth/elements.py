@@ -19,14 +19,14 @@ NEW = -1  # in Choice.sources: a unit without an original
 
 
 class Choice(NamedTuple):
-    """The units of a group after a change: where each comes from, and its share of what the original gave."""
+    """The units of a group after a change: the original of each, and its share of the original's output."""
 
     sources: Sequence[int]
     shares: Sequence[float]
 
 
 class Elements:
-    """What a Choice does to an axis, element by element. Every device gets the arrays once, for all tensors alike.
+    """A Choice applied to an axis, element by element. Every device gets the arrays once, for all tensors.
 
     Attributes:
         copies: (new size,) bool: not the first with its source.
@@ -61,7 +61,7 @@ class Elements:
         return len(self._sources)
 
     def index(self, device: Device) -> NDArray:
-        """Where each comes from; 0 where it has no original."""
+        """The index of each element's original; 0 where it has none."""
         return self._on(device, "index", dtypes.int64, self._index)
 
     def is_new(self, device: Device) -> NDArray:

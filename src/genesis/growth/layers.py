@@ -20,7 +20,7 @@ _CONVS: dict[int, tuple[ConvType, NormType]] = {3: (nn.Conv1d, nn.BatchNorm1d), 
 
 
 class Place(TypedDict):
-    """Where and in which dtype a layer's parameters are created."""
+    """Device and dtype in which a layer's parameters are created."""
 
     device: Device
     dtype: DType

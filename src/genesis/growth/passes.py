@@ -34,13 +34,13 @@ def tensors_in(value: object) -> list[Tensor]:
 
 
 def outputs_of(model: Module, args: tuple[object, ...]) -> list[Tensor]:
-    """What the model gives in eval mode."""
+    """The model's outputs in eval mode."""
     with in_mode(model, training=False):
         return _outputs(model, args)
 
 
 class Trained(NamedTuple):
-    """What a network gives in training mode.
+    """A network's outputs in training mode.
 
     Attributes:
         drawn: the states of the random generators afterwards: equal where as many numbers were drawn.
@@ -53,7 +53,7 @@ class Trained(NamedTuple):
 
 
 def trained_outputs_of(model: Module, args: tuple[object, ...]) -> Trained:
-    """What the model gives in training mode, but for dropout, from the same random numbers each time."""
+    """The model's outputs in training mode without dropout, from the same random numbers each time."""
     with without_traces(model), in_mode(model, training=True), without_dropout():
         for seed in (genesis.manual_seed, random.seed, np.random.seed):
             seed(0)
@@ -95,7 +95,7 @@ def _outputs(model: Module, args: tuple[object, ...]) -> list[Tensor]:
 
 @contextlib.contextmanager
 def in_mode(model: Module, training: bool) -> Iterator[None]:
-    """The whole model in one mode; afterwards each module is in its own again."""
+    """Put the whole model into one mode; afterwards, each module returns to its own."""
     before = [(module, module.training) for module in model.modules()]
 
     def undo() -> None:
@@ -112,7 +112,7 @@ def in_mode(model: Module, training: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_traces(model: Module) -> Iterator[None]:
-    """What a pass in training mode leaves behind (statistics, attributes, random numbers drawn) is taken back."""
+    """Undo what a pass in training mode leaves behind: statistics, attributes, random numbers drawn."""
     attributes = Tables(vars(module) for module in model.modules())
     buffers = copies_of(buffer.array for buffer in model.buffers())
     random_states = RandomStates(model)
@@ -128,7 +128,7 @@ def without_traces(model: Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undone_after(undo: Callable[[], None]) -> Iterator[None]:
-    """Call undo() at the end, whatever is raised, and wherever an interrupt comes; again where it came in between."""
+    """Call undo() at the end, whatever is raised and wherever an interrupt comes; again if one came in between."""
     try:
         try:
             yield

@@ -24,7 +24,7 @@ class Room(NamedTuple):
 
     @classmethod
     def of(cls, log: object, shapes: Iterable[Sequence[int]] | None) -> Room:
-        """That of a log which leads to tensors of these shapes (None: to whatever it says).
+        """The room for a log that leads to tensors of these shapes; unlimited for None.
 
         Raises: GrowthError: it is no log of growth, or asks for more than that.
         """
@@ -58,5 +58,5 @@ class Room(NamedTuple):
 
 
 def shapes_in(state: Mapping[str, object]) -> list[Sequence[int]]:
-    """Those of the tensors in a state_dict."""
+    """The shapes of the tensors in a state_dict."""
     return [value.shape for value in state.values() if isinstance(value, Tensor)]

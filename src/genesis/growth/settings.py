@@ -54,7 +54,7 @@ def _follow_parameters(module: Module) -> None:
 
 
 def _follow_input(module: Module, sizes: Sequence[int]) -> None:
-    """For norms without parameters: sizes are those of the dimensions of what they normalise."""
+    """Adjust norms without parameters; sizes are those of their input's dimensions."""
     if isinstance(module, nn.GroupNorm):
         module.num_groups = module.num_groups * sizes[1] // module.num_channels
         module.num_channels = sizes[1]

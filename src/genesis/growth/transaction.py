@@ -110,7 +110,7 @@ class Transaction:
         return made
 
     def known_now(self) -> KnownMap:
-        """What the next growth can begin with."""
+        """The map that the next growth can begin with."""
         if not self.carries or self._map is None:
             return KnownMap()
         assert self.example is not None
@@ -166,7 +166,7 @@ class Transaction:
             raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
 
     def _trained_before(self, op: str) -> Trained | None:
-        """What the network gives in training mode, if it runs on the example there."""
+        """The network's outputs in training mode, if it runs on the example there."""
         if self._trained is None:
             assert self.example is not None
             self._trained = trained_outputs_of(self.model, self.example)

@@ -67,18 +67,7 @@ def grow_width(
             opened.carries = carries and opened.is_single and not noise
             for name, mapped, part, group, more_follows in _layers(opened, op, where):
                 units = _units(op, name, part, group, channels, factor)
-                if units <= group.units:
-                    raise GrowthError(
-                        describe(op, "channels", f"more than the {part.size} of {name}", units * part.width)
-                    )
-                if group.fixed:
-                    reasons = "; ".join(group.fixed)
-                    raise GrowthError(f"{op}: the channels of {name or 'the root'} cannot grow: {reasons}")
-                if group.uniform and (units % group.units or new == "zero"):
-                    raise GrowthError(
-                        f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
-                        f"{group.uniform[0]}"
-                    )
+                _require_growable(op, name, part, group, units, new)
                 opened.require_room(op, name, _elements_after(opened, mapped, group, units))
                 choice = _grown(group.units, units, new, opened.generator)
                 operation = {
@@ -90,6 +79,19 @@ def grow_width(
         return opened.step
 
     return twice_at_most(model, attempt)
+
+
+def _require_growable(op: str, name: str, part: Part, group: ChannelGroup, units: int, new: str) -> None:
+    """Raise unless the layer's channels can grow to this number of units."""
+    if units <= group.units:
+        raise GrowthError(describe(op, "channels", f"more than the {part.size} of {name}", units * part.width))
+    if group.fixed:
+        reasons = "; ".join(group.fixed)
+        raise GrowthError(f"{op}: the channels of {name or 'the root'} cannot grow: {reasons}")
+    if group.uniform and (units % group.units or new == "zero"):
+        raise GrowthError(
+            f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: {group.uniform[0]}"
+        )
 
 
 def prune_width(
@@ -211,7 +213,7 @@ def _elements_after(opened: Transaction, mapped: ChannelMap, group: ChannelGroup
 
 
 def _grown(before: int, after: int, new: str, generator: np.random.Generator) -> Choice:
-    """Where the units of a wider group come from, and how those of one origin divide what it gave among them."""
+    """The originals of the units of a wider group, and how copies share their original's output."""
     old = list(range(before))
     if new == "zero":
         return Choice(old + [NEW] * (after - before), [1.0] * before + [0.0] * (after - before))

@@ -43,7 +43,7 @@ class ForwardHook:
 
 
 class HasForward(Protocol[P, Result_co]):
-    """What a call of a module reads: its hooks, and forward, whose signature is the call's."""
+    """A module as a call sees it: its hooks, and forward, whose signature is the call's."""
 
     _forward_pre_hooks: list[Hook]
     _forward_hooks: list[Hook]

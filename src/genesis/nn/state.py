@@ -68,7 +68,7 @@ def load(
 
 
 def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:
-    """Have the tensors take these values in place: all of them, whatever interrupts it."""
+    """Copy the values into the tensors in place: all of them, even if interrupted."""
     storages = {id(tensor.array.changes) for tensor, _ in pairs}
     ready = []
     for tensor, array in pairs:
@@ -86,12 +86,12 @@ def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> object:
-    """What is in a file of Genesis', of safetensors or of PyTorch (tensors and plain values only)."""
+    """The content of a file of Genesis, safetensors or PyTorch (tensors and plain values only)."""
     return load_torch(path) if kind_of(path) == "torch" else checkpoint.load(path)
 
 
 def weights_in(content: object, path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The model's state in what read() gave: all of it, or its entry in the file of a training."""
+    """The model's state in the content of a file: all of it, or an entry of a training's file."""
     for entry in _ENTRIES:
         if isinstance(content, Mapping) and isinstance(content.get(entry), Mapping):
             content = content[entry]
@@ -104,7 +104,7 @@ def weights_in(content: object, path: str | os.PathLike[str]) -> dict[str, Tenso
 
 
 def unknown_name(op: str, kind: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that a module of this kind does not have."""
+    """The message for a name that does not exist in a module of this kind."""
     return f"{op}: {kind} has no '{name}'{_closest(name, known, 'the closest is')}"
 
 

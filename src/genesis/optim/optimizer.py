@@ -53,6 +53,11 @@ class Optimizer:
         defaults: options of the groups that do not set their own.
     Raises: ValueError: no parameters, one given twice, an option out of range; GraphError: a parameter is not a leaf;
         DTypeError: a parameter is not a floating Tensor.
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> optimizer = genesis.optim.SGD([{"params": [net.weight]}, {"params": [net.bias], "lr": 0.01}], lr=0.1)
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.1, 0.01]
     """
 
     def __init__(self, params: Params, defaults: Entries) -> None:

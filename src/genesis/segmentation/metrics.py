@@ -20,7 +20,7 @@ class Scores(NamedTuple):
     iou: tuple[float, ...]  # of each class; 1 where it doesn't occur
 
     def __str__(self) -> str:
-        """What is shown while training: the mean, and beside it the object's where that is the only other class."""
+        """The text shown while training: mean IoU, and the object's if it is the only other class."""
         return f"mIoU {self.miou:.3f}" + (f", object IoU {self.iou[1]:.3f}" if len(self.iou) == 2 else "")
 
 

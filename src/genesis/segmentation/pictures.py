@@ -128,7 +128,7 @@ def read_indices(path: Path, most_megapixels: float = MOST_MEGAPIXELS) -> Array:
 
 
 def values(image: PillowImage, channels: int) -> Array:
-    """Of an image of mode "RGB", "L" or "F": (channels, H, W) float32 from 0 to 1; with 1 channel, grey."""
+    """An image of mode "RGB", "L" or "F" as (channels, H, W) float32 from 0 to 1; with 1 channel, grey."""
     if channels == 1 and image.mode == "RGB":
         image = image.convert("L")
     array = np.asarray(image, dtype=np.float32)

@@ -119,10 +119,10 @@ class BarCounter(Counter):
 
 
 def progress(epochs: int, done: int = 0) -> PlainProgress:
-    """Of a training: bars where there is a terminal to draw them in, and something left to do."""
+    """Progress of a training: bars if there is a terminal to draw them in and something left to do, else lines."""
     return (BarProgress if done < epochs and _has_bars() else PlainProgress)(epochs, done)
 
 
 def counter(what: str, total: int) -> Counter:
-    """Of a row of things: a bar where there is a terminal to draw it in."""
+    """Progress of a series of items: a bar if there is a terminal to draw it in."""
     return BarCounter(what, total) if _has_bars() else Counter()

@@ -51,7 +51,7 @@ class Recipe:
 
     @property
     def multiple(self) -> int:
-        """Of what height and width of the network's input must be multiples."""
+        """The number of which height and width of the network's input must be multiples."""
         return 2 ** (self.arguments["depth"] - 1) if self.model == "unet" else 1
 
     def build(self) -> nn.Module:
@@ -64,7 +64,7 @@ class Recipe:
 
 
 class Kind(NamedTuple):
-    """What is to be known about a model by name.
+    """Facts about a model, by its name.
 
     Args:
         types: of its arguments, of which a file gives all and no other: a path among them would be opened.

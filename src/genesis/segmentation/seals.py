@@ -73,7 +73,7 @@ def _of_json(path: Path) -> Seal | None:
 
 
 def _png_mark(path: Path) -> tuple[int, dict[str, str]] | None:
-    """Where the chunk with the mark begins, and what it says."""
+    """The offset of the chunk with the mark, and its content."""
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _LONGEST))

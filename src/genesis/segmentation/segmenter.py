@@ -91,7 +91,7 @@ class Segmenter:
             self.tile = smaller  # behind the block that keeps what the error's frames hold
 
     def note(self, picture: Picture) -> str:
-        """What its owner may not expect of the labels of a picture."""
+        """A remark on the labels of a picture that its owner may not expect."""
         if self.tile == self._tile_asked_for or self._longest(picture) <= self.tile:
             return ""
         return f"in tiles of {self.tile}, as memory did not suffice for {self._tile_asked_for}"
@@ -101,7 +101,7 @@ class Segmenter:
         return self._decided(lambda rows, columns: values[:, rows, columns], *values.shape[1:])
 
     def logits(self, values: Array) -> Array:
-        """What the network says of an image: (channels, H, W) from 0 to 1 → (num_classes, H, W) float32."""
+        """The network's logits for an image: (channels, H, W) from 0 to 1 → (num_classes, H, W) float32."""
         whole: Array | None = None
         height, width = values.shape[1:]
         for rows, columns, logits in self._tile_logits(lambda *part: values[:, *part], height, width):
@@ -160,7 +160,7 @@ class Segmenter:
         return logits.to(genesis.float32).cpu().numpy()[0, :, :height, :width]
 
     def _normalization(self, part: Part, height: int, width: int) -> tuple[Array | np.float32, Array | np.float32]:
-        """What is subtracted from an image, and what it is then divided by."""
+        """(mean, standard deviation): subtracted from an image, then divided by."""
         mean, std = self.recipe.mean, self.recipe.std
         if mean is not None and std is not None:
             return _per_channel(mean), _per_channel(std)
@@ -175,7 +175,7 @@ class Segmenter:
 
 
 def label_dtype(num_classes: int) -> type[np.uint8 | np.uint16]:
-    """What holds the numbers of so many classes; one logit decides between two."""
+    """The dtype of labels of so many classes; one logit decides between two."""
     return np.uint8 if num_classes <= 256 else np.uint16
 
 
@@ -208,7 +208,7 @@ def enlarged_labels(logits: Array, height: int, width: int) -> Array:
 
 
 def _neighbours(old: int, new: int) -> tuple[Array, Array, Array]:
-    """For each of new places among old ones: the places before and after it, and how far it is between them."""
+    """For each new position, the old positions before and after it, and the fraction of the way between them."""
     position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
     before = position.astype(np.int64)
     return before, np.minimum(before + 1, old - 1), (position - before).astype(np.float32)

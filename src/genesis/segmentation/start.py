@@ -60,7 +60,7 @@ def check_memory(op: str, recipe: Recipe, plan: Plan, device: str) -> None:
 
 
 def mean_and_deviation(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of each channel, over the first pictures."""
+    """Mean and standard deviation of each channel, over the first pictures."""
     picked = [source[index].values.reshape(3, -1) for index in range(min(len(source), _MOST_PICTURES))]
     pixels = np.concatenate(picked, axis=1)
     mean, deviation = pixels.mean(axis=1, dtype=np.float64), pixels.std(axis=1, dtype=np.float64)

@@ -36,7 +36,7 @@ WARM_UP = 0.1  # the part of the training in which the learning rate rises
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What decides the result, beside the pictures and the network.
+    """The settings that decide the result, beside the pictures and the network.
 
     Args:
         steps: batches per epoch; 0: as many as use each picture once.

@@ -5,34 +5,40 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar, overload
 
 from genesis import dtypes
 from genesis import functional as F
+from genesis.autograd import Function
 from genesis.autograd.modes import state as thread
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, describe
 from genesis.interrupts import at_once, held
-from genesis.ndarray import NDArray, neural
+from genesis.ndarray import Device, NDArray, neural
 from genesis.optim import Optimizer
 from genesis.tensor import Tensor
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Args = tuple[object, ...]
 
 _LOWER_DTYPES = {"cpu": dtypes.bfloat16, "cuda": dtypes.float16}  # PyTorch's defaults
 
 
 class autocast:  # noqa: N801  (PyTorch's name)
-    """Compute products and convolutions in a 16-bit dtype and delicate functions in float32: a with block or decorator.
+    """Mixed precision, as a with block or decorator: matrix products and convolutions run in a 16-bit dtype.
 
-    A Function's class attribute `autocast` says what happens to its floating inputs (float64 ones stay as they are):
-    "lower": cast to dtype; "float32": cast to float32; "widest": cast to the widest among them; None: left alone. The
-    casts are part of the graph, so that float32 weights get float32 gradients. Only the calling thread is affected.
+    Functions that need the range or precision of float32, such as exp and losses, run in it. A Function's class
+    attribute `autocast` decides what happens to its floating inputs (float64 ones are never cast): "lower" casts to
+    dtype, "float32" to float32, "widest" to the widest among them; None leaves them. Casts are part of the graph, so
+    float32 weights get float32 gradients. Only the calling thread is affected.
 
     Args:
-        device_type: "cpu" | "cuda": the tensors that are cast; None: those of every device.
+        device_type: "cpu" | "cuda", the device whose tensors are cast; None for all.
         dtype: float16 | bfloat16; by default bfloat16 on the CPU and float16 on CUDA.
-        enabled: False leaves everything alone inside the block, in an outer autocast too.
-        cache_enabled: cast a float32 weight once for the whole (outermost) block; by default as in the outer block.
+        enabled: False switches autocast off inside the block, also within an outer autocast.
+        cache_enabled: cast a float32 weight once per outermost block; by default as in the outer block.
     Raises: ValueError: another device_type; DTypeError: another dtype.
     Example:
         >>> x = genesis.ones(2, 2)
@@ -52,7 +58,7 @@ class autocast:  # noqa: N801  (PyTorch's name)
         device_types = tuple(_LOWER_DTYPES) if device_type is None else (device_type,)
         self._targets = {each: (dtype or _LOWER_DTYPES[each]) if enabled else None for each in device_types}
         self._cache_enabled = cache_enabled
-        self._outer: list[Callable[..., Any] | None] = []
+        self._outer: list[Callable[[type[Function], Args], Args] | None] = []
 
     def __enter__(self) -> autocast:
         outer = thread.autocast
@@ -65,9 +71,9 @@ class autocast:  # noqa: N801  (PyTorch's name)
     def __exit__(self, *exception: object) -> None:
         thread.autocast = self._outer.pop()
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
         @functools.wraps(function)
-        def with_autocast(*args: Any, **kwargs: Any) -> Any:
+        def with_autocast(*args: P.args, **kwargs: P.kwargs) -> Result:
             block = copy.copy(self)  # the calls of several threads must not share what they return to
             block._outer = []
             with block:
@@ -77,40 +83,52 @@ class autocast:  # noqa: N801  (PyTorch's name)
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Whether this thread is inside an autocast block for tensors of device_type; None: of any device."""
+    """Whether this thread is inside an autocast block for tensors of device_type, "cpu" or "cuda"; None for any.
+
+    Example:
+        >>> with genesis.autocast("cpu"):
+        ...     genesis.amp.is_autocast_enabled("cpu"), genesis.amp.is_autocast_enabled("cuda")
+        (True, False)
+    """
     if not isinstance(thread.autocast, _Casts):
         return False
     targets = thread.autocast.targets
     return any(targets.values()) if device_type is None else targets.get(device_type) is not None
 
 
+# By weight (its id), dtype, and whether a graph is recorded: the weight, its array and version, and the result.
+_Cache = dict[tuple[int, DType, bool], tuple[Tensor, NDArray, int, Tensor]]
+
+
 class _Casts:
     """What an autocast block does to the arguments of a Function: Function.apply calls it."""
 
-    def __init__(self, targets: dict[str, DType | None], cache: dict[Any, Any], cache_enabled: bool) -> None:
+    def __init__(self, targets: dict[str, DType | None], cache: _Cache, cache_enabled: bool) -> None:
         self.targets = targets  # the lower dtype by type of device; None where autocast is switched off
         self.cache = cache  # of the weights that were cast; it goes with the outermost block
         self.cache_enabled = cache_enabled
 
-    def __call__(self, function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __call__(self, function: type[Function], args: Args) -> Args:
         policy = function.autocast
         if policy is None or not any(self._lower_dtype(arg) for arg in args):
             return args
         if policy == "widest":
-            eligible = [arg.array.dtype for arg in args if self._lower_dtype(arg)]
+            eligible = [arg.dtype for arg in args if isinstance(arg, Tensor) and self._lower_dtype(arg)]
             widest = functools.reduce(dtypes.promote, eligible)
-            return tuple([F.cast(arg, widest) if self._lower_dtype(arg) else arg for arg in args])
+            return tuple([
+                F.cast(arg, widest) if isinstance(arg, Tensor) and self._lower_dtype(arg) else arg for arg in args
+            ])  # fmt: skip
         return tuple([self._cast(arg, policy) for arg in args])
 
-    def _lower_dtype(self, arg: Any) -> DType | None:
+    def _lower_dtype(self, arg: object) -> DType | None:
         """The 16-bit dtype for arg, or None if autocast leaves it alone."""
         if not isinstance(arg, Tensor) or not arg.dtype.is_floating_point or arg.dtype is dtypes.float64:
             return None
         return self.targets.get(arg.device.type)
 
-    def _cast(self, arg: Any, policy: str) -> Any:
+    def _cast(self, arg: object, policy: str) -> object:
         lower = self._lower_dtype(arg)
-        if lower is None:
+        if lower is None or not isinstance(arg, Tensor):
             return arg
         target = lower if policy == "lower" else dtypes.float32
         is_weight = arg.requires_grad and arg.is_leaf and arg.dtype is dtypes.float32
@@ -126,13 +144,16 @@ class _Casts:
 
 
 class GradScaler:
-    """Scale the loss so that float16 gradients don't vanish; skip steps in which they overflow, and adapt the scale.
+    """Loss scaling: keeps float16 gradients from underflowing, skips steps that overflow, and adapts the scale.
 
     Args:
-        device: where the losses live; kept for PyTorch's signature, any device works.
-        growth_factor: the scale grows by it after growth_interval steps without an overflow in a row.
-        backoff_factor: the scale shrinks by it after a step that was skipped.
-        enabled: False makes every method pass its arguments on.
+        device: accepted for PyTorch's signature; losses may be on any device.
+        init_scale: initial factor of the loss.
+        growth_factor: the scale is multiplied by it after growth_interval steps in a row without overflow.
+        backoff_factor: the scale is multiplied by it after a step that overflowed.
+        growth_interval: number of steps.
+        enabled: False makes scale() return its argument and step() run optimizer.step().
+    Raises: ValueError: growth_factor ≤ 1, or backoff_factor outside (0, 1).
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
     Example:
         >>> p = genesis.tensor([1.0], requires_grad=True)
@@ -158,8 +179,19 @@ class GradScaler:
         self._stepped: set[int] = set()
         self._found: dict[int, list[NDArray]] = {}
 
-    def scale(self, outputs: Any) -> Any:
-        """outputs (a tensor, or nested lists and tuples of them) times the scale."""
+    @overload
+    def scale(self, outputs: Tensor) -> Tensor: ...
+    @overload
+    def scale(self, outputs: list[Tensor]) -> list[Tensor]: ...
+    @overload
+    def scale(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]: ...
+    @overload
+    def scale(self, outputs: Iterable[object]) -> object: ...
+    def scale(self, outputs: object) -> object:
+        """Multiply a loss, or each in nested lists and tuples, by the scale; float16 losses become float32.
+
+        Raises: DTypeError: something is not a tensor.
+        """
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
@@ -171,9 +203,9 @@ class GradScaler:
         raise DTypeError(describe("GradScaler.scale", "outputs", "tensors", type(outputs).__name__))
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients of optimizer by the scale, in place: to clip them before step().
+        """Divide the gradients of optimizer by the scale, in place, so that they can be clipped before step().
 
-        Raises: GraphError: a second time since update(), or after step(); DTypeError: a gradient is float16.
+        Raises: GraphError: called twice since update(), or after step(); DTypeError: a gradient is float16.
         """
         if not self._enabled:
             return
@@ -181,7 +213,7 @@ class GradScaler:
             raise GraphError("GradScaler.unscale_: called after step() of the same optimizer; call update() first")
         if id(optimizer) in self._found:
             raise GraphError("GradScaler.unscale_: called a second time for the same optimizer since the last update()")
-        groups: dict[Any, list[NDArray]] = {}
+        groups: dict[tuple[DType, Device], list[NDArray]] = {}
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
@@ -197,14 +229,16 @@ class GradScaler:
         with held():  # gradients that were divided, and not noted, would be divided again
             self._found[id(optimizer)] = [neural.unscale_into(grads, factor) for grads in groups.values()]
 
-    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """optimizer.step() with unscaled gradients, unless one of them is not finite: then nothing happens.
+    def step(self, optimizer: Optimizer, closure: Callable[[], Result] | None = None) -> Result | None:
+        """Run optimizer.step() with unscaled gradients; skip it if one of them is not finite.
 
-        Raises: GraphError: a second time since update(), or there are no gradients.
+        Args:
+            closure: only where the scaler is not enabled: its gradients would not be scaled.
+        Raises: GraphError: called twice since update(), or there are no gradients; DTypeError: a closure is given.
         """
         if not self._enabled:
-            return optimizer.step(*args, **kwargs)
-        if "closure" in kwargs or args:
+            return optimizer.step() if closure is None else optimizer.step(closure)
+        if closure is not None:
             raise DTypeError(describe("GradScaler.step", "closure", "none: it would make unscaled gradients", "one"))
         if id(optimizer) in self._stepped:
             raise GraphError("GradScaler.step: called a second time for the same optimizer since the last update()")
@@ -214,13 +248,18 @@ class GradScaler:
             del self._found[id(optimizer)]
             raise GraphError("GradScaler.step: the optimizer's parameters have no gradients; call backward() first")
         self._stepped.add(id(optimizer))
-        return None if self._overflowed(optimizer) else optimizer.step()
+        if not self._overflowed(optimizer):
+            optimizer.step()
+        return None
 
     def _overflowed(self, optimizer: Optimizer) -> bool:
         return any(found.item() for found in self._found[id(optimizer)])
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Adapt the scale to what the steps since the last update found; or set it to new_scale."""
+        """Adapt the scale to whether the steps since the last update overflowed; or set it to new_scale.
+
+        Raises: GraphError: there has been no step since the last update.
+        """
         if not self._enabled:
             return
         found = [flag.item() for flags in self._found.values() for flag in flags]
@@ -240,13 +279,15 @@ class GradScaler:
         at_once([(vars(self).update, state)])
 
     def get_scale(self) -> float:
+        """The present scale; 1 if not enabled."""
         return self._scale if self._enabled else 1.0
 
     def is_enabled(self) -> bool:
+        """Whether the scaler is enabled."""
         return self._enabled
 
-    def state_dict(self) -> dict[str, Any]:
-        """The scale and what governs it, as PyTorch's scaler names them; empty if not enabled."""
+    def state_dict(self) -> dict[str, float]:
+        """The scale and the settings, named as by PyTorch's scaler; empty if not enabled."""
         if not self._enabled:
             return {}
         return {
@@ -257,8 +298,11 @@ class GradScaler:
             "_growth_tracker": self._growth_tracker,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what state_dict() gave: Genesis' or PyTorch's."""
+    def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
+        """Load what state_dict() returned, of Genesis or PyTorch.
+
+        Raises: ValueError: an entry is missing; nothing has changed.
+        """
         if not self._enabled:
             return
         missing = self.state_dict().keys() - state_dict.keys()

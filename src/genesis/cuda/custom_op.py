@@ -13,7 +13,7 @@ Forward = Callable[..., Any]
 
 
 class Op:
-    """What op() gives: call it with tensors and other values."""
+    """An op of kernels, created by op(); call it with tensors and other values."""
 
     def __init__(self, name: str, forward: Forward, backward: Forward | None, cpu: Forward | None) -> None:
         self.name = self.__name__ = name

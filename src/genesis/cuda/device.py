@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from genesis import backends
 from genesis.backends.cuda import driver
@@ -14,23 +13,32 @@ DeviceLike = Device | str | int | None
 
 
 def is_available() -> bool:
-    """Is there a device, a GPU or with GENESIS_CUDA=simulated one on host memory?"""
+    """Whether there is a device: a GPU, or with GENESIS_CUDA=simulated a simulated one in host memory.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     genesis.cuda.is_available()
+        True
+    """
     return driver.is_available()
 
 
 def device_count() -> int:
-    """How many devices there are; 0 where CUDA is not available."""
+    """The number of devices; 0 if CUDA is not available."""
     return driver.get().device_count() if is_available() else 0
 
 
 def current_device() -> int:
-    """The index of the device that "cuda" means in this thread; 0 until it is set."""
+    """The index of this thread's current device, which "cuda" stands for; 0 until it is set."""
     return current_index()
 
 
 def set_device(device: DeviceLike) -> None:
-    """Let "cuda" mean this device from now on, in this thread.
+    """Set this thread's current device, which "cuda" stands for.
 
+    Args:
+        device: an index, "cuda:1" or a genesis.device.
     Raises: DeviceError: there is no such device.
     """
     index = index_of("set_device", device)
@@ -39,7 +47,7 @@ def set_device(device: DeviceLike) -> None:
 
 
 class device:  # noqa: N801  (PyTorch's name)
-    """Let "cuda" mean this device inside the with block, in this thread.
+    """Set this thread's current device inside a with block.
 
     Args:
         device: an index, "cuda:1" or a genesis.device; None changes nothing.
@@ -63,7 +71,7 @@ class device:  # noqa: N801  (PyTorch's name)
 
 @dataclasses.dataclass(frozen=True)
 class DeviceProperties:
-    """What a device is, under PyTorch's names."""
+    """Properties of a device, under PyTorch's names."""
 
     name: str
     major: int  # of the compute capability
@@ -75,7 +83,14 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """Name, compute capability, memory and multiprocessors of a device, the current one by default."""
+    """Name, compute capability, memory (bytes) and multiprocessors of a device, the current one by default.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     genesis.cuda.get_device_properties("cuda:0").name
+        'simulated'
+    """
     found = driver.get().properties(index_of("get_device_properties", device))
     major, minor = divmod(found.compute_capability, 10)
     return DeviceProperties(
@@ -95,16 +110,19 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
 
 
 def driver_version() -> str:
-    """What stands between Genesis and the devices, in words. Raises: DeviceError: there is none."""
+    """The driver and its version, in words. Raises: DeviceError: CUDA is not available."""
     return driver.get().version
 
 
 def synchronize(device: DeviceLike = None) -> None:
-    """Wait until all that was launched on a device, the current one by default, is done; late errors show here."""
+    """Wait until all work launched on a device, the current one by default, is done.
+
+    Raises: KernelError: a kernel has failed since the last synchronization.
+    """
     backends.get("cuda").synchronize(index_of("synchronize", device))
 
 
-def index_of(op: str, device: Any) -> int:
+def index_of(op: str, device: DeviceLike) -> int:
     """The index of a device given as an index, a name, a genesis.device, or None for the current one."""
     if device is None:
         return current_index()

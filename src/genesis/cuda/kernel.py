@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.array import DeviceArray
@@ -20,12 +20,15 @@ from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError
 from genesis.tensor import Tensor
 
-Grid = int | Sequence[int] | Callable[..., Any] | None
+if TYPE_CHECKING:
+    from genesis.backends.cuda.driver.native_kernel import NativeKernel, NativeModule
+
+Grid = int | Sequence[int] | Callable[..., int | Sequence[int]] | None
 
 _MOST_PREPARED = 4096  # launches that a kernel remembers
 _BLOCK = 256  # threads, where the caller does not say
 _UNKNOWN: Any = object()
-_modules: dict[tuple[Program, tuple[str, ...], int], Any] = {}  # what was loaded, for all kernels of a source
+_modules: dict[tuple[Program, tuple[str, ...], int], NativeModule] = {}  # loaded, for all kernels of a source
 driver.forget_on_switch(_modules.clear)
 
 
@@ -52,8 +55,8 @@ class Kernel:
         self._program, self._expressions = program, expressions
         self._kinds = self.declaration.kinds(name, program.aliases)
         self._written = [i for i, kind in enumerate(self._kinds) if isinstance(kind, Pointer) and kind.writable]
-        self._prepared: dict[tuple[Any, ...] | None, _Launch | None] = {}
-        self._loaded: dict[int, Any] = {}
+        self._prepared: dict[tuple[object, ...] | None, _Launch | None] = {}
+        self._loaded: dict[int, NativeKernel] = {}
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(map(str, self.declaration.parameters))})>"
@@ -64,14 +67,14 @@ class Kernel:
         grid: Grid = None,
         block: int | Sequence[int] | None = None,
         shared: int = 0,
-        stream: Any = None,
+        stream: object = None,
         strided: bool = False,
     ) -> None:
         if grid is not None and callable(grid):
             grid = grid(*args)
             grid = () if grid is None else grid  # which is refused: to leave it out says another thing
-        marks: list[Any] = [grid, block, shared, strided]
-        values: list[Any] = []
+        marks: list[object] = [grid, block, shared, strided]
+        values: list[object] = []
         readers = arguments.readers
         for arg in args:  # what GenesisTensors.read() does is written out: this is on the way of every launch
             kind = type(arg)
@@ -85,7 +88,7 @@ class Kernel:
                 mark, value = (readers.get(kind) or arguments.reader_of(kind))(arg)
                 marks.append(mark)
                 values.append(value)
-        key: tuple[Any, ...] | None = tuple(marks)
+        key: tuple[object, ...] | None = tuple(marks)
         try:
             launch = self._prepared.get(key, _UNKNOWN)
         except TypeError:  # a list as the grid
@@ -112,7 +115,9 @@ class Kernel:
             launch_checks.check_arguments(self.name, self.declaration, self._kinds, args, strided)
             raise AssertionError(f"{self.name}: the checks have let pass what cannot be packed: {values}")
 
-    def _prepare(self, args: Sequence[Any], grid: Any, block: Any, shared: Any, strided: bool) -> _Launch | None:
+    def _prepare(
+        self, args: Sequence[object], grid: object, block: object, shared: int, strided: bool
+    ) -> _Launch | None:
         """Check the call and find what it launches; None where there is nothing to do."""
         operands = launch_checks.check_arguments(self.name, self.declaration, self._kinds, args, strided)
         bound = min(self.declaration.max_threads or launch_checks.MAX_THREADS, launch_checks.MAX_THREADS)
@@ -134,7 +139,7 @@ class Kernel:
         written = [(i, _framework(args[i]).note_write) for i in self._written if args[i] is not None]
         return _Launch(native.prepare(blocks, sizes, shared), device, frameworks, stream_of, written)
 
-    def _load(self, device: int) -> Any:
+    def _load(self, device: int) -> NativeKernel:
         """The function on a device; compiled if it is not yet."""
         active = driver.get()
         if active.name == "simulated":
@@ -166,14 +171,14 @@ class _Launch(NamedTuple):
     written: Sequence[tuple[int, Callable[[Any], None]]]  # what is to be told that an argument has changed
 
 
-def _framework(tensor: Any) -> Framework:
+def _framework(tensor: object) -> Framework:
     framework = framework_of(type(tensor))
     assert framework is not None, "the checks have let pass what is no tensor"
     return framework
 
 
 def _device_of(operands: Sequence[arguments.Operand]) -> int:
-    """Where the kernel runs: with its tensors; without any, on the current device."""
+    """The device of the kernel's tensors; without any, the current device."""
     from genesis.cuda.device import current_device
 
     device = operands[0].device if operands else current_device()

@@ -1,4 +1,4 @@
-"""What can be wrong with a call of a kernel, found before anything is launched; each message names the parameter."""
+"""Checks of a kernel's call before anything is launched; each message names the parameter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_THREADS = 1024
 
 
 def check_arguments(
-    op: str, declaration: Declaration, kinds: Sequence[Kind], args: Sequence[Any], strided: bool
+    op: str, declaration: Declaration, kinds: Sequence[Kind], args: Sequence[object], strided: bool
 ) -> list[Operand]:
     """The tensors among the arguments. Raises: DTypeError, DeviceError, ShapeError, ValueError."""
     check_callable(op, declaration, kinds)
@@ -50,7 +50,7 @@ def check_callable(op: str, declaration: Declaration, kinds: Sequence[Kind]) -> 
             raise DTypeError(f"{op}: parameter '{parameter}' cannot be given from Python: {kind.reason}")
 
 
-def _check_count(op: str, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+def _check_count(op: str, parameters: Sequence[Parameter], args: Sequence[object]) -> None:
     if len(args) == len(parameters):
         return
     missing = ", ".join(f"'{parameter.name}'" for parameter in parameters[len(args) :])
@@ -59,7 +59,7 @@ def _check_count(op: str, parameters: Sequence[Parameter], args: Sequence[Any]) 
     raise DTypeError(f"{op}: expected {len(parameters)} arguments ({declared}), got {len(args)}: {problem}")
 
 
-def _check_tensor(op: str, parameter: Parameter, kind: Pointer, value: Any, strided: bool) -> Operand:
+def _check_tensor(op: str, parameter: Parameter, kind: Pointer, value: object, strided: bool) -> Operand:
     framework = framework_of(type(value))
     if framework is None:
         raise DTypeError(describe(op, parameter.name, f"a tensor ({parameter})", f"{type(value).__name__} {value!r}"))
@@ -103,12 +103,12 @@ def _check_number(op: str, parameter: Parameter, kind: Number, value: Any) -> No
         raise ValueError(describe(op, parameter.name, expected, number))
 
 
-def check_grid(op: str, grid: Any) -> tuple[int, int, int]:
+def check_grid(op: str, grid: object) -> tuple[int, int, int]:
     """The number of blocks in each of three dimensions; 0 launches nothing."""
     return _three(op, "grid", grid, 0, _GRID_LIMITS)
 
 
-def check_block(op: str, block: Any, max_threads: int) -> tuple[int, int, int]:
+def check_block(op: str, block: object, max_threads: int) -> tuple[int, int, int]:
     """The number of threads in each of three dimensions."""
     x, y, z = _three(op, "block", block, 1, _BLOCK_LIMITS)
     if x * y * z > max_threads:
@@ -117,7 +117,7 @@ def check_block(op: str, block: Any, max_threads: int) -> tuple[int, int, int]:
     return x, y, z
 
 
-def check_shared(op: str, shared: Any) -> int:
+def check_shared(op: str, shared: object) -> int:
     """Bytes of dynamic shared memory."""
     if not isinstance(shared, int) or shared < 0:
         raise ValueError(describe(op, "shared", "a number of bytes, at least 0", repr(shared)))

@@ -1,7 +1,7 @@
-"""What the memory of the devices is used for, and how much of it may be.
+"""Statistics and limits of device memory, in bytes.
 
-Freed memory stays reserved for the next arrays. Where a device runs out, it is given back first; if that is not
-enough, OutOfMemoryError is raised, and a program that catches it can go on with less.
+Freed memory is cached for the next arrays. Where a device runs out, the cache is released first; if that is not enough,
+OutOfMemoryError is raised, and a program that catches it can continue with less.
 """
 
 from __future__ import annotations
@@ -12,27 +12,45 @@ from genesis.errors import describe
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    """Bytes that arrays hold, rounded up to the sizes in which memory is handed out."""
+    """Bytes that arrays occupy, rounded up to the allocator's block sizes.
+
+    Args:
+        device: an index, "cuda:1" or a genesis.device; the current device by default.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     x = genesis.ones(1024, device="cuda")
+        ...     genesis.cuda.memory_allocated() >= 4096
+        True
+    """
     return _statistics("memory_allocated", device).allocated
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    """The most bytes that arrays held since the start, or since reset_peak_memory_stats()."""
+    """Peak of memory_allocated() since the start, or since reset_peak_memory_stats()."""
     return _statistics("max_memory_allocated", device).peak_allocated
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes taken from the device: those that arrays hold, and those kept for the next ones."""
+    """Bytes reserved on the device: those of arrays, and those cached for the next ones."""
     return _statistics("memory_reserved", device).reserved
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The most bytes taken from the device since the start, or since reset_peak_memory_stats()."""
+    """Peak of memory_reserved() since the start, or since reset_peak_memory_stats()."""
     return _statistics("max_memory_reserved", device).peak_reserved
 
 
 def memory_stats(device: DeviceLike = None) -> dict[str, int]:
-    """All figures, under the names that they have in PyTorch."""
+    """All statistics, under PyTorch's names: bytes, and numbers of allocations.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     "allocated_bytes.all.peak" in genesis.cuda.memory_stats()
+        True
+    """
     found = _statistics("memory_stats", device)
     return {
         "allocated_bytes.all.current": found.allocated,
@@ -45,12 +63,12 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    """Let the peaks begin anew from what is in use now."""
+    """Reset the peaks to the present values."""
     memory.pool(index_of("reset_peak_memory_stats", device)).reset_peaks()
 
 
 def empty_cache() -> None:
-    """Give the memory that no array holds back to the devices and, of the page-locked memory, to the host."""
+    """Release cached memory to the devices, and cached page-locked memory to the host."""
     if is_available():
         for index in range(driver.get().device_count()):
             memory.pool(index).empty_cache()
@@ -58,12 +76,12 @@ def empty_cache() -> None:
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """(free, total) bytes of a device, whoever uses the rest."""
+    """(free, total) bytes of a device; other processes count as used."""
     return driver.get().memory_info(index_of("mem_get_info", device))
 
 
 def set_memory_limit(num_bytes: int | None, device: DeviceLike = None) -> None:
-    """Reserve no more than this on a device, the current one by default; None lifts the limit.
+    """Limit the bytes reserved on a device, the current one by default; None removes the limit.
 
     Raises: ValueError: the limit is negative.
     """
@@ -73,7 +91,7 @@ def set_memory_limit(num_bytes: int | None, device: DeviceLike = None) -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
-    """Reserve no more than this part of a device's memory.
+    """Limit the bytes reserved on a device to a fraction of its memory.
 
     Raises: ValueError: fraction is not in [0, 1].
     """
@@ -84,6 +102,6 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
 
 
 def _statistics(op: str, device: DeviceLike) -> memory.Statistics:
-    """The figures of a device; without CUDA all are 0."""
+    """The statistics of a device; all 0 without CUDA."""
     index = index_of(op, device)
     return memory.pool(index).statistics() if is_available() else memory.Statistics()

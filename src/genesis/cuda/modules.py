@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.native.program import Program, base_name
@@ -120,7 +119,7 @@ class Module:
         raise ValueError(describe(self.name, argument, expected, f"{expression}{hint}"))
 
     def _compile_now(self) -> None:
-        """So that the compiler's errors show here, on a machine without a GPU too, if it has the compiler."""
+        """Compile, so that errors show here, also on a machine that has the compiler but no GPU."""
         try:
             arch = f"sm_{driver.get().properties(_current_device()).compute_capability}"
             real = driver.get().name != "simulated"
@@ -201,20 +200,23 @@ def _checked_name(op: str, name: str) -> str:
     return name
 
 
-def _texts(op: str, argument: str, given: Any) -> list[str]:
+def _texts(op: str, argument: str, given: object) -> list[str]:
     """A list of strings, checked."""
-    texts = list(given) if isinstance(given, list | tuple) else [given]
-    if not isinstance(given, list | tuple) or not all(isinstance(text, str) for text in texts):
-        kinds = ", ".join(repr(each) if isinstance(each, str) else type(each).__name__ for each in texts)
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    texts = [each for each in listed if isinstance(each, str)]
+    if not isinstance(given, list | tuple) or len(texts) < len(listed):
+        kinds = ", ".join(repr(each) if isinstance(each, str) else type(each).__name__ for each in listed)
         raise ValueError(describe(op, argument, "a list of strings", kinds))
     return texts
 
 
-def _checked(op: str, options: Any, include_dirs: Any) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+def _checked(
+    op: str, options: object, include_dirs: Sequence[str | os.PathLike[str]]
+) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     if isinstance(include_dirs, str):
         raise ValueError(describe(op, "include_dirs", "a list of strings", repr(include_dirs)))
-    options = _texts(op, "options", options)
-    for option in options:
+    flags = _texts(op, "options", options)
+    for option in flags:
         for flag, instead in _REFUSED.items():
             if option.startswith(flag):
                 raise ValueError(describe(op, "options", instead, repr(option)))
@@ -222,7 +224,7 @@ def _checked(op: str, options: Any, include_dirs: Any) -> tuple[tuple[str, ...],
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(describe(op, "include_dirs", "folders that exist", folder))
-    return tuple(options), folders
+    return tuple(flags), folders
 
 
 def _plain(expression: str) -> str:

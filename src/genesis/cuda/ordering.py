@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from genesis.backends.cuda import streams
 from genesis.cuda.arguments import Framework, framework_of
@@ -12,7 +11,9 @@ from genesis.errors import DTypeError, describe
 
 
 @contextmanager
-def ordered(args: Sequence[Any], frameworks: Sequence[Framework], device: int, stream: Any = None) -> Iterator[int]:
+def ordered(
+    args: Sequence[object], frameworks: Sequence[Framework], device: int, stream: object = None
+) -> Iterator[int]:
     """The stream to launch on inside the with block.
 
     A stream that the caller names is used as it is: the caller orders it with others. Otherwise it is the current one
@@ -21,11 +22,12 @@ def ordered(args: Sequence[Any], frameworks: Sequence[Framework], device: int, s
     if stream is None:
         handle, *others = dict.fromkeys(framework.current_stream(device) for framework in frameworks)
     else:
-        handle, others = getattr(stream, "cuda_stream", stream), []
-        if not isinstance(handle, int):
+        given, others = getattr(stream, "cuda_stream", stream), []
+        if not isinstance(given, int):
             raise DTypeError(
                 describe("launch", "stream", "a stream of Genesis or PyTorch, or its address", repr(stream))
             )
+        handle = given
     here = streams.Stream(device, handle=handle)
     for other in others:
         here.wait_stream(streams.Stream(device, handle=other))

@@ -1,7 +1,6 @@
-"""Tuning: measure which kernels compute a network's convolutions fastest, once; later processes read what was found.
+"""Tuning: measure once which kernels compute a network's convolutions fastest; later processes read the results.
 
-Without it every convolution runs at once, on the kernels that are the best guess. Where there is no CUDA device, there
-is nothing to tune, and all of this does nothing.
+Without tuning, kernels are chosen heuristically. Where there is no CUDA device, all of this does nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genesis.autograd import grad as gradients
 from genesis.autograd.modes import state
@@ -30,10 +29,10 @@ Progress = Callable[[str, int, int], None]  # what is being tuned, candidates do
 
 @dataclasses.dataclass
 class TuningReport:
-    """What was tuned; its text is a table."""
+    """The results of tuning; its text is a table."""
 
     outcomes: list[Outcome]
-    num_left: int = 0  # convolutions that the time did not suffice for
+    num_left: int = 0  # convolutions that the budget did not reach
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -51,11 +50,11 @@ class TuningReport:
 
 @contextmanager
 def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[TuningReport]:
-    """Tune the convolutions that run inside the with block, unless they have been tuned already.
+    """Tune the convolutions that run inside a with block, unless they have been tuned already.
 
     Args:
-        budget: seconds; what is not reached runs on the best guess, and can be tuned later.
-        progress: called after each measurement with the problem, and how many of its candidates are done of how many.
+        budget: seconds; what it does not reach is chosen heuristically, and can be tuned later.
+        progress: called after each measurement with the problem, the number of candidates done, and their number.
     Raises: ValueError: budget is not above 0.
     Example:
         >>> with genesis.tuning(budget=30) as report:
@@ -89,21 +88,21 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
 
 
 def tune(
-    function: Callable[..., Any], *inputs: Any, budget: float = 60.0, progress: Progress | None = None
+    function: Callable[..., object], *inputs: object, budget: float = 60.0, progress: Progress | None = None
 ) -> TuningReport:
-    """Tune every convolution that a model or function computes, with its gradients where there are any.
+    """Tune every convolution that a model or function computes, and its gradients where it has any.
 
-    The function is called once, which shows how often it computes which convolution. Then the time begins: those that
-    take longest come first, and what needs no compiler. Parameters keep their gradients and buffers their values
-    (running statistics too).
+    The function is called once to count its convolutions. Then the budget begins: convolutions that take longest come
+    first, and candidates that need no compiler. Parameters keep their gradients and buffers their values, running
+    statistics included.
 
     Args:
-        function: a Module or any function of tensors; or a step that runs its backward itself, of a PyTorch model too.
-        inputs: what it is called with.
-        budget: seconds, after that first call. What gets too little time is not measured to the end, and goes on at
-            the next call of tune().
-        progress: as for tuning().
-    Returns: what was tuned, and how fast it is now.
+        function: a Module or any function of tensors; or a training step that runs backward itself, of a PyTorch model
+            too.
+        inputs: its arguments.
+        budget: seconds, after that first call. Unfinished tuning resumes on the next call.
+        progress: see tuning().
+    Returns: the results, with the speed of each.
     Example:
         >>> model = genesis.nn.Conv2d(3, 4, 3)
         >>> print(genesis.tune(model, genesis.ones(1, 3, 8, 8)))
@@ -130,7 +129,7 @@ def tune(
 
 
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
-    """Write all that has been tuned for a device to a file, to go with a model; how many plans there are in it.
+    """Write all tuned plans of a device to a file, to be distributed with a model; returns their number.
 
     Raises: DeviceError: there is no CUDA device.
     """
@@ -141,7 +140,7 @@ def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
 
 
 def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
-    """Take over the plans of an exported file; how many were new here, or faster.
+    """Import the plans of an exported file; returns how many were new here, or faster.
 
     Raises: CheckpointError: the file has no plans, or those of another device or of other versions.
         DeviceError: there is no CUDA device.
@@ -155,7 +154,7 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
 
 
 def describe_plans() -> list[str]:
-    """A line for each convolution that has run in this process: what computes it, and how that was chosen."""
+    """A line per convolution that has run in this process: the kernel that computes it, and how it was chosen."""
     if not is_available():
         return []
     from genesis.backends.cuda.conv import plans
@@ -164,7 +163,7 @@ def describe_plans() -> list[str]:
 
 
 def describe_engine() -> str:
-    """Where convolutions are chosen from, and where what was tuned is kept."""
+    """The libraries that convolutions are chosen from, and the file of the tuned plans."""
     from genesis.backends.cuda.conv import platform
     from genesis.backends.cuda.driver import cublaslt, cudnn
 
@@ -180,10 +179,9 @@ def _index(op: str, device: DeviceLike) -> int:
     return index
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def _tensors(value: object) -> list[Tensor]:
     """Every tensor in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, list | tuple) else []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for each in items for tensor in _tensors(each)]

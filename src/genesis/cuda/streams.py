@@ -17,14 +17,14 @@ from genesis.ndarray import Device
 
 
 class Stream(streams.Stream):
-    """A queue of work of its own on one device.
+    """A stream: a queue of work that a device runs in order.
 
-    What is launched inside `with genesis.cuda.stream(s)` goes there. Nothing waits for anything on another stream
-    unless told so: `s.wait_stream(other)` before s reads what other computes.
+    Work launched inside `with genesis.cuda.stream(s)` goes to s. Streams are not synchronized with each other unless
+    asked to: call `s.wait_stream(other)` before s reads what other computes.
 
     Args:
         device: the current one by default.
-        priority: lower numbers go first: -1 is before 0.
+        priority: lower numbers run first: −1 before 0.
     """
 
     def __init__(self, device: DeviceLike = None, priority: int = 0) -> None:
@@ -36,19 +36,19 @@ class Stream(streams.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """The address by which the driver and other libraries know it; 0 is the default stream."""
+        """The driver's handle, as other libraries take it; 0 is the default stream."""
         return self.handle
 
     def query(self) -> bool:
-        """Has all work on it been done?"""
+        """Whether all work on the stream is done."""
         return super().record_event().query()
 
     def record_event(self, event: streams.Event | None = None) -> streams.Event:
-        """Mark this point in the stream's order."""
+        """Record an event, by default a new one, at the present end of the stream; returns the event."""
         return super().record_event(Event() if event is None else event)
 
     def wait_event(self, event: streams.Event) -> None:
-        """What comes later on this stream starts after the event."""
+        """Let work launched on this stream from now on start after the event."""
         event.wait(self)
 
     def __repr__(self) -> str:
@@ -56,19 +56,20 @@ class Stream(streams.Stream):
 
 
 class ExternalStream(Stream):
-    """A stream that another library made, by its address. Its owner keeps it alive."""
+    """A stream that another library created, by its handle. Its owner keeps it alive."""
 
     def __init__(self, stream_ptr: int, device: DeviceLike = None) -> None:
         streams.Stream.__init__(self, index_of("ExternalStream", device), handle=stream_ptr)
 
 
 class Event(streams.Event):
-    """A point in a stream's order; it belongs to the device of the stream that it is first recorded on.
+    """An event: a point in a stream's order. It belongs to the device of the stream on which it is first recorded.
 
     Args:
-        enable_timing: take the time, for elapsed_time().
-        blocking: accepted for PyTorch's sake; how the host waits is left to the driver.
+        enable_timing: record the time, for elapsed_time().
+        blocking: accepted for compatibility with PyTorch; the driver decides how the host waits.
         interprocess: False; events are not shared between processes.
+    Raises: ValueError: interprocess is set.
     """
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
@@ -79,28 +80,31 @@ class Event(streams.Event):
         self._driver = driver.get()
 
     def record(self, stream: streams.Stream | None = None) -> None:
-        """Mark the present end of a stream, by default of the current device's current one."""
+        """Record the event at the present end of a stream, by default the current one of the current device."""
         stream = current_stream() if stream is None else stream
         if self.handle is None:
             super().__init__(stream.device_index, self._enable_timing)
         super().record(stream)
 
     def wait(self, stream: streams.Stream | None = None) -> None:
-        """What comes later on a stream, the current one by default, starts after this event."""
+        """Let work launched from now on on a stream, the current one by default, start after this event."""
         if self.handle is not None:
             super().wait(current_stream() if stream is None else stream)
 
     def query(self) -> bool:
-        """Has all work before it been done? True for an event that was never recorded."""
+        """Whether all work before the event is done; True if it was never recorded."""
         return self.handle is None or super().query()
 
     def synchronize(self) -> None:
-        """Wait until all work before it is done."""
+        """Wait until all work before the event is done."""
         if self.handle is not None:
             super().synchronize()
 
     def elapsed_time(self, end_event: streams.Event) -> float:
-        """Milliseconds from this event to the other; both were made with enable_timing, recorded and are done."""
+        """Milliseconds from this event to another; both have enable_timing, are recorded and done.
+
+        Raises: ValueError: an event lacks enable_timing, or was not recorded.
+        """
         for name, event in (("self", self), ("end_event", end_event)):
             if event.handle is None or not getattr(event, "_enable_timing", True):
                 raise ValueError(describe("elapsed_time", name, "an event with enable_timing that was recorded", event))
@@ -112,19 +116,19 @@ class Event(streams.Event):
 
 
 def current_stream(device: DeviceLike = None) -> Stream:
-    """The stream that this thread launches on."""
+    """The stream to which this thread launches work on a device, the current one by default."""
     found = streams.current(index_of("current_stream", device))
     return found if isinstance(found, Stream) else ExternalStream(found.handle, found.device_index)
 
 
 def default_stream(device: DeviceLike = None) -> Stream:
-    """The stream that work goes to until another is chosen; PyTorch's default stream too."""
+    """The default stream of a device, which is also PyTorch's."""
     return ExternalStream(0, index_of("default_stream", device))
 
 
 @contextmanager
 def stream(stream: Stream | None) -> Iterator[Stream | None]:
-    """Launch on this stream inside the with block, in this thread; "cuda" means its device there. None: no change.
+    """Launch on this stream, and make its device the current one, inside a with block; None changes nothing.
 
     Example:
         >>> from genesis.settings import override

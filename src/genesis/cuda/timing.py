@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from genesis.backends.cuda import driver, streams
 from genesis.cuda.device import DeviceLike, index_of
 from genesis.errors import describe
 
 
-def milliseconds(function: Callable[[], Any], repeats: int = 50, device: DeviceLike = None) -> float:
-    """The median time of function() on the device's current stream, taken by events; it has run before.
+def milliseconds(function: Callable[[], object], repeats: int = 50, device: DeviceLike = None) -> float:
+    """The median time of function() on the device's current stream, measured by events after a warm-up call.
 
     Args:
-        function: launches work and waits for nothing; what it takes on the host hides behind what the device is still
-            doing, unless the host is the slower of the two.
-        repeats: how often it is timed.
+        function: launches work without waiting for it; its time on the host overlaps with the device's, unless the
+            host is the slower of the two.
+        repeats: number of measurements.
+        device: the current one by default.
     Raises: ValueError: repeats < 1.
     """
     if repeats < 1:

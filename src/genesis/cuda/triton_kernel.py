@@ -12,9 +12,11 @@ from genesis.cuda.arguments import Framework, framework_of
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError, DTypeError, describe
 
+Grid = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
+
 
 class TritonKernel:
-    """A @triton.jit function that is launched as in Triton: kernel[grid](x, out, n, BLOCK=1024, num_warps=4)."""
+    """A @triton.jit function on tensors, launched as in Triton: kernel[grid](x, out, n, BLOCK=1024, num_warps=4)."""
 
     def __init__(self, kernel: Any) -> None:
         if not (hasattr(kernel, "arg_names") and hasattr(kernel, "params")):
@@ -30,18 +32,18 @@ class TritonKernel:
     def __repr__(self) -> str:
         return f"<Triton kernel {self.name}({', '.join(self.kernel.arg_names)})>"
 
-    def __getitem__(self, grid: int | Sequence[int] | Callable[[dict[str, Any]], Any]) -> Callable[..., None]:
-        """What launches on this grid: 1 to 3 numbers of programs, or a function of the arguments by name."""
+    def __getitem__(self, grid: Grid) -> Callable[..., None]:
+        """A launcher for this grid: 1 to 3 numbers of programs, or a function of the arguments by name."""
 
-        def call(*args: Any, **named: Any) -> None:
+        def call(*args: object, **named: object) -> None:
             self._launch(grid, args, named)
 
         return call
 
-    def __call__(self, *args: Any, **named: Any) -> None:
+    def __call__(self, *args: object, **named: object) -> None:
         raise TypeError(f"{self.name}: expected a grid: {self.name}[grid](…)")
 
-    def _launch(self, grid: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
+    def _launch(self, grid: Grid, args: Sequence[object], named: dict[str, object]) -> None:
         names = self.kernel.arg_names
         if len(args) > len(names):
             raise DTypeError(f"{self.name}: expected {len(names)} arguments ({', '.join(names)}), got {len(args)}")
@@ -66,7 +68,7 @@ class TritonKernel:
         with ordered(tensors, frameworks, device) as stream, streams.use(streams.Stream(device, handle=stream)):
             launch.launch(self.kernel, blocks, *values, **constants, **options)
 
-    def _check(self, by_position: dict[str, Any]) -> tuple[int, list[Framework]]:
+    def _check(self, by_position: dict[str, object]) -> tuple[int, list[Framework]]:
         """The device of the tensors, and the libraries that they are from."""
         devices: dict[int, str] = {}
         frameworks: dict[Framework, None] = {}

@@ -9,9 +9,11 @@ from genesis.tensor import Tensor
 
 
 class TensorDataset(Dataset):
-    """The i-th sample is the tuple of the i-th slices of several tensors.
+    """A data set in memory: sample i is the tuple of the tensors' slices at i along dimension 0.
 
-    Raises: ShapeError: the tensors differ in their first size, or have none; DTypeError: something else than tensors.
+    Args:
+        tensors: of any shapes and dtypes, with one first size: the number of samples.
+    Raises: ShapeError: the tensors differ in their first size, or have none; DTypeError: an argument is not a tensor.
     Example:
         >>> from genesis.data import TensorDataset
         >>> samples = TensorDataset(genesis.arange(6.0).reshape(3, 2), genesis.arange(3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +12,18 @@ from genesis import interop
 from genesis.data.tree import map_tree
 from genesis.tensor import Tensor
 
+Collate = Callable[[Sequence[object]], object]
+
 
 class DataLoader(torch.utils.data.DataLoader):
-    """Batches of a data set as Genesis tensors; shuffling, batching and worker processes are those of PyTorch's loader.
+    """Iterate over a data set in batches of Genesis tensors, with PyTorch's shuffling, batching and worker processes.
 
-    The arguments are those of torch.utils.data.DataLoader. Samples may be numbers, numpy arrays, Genesis or PyTorch
-    tensors, and tuples, lists and dictionaries of them. genesis.manual_seed() makes the order, and the seeds of the
-    workers, reproducible.
+    Args:
+        dataset: its samples are numbers, numpy arrays, Genesis or PyTorch tensors, and tuples, lists and dicts of them.
+        batch_size: samples per batch; None for no batching.
+        args, options: see torch.utils.data.DataLoader: shuffle, num_workers, drop_last, pin_memory, …
+    Returns (iteration): batches with the structure of the samples. genesis.manual_seed() makes their order, and the
+        seeds of the workers, reproducible.
 
     Example:
         >>> from genesis.data import DataLoader, TensorDataset
@@ -27,36 +32,41 @@ class DataLoader(torch.utils.data.DataLoader):
         [[0, 1], [2, 3], [4]]
     """
 
-    def __init__(self, dataset: Any, batch_size: int | None = 1, *args: Any, **options: Any) -> None:
+    def __init__(self, dataset: object, batch_size: int | None = 1, *args: object, **options: object) -> None:
         super().__init__(dataset, batch_size, *args, **options)
-        chosen: Callable[[Any], Any] = self.collate_fn
+        chosen: Collate = self.collate_fn
         # Workers hand PyTorch's tensors over in shared memory; here they become Genesis' on the same memory.
         by_default = chosen is torch.utils.data.default_collate
-        self.collate_fn: Callable[[Any], Any] = default_collate if by_default else _ToTorch(chosen)
+        self.collate_fn: Collate = default_collate if by_default else _ToTorch(chosen)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         for batch in super().__iter__():
             yield map_tree(_from_torch, batch)
 
 
-def default_collate(samples: Sequence[Any]) -> Any:
-    """One batch of PyTorch tensors from samples of one structure: what a DataLoader does by default."""
+def default_collate(samples: Sequence[object]) -> object:
+    """Stack samples of one structure into a batch of PyTorch tensors: what a DataLoader does by default.
+
+    Example:
+        >>> genesis.data.default_collate([(1.0, 2), (3.0, 4)])
+        [tensor([1., 3.], dtype=torch.float64), tensor([2, 4])]
+    """
     return torch.utils.data.default_collate([map_tree(_to_torch, sample) for sample in samples])
 
 
 class _ToTorch:
     """A collate function whose result has PyTorch's tensors in place of Genesis'; can be sent to a process."""
 
-    def __init__(self, collate_fn: Callable[[Any], Any]) -> None:
+    def __init__(self, collate_fn: Collate) -> None:
         self.collate_fn = collate_fn
 
-    def __call__(self, samples: Any) -> Any:
+    def __call__(self, samples: Sequence[object]) -> object:
         return map_tree(_to_torch, self.collate_fn(samples))
 
 
-def _to_torch(value: Any) -> Any:
+def _to_torch(value: object) -> object:
     return value.to_torch() if isinstance(value, Tensor) else value
 
 
-def _from_torch(value: Any) -> Any:
+def _from_torch(value: object) -> object:
     return interop.from_torch(value) if isinstance(value, torch.Tensor) else value

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from genesis import shapes
+from genesis.dtypes import DType
 from genesis.growth.channel_map import Part, Site
 from genesis.growth.elements import Choice, Elements, on_device
-from genesis.ndarray import NDArray
-from genesis.optim.optimizer import Optimizer
+from genesis.ndarray import Device, NDArray
+from genesis.optim.optimizer import Optimizer, State
 from genesis.tensor import Tensor
 
 
 class Edit(NamedTuple):
-    """What happens to one dimension of a tensor; splits and fresh are those of its site."""
+    """The change of one dimension of a tensor; splits and fresh are those of its site."""
 
     dim: int
     elements: Elements
@@ -53,10 +54,10 @@ class Edits:
 
 
 class Selections:
-    """What changes select from arrays, collected first and then made together: a network has hundreds of arrays."""
+    """Selections of elements from arrays, collected first and then run together: a network has hundreds of arrays."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Any, list[tuple[NDArray, Edit, int, Callable[[NDArray], None]]]] = {}
+        self._wanted: dict[tuple[int, Device, DType], list[tuple[NDArray, Edit, int, Callable[[NDArray], None]]]] = {}
 
     def add(self, array: NDArray, edit: Edit, power: int, use: Callable[[NDArray], None]) -> None:
         """use() is given the chosen elements of dimension edit.dim, times their shares to this power."""
@@ -80,7 +81,7 @@ class Selections:
 
 
 def _divided(left: NDArray, edit: Edit) -> NDArray:
-    """What copies get of the same weights: shares that, rounded as they are, add up to the weight exactly.
+    """The copies' shares of the same weights, which add up to the weight exactly, rounding included.
 
     Of what is left, r, a copy takes r − fl(r − fl(s·r)) and leaves fl(r − fl(s·r)): one of the two is at least half of
     r, and a difference of floats within a factor of 2 of each other is exact (Sterbenz 1974).
@@ -115,7 +116,7 @@ def _strides_in_order_of(old: tuple[int, ...], shape: tuple[int, ...]) -> tuple[
 
 
 def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> NDArray | None:
-    """What elements without an original begin with, in the shape of the whole result; None is zeros."""
+    """Initial values of elements without an original, in the shape of the whole result; None is zeros."""
     if edit.splits or edit.fresh == "zero" or not edit.elements.has_new:
         return None
     old, size = array.numpy_values().astype(np.float64), edit.shape_after(array.shape)
@@ -125,7 +126,7 @@ def fresh_values(array: NDArray, edit: Edit, generator: np.random.Generator) -> 
 
 
 def noise(array: NDArray, edit: Edit, amount: float, generator: np.random.Generator) -> NDArray | None:
-    """What makes copies of weights differ: normal, `amount` times as wide as the weights are; None where nothing is."""
+    """Noise that makes copies differ: normal, its deviation `amount` times the weights'; None if there is none."""
     if not amount or edit.splits or edit.fresh != "normal" or not edit.elements.copies.any():
         return None
     along = [1] * array.ndim
@@ -204,6 +205,6 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selection
 
 
 def _renew_state(
-    state: dict[str, Any], name: str, edit: Edit, like: NDArray, fresh: NDArray | None, selected: NDArray
+    state: State, name: str, edit: Edit, like: NDArray, fresh: NDArray | None, selected: NDArray
 ) -> None:  # fmt: skip
     state[name] = Tensor(in_memory_order_of(like, _filled(selected, edit, fresh)))

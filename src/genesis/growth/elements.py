@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
 from genesis.dtypes import DType
 from genesis.growth.channel_map import Part
 from genesis.ndarray import Device, NDArray
 
+_Array = npt.NDArray[np.generic]
+_Cut = tuple[_Array, _Array]
 NEW = -1  # in Choice.sources: a unit without an original
 
 
 class Choice(NamedTuple):
-    """The units of a group after a change: where each comes from, and its share of what the original gave."""
+    """The units of a group after a change: the original of each, and its share of the original's output."""
 
     sources: Sequence[int]
     shares: Sequence[float]
 
 
 class Elements:
-    """What a Choice does to an axis, element by element. Every device gets the arrays once, for all tensors alike.
+    """A Choice applied to an axis, element by element. Every device gets the arrays once, for all tensors.
 
     Attributes:
         copies: (new size,) bool: not the first with its source.
@@ -51,14 +54,14 @@ class Elements:
         self._index = np.where(self._is_new, 0, self._sources)
         self.has_new, self._is_shared = bool(self._is_new.any()), bool((self._shares[~self._is_new] != 1).any())
         self._powers = (np.ones(len(self)), self._shares, self._shares**2)
-        self._cuts: list[tuple[np.ndarray, np.ndarray]] | None = None
-        self._sent: dict[Any, NDArray] = {}
+        self._cuts: list[_Cut] | None = None
+        self._sent: dict[tuple[Hashable, DType, Device], NDArray] = {}
 
     def __len__(self) -> int:
         return len(self._sources)
 
     def index(self, device: Device) -> NDArray:
-        """Where each comes from; 0 where it has no original."""
+        """The index of each element's original; 0 where it has none."""
         return self._on(device, "index", dtypes.int64, self._index)
 
     def is_new(self, device: Device) -> NDArray:
@@ -79,13 +82,13 @@ class Elements:
                 self._on(device, ("takes", number), dtypes.bool_, takes),
             )
 
-    def _on(self, device: Device, key: Any, dtype: DType, values: np.ndarray) -> NDArray:
+    def _on(self, device: Device, key: Hashable, dtype: DType, values: _Array) -> NDArray:
         if (key, dtype, device) not in self._sent:
             self._sent[key, dtype, device] = on_device(values, dtype, device)
         return self._sent[key, dtype, device]
 
 
-def _cuts(sources: np.ndarray, shares: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _cuts(sources: _Array, shares: _Array) -> Iterator[_Cut]:
     """In round k the k-th copy of each source takes its share, of those that have a later copy to leave the rest to."""
     _, origins, counts = np.unique(sources, return_inverse=True, return_counts=True)
     ranks = np.empty_like(origins)
@@ -99,7 +102,7 @@ def _cuts(sources: np.ndarray, shares: np.ndarray) -> Iterator[tuple[np.ndarray,
         left -= pieces
 
 
-def on_device(values: np.ndarray, dtype: DType, device: Device) -> NDArray:
+def on_device(values: _Array, dtype: DType, device: Device) -> NDArray:
     """numpy's values in a dtype on a device; 16-bit floats by way of float32."""
     kind = dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
     sent = NDArray.from_numpy(np.ascontiguousarray(values, kind.name), kind)

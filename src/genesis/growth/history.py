@@ -12,23 +12,27 @@ from genesis.growth.snapshot import Snapshot
 from genesis.interrupts import finish, held
 from genesis.nn.module import Module
 
+Operation = dict[str, Any]  # "operation", its name, and its arguments
+Record = dict[str, Any]  # a step as plain values
+
 
 class Step:
-    """One transaction that was committed.
+    """A committed transaction.
 
     Attributes:
-        number: its place in the history, from 0.
-        operations: what was done, each a dictionary of the operation's name, its arguments, and what it changed.
-        example: shape and dtype of each input that the network was run on (or the input, if it is no tensor).
-        parameters: how many numbers the network learns, before and after.
-        deviation: the largest relative change of the outputs in eval mode, measured; None where it was not to be kept.
-        training_deviation: the same in training mode; None also where the example does not run in it.
+        number: position in the history, from 0.
+        operations: each a dict of the operation's name and its arguments.
+        example: shape and dtype of each input that the network was run on (or the input, if it is not a tensor).
+        parameters: number of parameters' elements before and after.
+        deviation: largest relative change of the outputs in eval mode, as measured; None if the function was not to be
+            kept.
+        training_deviation: the same in training mode; None also if the example does not run in it.
     """
 
     def __init__(self, number: int, before: int) -> None:
         self.number = number
-        self.operations: list[dict[str, Any]] = []
-        self.example: list[Any] | None = None
+        self.operations: list[Operation] = []
+        self.example: list[object] | None = None
         self.parameters = (before, before)
         self.deviation: float | None = None
         self.training_deviation: float | None = None
@@ -36,22 +40,22 @@ class Step:
         self.history: History | None = None
         self.known_before = KnownMap()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles of a network know what was done, and not the state from before: that is of the original's
-        objects, and would take the optimizer along."""
+    def __getstate__(self) -> dict[str, object]:
+        """Copies and pickles of a network keep the log, not the snapshot: that is of the original's objects, and would
+        take the optimizer along."""
         return {**vars(self), "snapshot": None}
 
     def __repr__(self) -> str:
         return f"step {self.number}: {self.text()} ({self.parameters[0]:,} → {self.parameters[1]:,} parameters)"
 
     def text(self) -> str:
-        """What was done, in words."""
+        """The operations, in words."""
         kinds = [(kind, list(some)) for kind, some in itertools.groupby(self.operations, lambda o: o["operation"])]
         told = [_sentence(some[0]) if len(some) == 1 else f"{kind} of {len(some)} layers" for kind, some in kinds]
         return "; ".join(told) or "nothing"
 
-    def record(self) -> dict[str, Any]:
-        """All that replay() needs, as plain values."""
+    def record(self) -> Record:
+        """Everything that replay() needs, as plain values."""
         return {
             "operations": self.operations,
             "example": self.example,
@@ -62,7 +66,7 @@ class Step:
 
 
 class History:
-    """The steps of one network, oldest first: a sequence, and what checkpoints keep of it."""
+    """The steps of one network, oldest first: a sequence, which checkpoints keep as plain values."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -82,17 +86,17 @@ class History:
         return "\n".join(map(repr, self.steps)) or "no growth yet"
 
     def forget(self) -> None:
-        """Give back the memory of the earlier states; no step can be undone any more."""
+        """Free the memory of all snapshots; no step can be rolled back any more."""
         for step in self.steps:
             step.snapshot, step.known_before = None, KnownMap()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, list[Record]]:
         """The log as plain values, for a checkpoint; see replay()."""
         return {"steps": [step.record() for step in self.steps]}
 
 
 def history(model: Module) -> History:
-    """How this network grew so far.
+    """The growth steps of a network so far.
 
     Example:
         >>> from genesis import growth
@@ -102,16 +106,24 @@ def history(model: Module) -> History:
         >>> len(growth.history(net))
         1
     """
-    # With the model, and not in a table: its snapshots hold the model, and both must go together.
-    return vars(model).setdefault("_growth_history", History())
+    # With the model, and not in a table: its snapshots hold the model, and both must be freed together.
+    found: History = vars(model).setdefault("_growth_history", History())
+    return found
 
 
 def rollback(step: Step) -> None:
-    """Put model, optimizer and all else that its transaction was given back, bit for bit, to before this step.
+    """Restore model, optimizer and whatever else the transaction was given, bit for bit, to before this step.
 
-    Later steps go with it, and so does what was trained since.
+    Later steps, and all training since, are undone too.
 
-    Raises: GrowthError: the state from before has been forgotten, or the step was undone already.
+    Raises: GrowthError: the step's snapshot was not kept, or the step is undone already.
+    Example:
+        >>> from genesis import growth
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> step = growth.grow_width(net, "0", channels=5, example=genesis.zeros(1, 2))
+        >>> growth.rollback(step)
+        >>> net[0].out_features
+        3
     """
     log = step.history
     if log is None or step not in log.steps:
@@ -125,6 +137,6 @@ def rollback(step: Step) -> None:
         finish(lambda: snapshot.restore((setattr, log, "known", step.known_before)))
 
 
-def _sentence(operation: dict[str, Any]) -> str:
+def _sentence(operation: Operation) -> str:
     size = f" to {operation['channels']}" if "width" in operation["operation"] else ""
     return f"{operation['operation']} {operation['where']}{size}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 from genesis.growth.channel_map import ChannelMap
 from genesis.growth.rules import RULES
@@ -24,7 +23,7 @@ class Look:
     the network.
     """
 
-    def __init__(self, model: Module, example: Sequence[Any]) -> None:
+    def __init__(self, model: Module, example: Sequence[object]) -> None:
         given = [arg for arg in example if isinstance(arg, Tensor)]
         objects = [model, *RULES.values(), *[Tensor if isinstance(arg, Tensor) else arg for arg in example]]
         tensors: list[Tensor | None] = []

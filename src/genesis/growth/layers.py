@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import genesis
 from genesis import nn
 from genesis.autograd import no_grad
+from genesis.dtypes import DType
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import Passage
+from genesis.ndarray import Device
 from genesis.nn.module import Module
 from genesis.nn.modules.conv import _Conv
 
-_CONVS = {3: (nn.Conv1d, nn.BatchNorm1d), 4: (nn.Conv2d, nn.BatchNorm2d)}
+ConvType = type[nn.Conv1d] | type[nn.Conv2d]
+NormType = type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
+_CONVS: dict[int, tuple[ConvType, NormType]] = {3: (nn.Conv1d, nn.BatchNorm1d), 4: (nn.Conv2d, nn.BatchNorm2d)}
+
+
+class Place(TypedDict):
+    """Device and dtype in which a layer's parameters are created."""
+
+    device: Device
+    dtype: DType
 
 
 def channel_dim(passage: Passage) -> int:
@@ -24,7 +35,7 @@ def channel_dim(passage: Passage) -> int:
     return 1 if ndim == 4 else ndim - 1
 
 
-def identity_block(op: str, passage: Passage, channels: int | None, kernel_size: int, where: dict[str, Any]) -> Module:
+def identity_block(op: str, passage: Passage, channels: int | None, kernel_size: int, where: Place) -> Module:
     """x + B·relu(norm(A·x)), where B·relu(norm(A·x)) is 0: the network computes what it did, and every weight learns.
 
     Half of the inner channels are copies of the other half, taken with the opposite sign. Their sum is 0 whatever
@@ -36,8 +47,8 @@ def identity_block(op: str, passage: Passage, channels: int | None, kernel_size:
     if half < 1 or kernel_size < 1 or kernel_size % 2 == 0:
         expected = "at least 1 channel, and an odd kernel size"
         raise GrowthError(describe(op, "channels, kernel_size", expected, (channels, kernel_size)))
-    first: Any
-    last: Any
+    first: nn.Conv1d | nn.Conv2d | nn.Linear
+    last: nn.Conv1d | nn.Conv2d | nn.Linear
     parts: list[Module]
     if channel_dim(passage) == 1 and len(shape) in _CONVS:
         conv, norm = _CONVS[len(shape)]
@@ -54,12 +65,12 @@ def identity_block(op: str, passage: Passage, channels: int | None, kernel_size:
         for parameter in first.parameters():
             parameter[half:] = parameter[:half].clone()
         last.weight[:, half:] = -last.weight[:, :half].clone()
-        nn.init.zeros_(last.bias)
+        nn.init.zeros_(last.get_parameter("bias"))
     return nn.Residual(nn.Sequential(*parts))
 
 
 def branch(
-    op: str, module: Module, passage: Passage, channels: int | None, kernel_size: int, where: dict[str, Any]
+    op: str, module: Module, passage: Passage, channels: int | None, kernel_size: int, where: Place
 ) -> nn.Branch:
     """A convolution with batch norm and ReLU (or a linear layer with ReLU) beside module, its gate at 0.
 
@@ -67,12 +78,14 @@ def branch(
     goes, brings them to it.
     """
     given, made = passage.input_shape, passage.output_shape
-    projection: Any = None
+    projection: nn.Conv1d | nn.Conv2d | nn.Linear | None = None
+    parts: list[Module]
     if channel_dim(passage) == 1 and len(made) in _CONVS and len(given) == len(made):
         conv, norm = _CONVS[len(made)]
         inner = made[1] if channels is None else channels
         parts = [_parallel_conv(op, module, passage, inner, kernel_size, where)]
-        parts += [norm(inner, **where)] if any(size > 1 for size in made[2:]) else []
+        if any(size > 1 for size in made[2:]):
+            parts.append(norm(inner, **where))
         if inner != made[1]:
             projection = conv(inner, made[1], 1, bias=False, **where)
     elif channel_dim(passage) == len(made) - 1 and given[:-1] == made[:-1]:
@@ -89,9 +102,7 @@ def branch(
     return nn.Branch(nn.Sequential(*parts, nn.ReLU()), projection, **where)
 
 
-def _parallel_conv(
-    op: str, module: Module, passage: Passage, channels: int, kernel_size: int, where: dict[str, Any]
-) -> Module:
+def _parallel_conv(op: str, module: Module, passage: Passage, channels: int, kernel_size: int, where: Place) -> Module:
     """A convolution that gives planes of the module's size: with a convolution's own settings, or strided."""
     given, made = passage.input_shape, passage.output_shape
     if isinstance(module, _Conv):

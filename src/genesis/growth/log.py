@@ -7,14 +7,15 @@ inputs on which the network is run are of a bounded size. room.py says how large
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard
 
 from genesis import dtypes
 from genesis.errors import GrowthError, describe
 from genesis.growth import structure, width
+from genesis.growth.history import Record, Step
 
-OPERATIONS: dict[str, Any] = {
+OPERATIONS: dict[str, Callable[..., Step]] = {
     operation.__name__: operation
     for operation in (
         width.grow_width, width.prune_width, structure.grow_depth, structure.grow_branches, structure.prune_branches,
@@ -25,18 +26,18 @@ _LARGEST = 2**31
 
 _MEASURED = ("deviation", "training_deviation")  # a log of 0.1.0 has the first only
 
-Steps = list[dict[str, Any]]
+Steps = list[Record]
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def _is_count(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 < value < _LARGEST
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) in (int, float) and math.isfinite(value)
 
 
-_ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_ARGUMENTS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "where": ("a name", lambda value: isinstance(value, str)),
     "channels": ("a number of channels", lambda value: value is None or _is_count(value)),
     "kernel_size": ("a size", _is_count),
@@ -47,7 +48,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def checked(log: Any) -> Steps:
+def checked(log: object) -> Steps:
     """The steps of a log, if it is one.
 
     Raises: GrowthError: it is none, or has an operation, an argument or an input that no log has.
@@ -73,20 +74,21 @@ def checked(log: Any) -> Steps:
     return list(steps)
 
 
-def _check_operation(where: str, operation: Any) -> None:
-    name = operation.get("operation") if isinstance(operation, Mapping) else None
+def _check_operation(where: str, operation: object) -> None:
+    arguments: Mapping[object, object] = operation if isinstance(operation, Mapping) else {}
+    name = arguments.get("operation")
     if not isinstance(name, str) or name not in OPERATIONS:
         shown = repr(name)[:80]
         raise GrowthError(describe("replay", where, f"operations among {', '.join(OPERATIONS)}", shown))
-    for argument, value in operation.items():
+    for argument, value in arguments.items():
         if argument == "operation":
             continue
-        expected, fits = _ARGUMENTS.get(argument, ("no such argument", lambda value: False))
+        expected, fits = _ARGUMENTS.get(str(argument), ("no such argument", lambda value: False))
         if not fits(value):
             raise GrowthError(describe("replay", f"{where}, {name}, {argument}"[:200], expected, repr(value)[:80]))
 
 
-def _check_input(where: str, given: Any) -> None:
+def _check_input(where: str, given: object) -> None:
     if not is_recorded_input(given):
         return
     shape, _ = given
@@ -95,7 +97,7 @@ def _check_input(where: str, given: Any) -> None:
         raise GrowthError(describe("replay", where, expected, repr(shape)[:80]))
 
 
-def is_recorded_input(given: Any) -> bool:
+def is_recorded_input(given: object) -> TypeGuard[tuple[Sequence[int], str]]:
     """Whether it stands for a tensor: its shape, and its dtype's name."""
     return (
         isinstance(given, list | tuple)

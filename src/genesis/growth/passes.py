@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,23 +25,22 @@ _ROUNDING = {dtypes.float64: 2.0**-50, dtypes.float16: 2.0**-10, dtypes.bfloat16
 _ROUNDING_FLOAT32 = {"cpu": 2.0**-22, "cuda": 2.0**-11}
 
 
-def tensors_in(value: Any) -> list[Tensor]:
+def tensors_in(value: object) -> list[Tensor]:
     """The tensors in nested tuples, lists and dictionaries, in order."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in tensors_in(item)] if isinstance(value, list | tuple) else []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
-def outputs_of(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
-    """What the model gives in eval mode."""
+def outputs_of(model: Module, args: tuple[object, ...]) -> list[Tensor]:
+    """The model's outputs in eval mode."""
     with in_mode(model, training=False):
         return _outputs(model, args)
 
 
 class Trained(NamedTuple):
-    """What a network gives in training mode.
+    """A network's outputs in training mode.
 
     Attributes:
         drawn: the states of the random generators afterwards: equal where as many numbers were drawn.
@@ -49,12 +48,12 @@ class Trained(NamedTuple):
     """
 
     outputs: list[Tensor]
-    drawn: tuple[Any, ...]
+    drawn: tuple[object, ...]
     error: Exception | None = None
 
 
-def trained_outputs_of(model: Module, args: tuple[Any, ...]) -> Trained:
-    """What the model gives in training mode, but for dropout, from the same random numbers each time."""
+def trained_outputs_of(model: Module, args: tuple[object, ...]) -> Trained:
+    """The model's outputs in training mode without dropout, from the same random numbers each time."""
     with without_traces(model), in_mode(model, training=True), without_dropout():
         for seed in (genesis.manual_seed, random.seed, np.random.seed):
             seed(0)
@@ -65,7 +64,7 @@ def trained_outputs_of(model: Module, args: tuple[Any, ...]) -> Trained:
         return Trained(outputs, RandomStates(model).states)
 
 
-def rounding_of(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
+def rounding_of(model: Module, args: tuple[object, ...]) -> list[Tensor]:
     """The outputs in training mode if each weight were rounded another way: how far they move is the network's own."""
     generator = np.random.default_rng(0)
     parameters = [parameter for parameter in model.parameters() if parameter.dtype.is_floating_point]
@@ -84,7 +83,7 @@ def _rounded_otherwise(array: NDArray, generator: np.random.Generator) -> NDArra
     return array.mul(factors.to(array.dtype).to(array.device).array)
 
 
-def _outputs(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
+def _outputs(model: Module, args: tuple[object, ...]) -> list[Tensor]:
     with without_folding(), without_autocast():
         try:
             with no_grad():
@@ -96,7 +95,7 @@ def _outputs(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
 
 @contextlib.contextmanager
 def in_mode(model: Module, training: bool) -> Iterator[None]:
-    """The whole model in one mode; afterwards each module is in its own again."""
+    """Put the whole model into one mode; afterwards, each module returns to its own."""
     before = [(module, module.training) for module in model.modules()]
 
     def undo() -> None:
@@ -113,7 +112,7 @@ def in_mode(model: Module, training: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_traces(model: Module) -> Iterator[None]:
-    """What a pass in training mode leaves behind (statistics, attributes, random numbers drawn) is taken back."""
+    """Undo what a pass in training mode leaves behind: statistics, attributes, random numbers drawn."""
     attributes = Tables(vars(module) for module in model.modules())
     buffers = copies_of(buffer.array for buffer in model.buffers())
     random_states = RandomStates(model)
@@ -129,7 +128,7 @@ def without_traces(model: Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undone_after(undo: Callable[[], None]) -> Iterator[None]:
-    """Call undo() at the end, whatever is raised, and wherever an interrupt comes; again where it came in between."""
+    """Call undo() at the end, whatever is raised and wherever an interrupt comes; again if one came in between."""
     try:
         try:
             yield
@@ -149,11 +148,16 @@ class RandomStates:
         self._devices = sorted({tensor.device for tensor in tensors} | {genesis.device("cpu")}, key=str)
         own = [genesis.get_rng_state(device).numpy().tobytes() for device in self._devices]
         name, keys, *place = np.random.get_state(legacy=True)
-        self.states: tuple[Any, ...] = (*own, random.getstate(), (name, np.asarray(keys).tobytes(), *place))
+        self._own, self._python, self._numpy = own, random.getstate(), (name, np.asarray(keys).tobytes(), *place)
+
+    @property
+    def states(self) -> tuple[object, ...]:
+        """Values that are equal where the generators are in equal states."""
+        return (*self._own, self._python, self._numpy)
 
     def restore(self) -> None:
-        *own, python, numpy = self.states
-        for device, state in zip(self._devices, own, strict=True):
+        for device, state in zip(self._devices, self._own, strict=True):
             genesis.set_rng_state(genesis.tensor(np.frombuffer(state, np.uint8)), device)
-        random.setstate(python)
-        np.random.set_state((numpy[0], np.frombuffer(numpy[1], np.uint32), *numpy[2:]))
+        random.setstate(self._python)
+        name, keys, *place = self._numpy
+        np.random.set_state((name, np.frombuffer(keys, np.uint32), *place))

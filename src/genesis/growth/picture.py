@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from genesis.files import replaced
 from genesis.growth.schedule import Event, Point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLOURS = {"grown": "#2a7f62", "kept": "#2a7f62", "undone": "#e4572e", "refused": "#888888", "over budget": "#888888"}
 
@@ -16,7 +19,8 @@ def picture(path: str | os.PathLike[str], curve: Sequence[Point], events: Sequen
     """Write a PNG: the number of parameters above, metric and loss below, a line at each event.
 
     Args:
-        curve, events: of a Schedule.
+        path: the file; it is replaced atomically.
+        curve, events: those of a Schedule.
     Raises: ImportError: matplotlib is not installed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -38,8 +42,8 @@ def picture(path: str | os.PathLike[str], curve: Sequence[Point], events: Sequen
         canvas.print_figure(temporary, format="png", dpi=90)
 
 
-def draw_size(panel: Any, curve: Sequence[Point], events: Sequence[Event]) -> None:
-    """The number of parameters over the epochs, on a panel of matplotlib's."""
+def draw_size(panel: Axes, curve: Sequence[Point], events: Sequence[Event]) -> None:
+    """Draw the number of parameters over the epochs on matplotlib axes."""
     panel.step([point.epoch for point in curve], [point.parameters for point in curve], color="black", where="mid")
     panel.set_ylabel("parameters")
     panel.set_ylim(bottom=0)
@@ -47,6 +51,6 @@ def draw_size(panel: Any, curve: Sequence[Point], events: Sequence[Event]) -> No
     _mark(panel, events)
 
 
-def _mark(panel: Any, events: Sequence[Event]) -> None:
+def _mark(panel: Axes, events: Sequence[Event]) -> None:
     for event in events:
         panel.axvline(event.epoch + 0.5, color=_COLOURS[event.kind], linestyle="--", linewidth=1)

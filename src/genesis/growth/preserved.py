@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from genesis import dtypes
 from genesis.errors import GrowthError
+from genesis.growth.history import Operation
 from genesis.growth.passes import Trained, rounding_of
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
@@ -19,7 +19,7 @@ _TOLERANCE = {dtypes.float64: 1e-6, dtypes.float32: 1e-3, dtypes.float16: 0.1, d
 _TIMES_OWN = 16  # as far as rounding its weights another way moves a network's outputs, growth may move them
 
 
-def checked(operation: dict[str, Any], before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+def checked(operation: Operation, before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
     """How far the outputs have moved in eval mode. Raises: GrowthError: farther than by rounding."""
     deviation, limit = relative_deviation(before, after), _limit(before)
     if not deviation <= limit:
@@ -28,7 +28,7 @@ def checked(operation: dict[str, Any], before: Sequence[Tensor], after: Sequence
 
 
 def checked_in_training(
-    operation: dict[str, Any], before: Trained, after: Trained, model: Module, example: tuple[Any, ...]
+    operation: Operation, before: Trained, after: Trained, model: Module, example: tuple[object, ...]
 ) -> float:
     """The same in training mode, where a batch norm over few samples can make much of the least rounding."""
     place = f"{operation['operation']} of {operation['where']}"
@@ -53,7 +53,7 @@ def _limit(outputs: Sequence[Tensor]) -> float:
     return max((_TOLERANCE.get(output.dtype, 0.0) for output in outputs), default=0.0)
 
 
-def _moved(operation: dict[str, Any], what: str, deviation: float, limit: float) -> str:
+def _moved(operation: Operation, what: str, deviation: float, limit: float) -> str:
     return (
         f"{operation['operation']}: {what} changed by {deviation:.1e} of the largest, more than {limit:.0e}: "
         f"what {operation['where']} feeds is not fully understood"

@@ -5,36 +5,39 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import genesis
 from genesis import checkpoint, dtypes
 from genesis.errors import CheckpointError, GrowthError
-from genesis.growth.history import history
+from genesis.growth.history import Record, history
 from genesis.growth.log import OPERATIONS, is_recorded_input
 from genesis.growth.room import Room, shapes_in
-from genesis.growth.snapshot import Restoring, Snapshot
+from genesis.growth.snapshot import HasState, Restoring, Snapshot
 from genesis.growth.transaction import current, transaction
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
 
+T = TypeVar("T")
+
 
 def replay(
-    model: Module, log: Mapping[str, Any], optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
+    model: Module, log: Mapping[str, Sequence[Record]], optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
     averages: Module | Sequence[Module] = (), shapes: Iterable[Sequence[int]] | None = None,
 ) -> None:  # fmt: skip
-    """Grow a freshly built network as the one grew whose `history(...).state_dict()` log is; then its state fits.
+    """Repeat the growth of another network on a freshly built one, so that the other's state_dict fits it.
 
-    Shapes, names, and the order of the optimizer's parameters become those of the other; values do not: load them.
-    (Buffers that are not persistent are in no state_dict; save() keeps those too.)
+    Shapes, names, and the order of the optimizer's parameters become those of the other network; load the values then.
+    (Non-persistent buffers are in no state_dict; save() keeps those too.)
 
     Args:
-        optimizer, averages: grow along, as in transaction().
-        shapes: of the tensors that are to be loaded then. A log that leads far beyond them, as somebody else's file may
-            have one, is refused before it takes memory.
-    Raises: GrowthError: log is none, or a step cannot be done on this network; nothing has changed.
+        log: `history(other).state_dict()`.
+        optimizer, averages: grow with the model, see transaction().
+        shapes: shapes of the tensors that are to be loaded. A log that leads far beyond them, as in an untrusted file,
+            is refused before memory is allocated.
+    Raises: GrowthError: log is not a log, or a step is impossible on this network; nothing has changed.
 
     Example:
         >>> from genesis import growth
@@ -63,14 +66,15 @@ def replay(
 
 def save(
     path: str | os.PathLike[str], model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
-    averages: Module | Sequence[Module] = (), **more: Any,
+    averages: Module | Sequence[Module] = (), **more: object,
 ) -> None:  # fmt: skip
-    """Write a checkpoint of a network, how it grew, its optimizer, and whatever plain values you name.
+    """Write a checkpoint of a network, its growth, its optimizer, and further values by name.
 
     Args:
-        optimizer, averages: one or several, as in transaction().
-        more: comes back from load().
-    Raises: DTypeError: more has something else than tensors and plain values; OSError: the file cannot be written.
+        path: the file; it is replaced atomically.
+        optimizer, averages: one or several, see transaction().
+        more: tensors and plain values, which load() returns.
+    Raises: DTypeError: more has other values; OSError: the file cannot be written.
     Example:
         >>> import tempfile
         >>> from genesis import growth
@@ -82,7 +86,7 @@ def save(
         (7, 5)
     """
     networks = [model, *_several(averages)]
-    state: dict[str, Any] = {"model": model.state_dict(), "growth": history(model).state_dict(), "more": more}
+    state: dict[str, object] = {"model": model.state_dict(), "growth": history(model).state_dict(), "more": more}
     state["buffers"] = [{name: tensor.detach() for name, tensor in _unsaved(each)} for each in networks]
     if optimizer is not None:
         state["optimizer"] = [each.state_dict() for each in _several(optimizer)]
@@ -95,20 +99,24 @@ def load(
     path: str | os.PathLike[str], model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
     averages: Module | Sequence[Module] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Grow a freshly built network as the saved one grew, and take over its state and that of what went along.
+    """Repeat the growth of a saved network on a freshly built one, and load its state.
 
     Args:
-        optimizer, averages: as save() was given them, freshly built too; what is not given here is left in the file.
-    Returns: what save() was given beside these.
-    Raises: CheckpointError: path is no checkpoint of save(), or does not fit; nothing has changed.
+        path: a file of save().
+        optimizer, averages: the counterparts of those given to save(), freshly built too; saved ones without a
+            counterpart are ignored.
+    Returns: the further values that save() was given, by name.
+    Raises: CheckpointError: path is not a checkpoint of save(), or does not fit; GrowthError: its log does not.
+        Nothing has changed.
     """
     state = checkpoint.load(path)
     optimizers, copies = _several(optimizer), _several(averages)
     needed = {"model", "growth", *(["optimizer"] if optimizers else []), *(["averages"] if copies else [])}
     if not isinstance(state, dict) or not needed <= set(state):
         raise CheckpointError(f"{path}: expected a checkpoint of growth.save with {', '.join(sorted(needed))}")
-    pairs: list[tuple[Any, Any]] = []
-    for name, given in (("optimizer", optimizers), ("averages", copies)):
+    pairs: list[tuple[HasState, object]] = []
+    counterparts: tuple[tuple[str, Sequence[HasState]], ...] = (("optimizer", optimizers), ("averages", copies))
+    for name, given in counterparts:
         kept = _several(state[name]) if given else []
         if len(given) != len(kept):
             raise CheckpointError(f"{path}: argument '{name}': expected {len(kept)}, as were saved, got {len(given)}")
@@ -125,11 +133,12 @@ def load(
             for each, before, its in zip(networks, arrays, state.get("buffers") or [{}] * len(networks), strict=False):
                 _take_grown(path, each, before, its)
             model.load_state_dict(state["model"])
-            for each, its in pairs:
-                each.load_state_dict(its)
+            for other, saved in pairs:
+                other.load_state_dict(saved)
     except GrowthError as error:
         raise GrowthError(f"{path}: {error}") from error
-    return state["more"]
+    more: dict[str, Any] = state["more"]
+    return more
 
 
 def _unsaved(network: Module) -> Iterator[tuple[str, Tensor]]:
@@ -140,7 +149,9 @@ def _unsaved(network: Module) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-def _take_grown(path: Any, network: Module, before: Mapping[int, NDArray], saved: Mapping[str, Tensor]) -> None:
+def _take_grown(
+    path: str | os.PathLike[str], network: Module, before: Mapping[int, NDArray], saved: Mapping[str, Tensor]
+) -> None:
     """Give those of them that were grown (or pruned) the saved values: replay() has made up others."""
     for name, tensor in _unsaved(network):
         if before.get(id(tensor)) is tensor.array:
@@ -154,12 +165,12 @@ def _take_grown(path: Any, network: Module, before: Mapping[int, NDArray], saved
             tensor.array = saved[name].array.to_device(tensor.device).to(tensor.dtype)
 
 
-def _several(given: Any) -> list[Any]:
-    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+def _several(given: T | Sequence[T] | None) -> list[T]:
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [cast(T, given)]
 
 
-def _zeros(model: Module, given: Any) -> Any:
-    """An input of the recorded shape; what was no tensor is as it was."""
+def _zeros(model: Module, given: object) -> object:
+    """An input of the recorded shape; an argument that is not a tensor as it was."""
     if not is_recorded_input(given):
         return given
     shape, dtype = given

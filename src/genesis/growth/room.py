@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.errors import GrowthError
+from genesis.growth.history import Operation
 from genesis.growth.log import checked
 from genesis.tensor import Tensor
 
@@ -22,8 +23,8 @@ class Room(NamedTuple):
     size: float = math.inf
 
     @classmethod
-    def of(cls, log: Any, shapes: Iterable[Sequence[int]] | None) -> Room:
-        """That of a log which leads to tensors of these shapes (None: to whatever it says).
+    def of(cls, log: object, shapes: Iterable[Sequence[int]] | None) -> Room:
+        """The room for a log that leads to tensors of these shapes; unlimited for None.
 
         Raises: GrowthError: it is no log of growth, or asks for more than that.
         """
@@ -37,7 +38,7 @@ class Room(NamedTuple):
         room._check_counts(operations, len(listed))
         return room
 
-    def _check_counts(self, operations: Sequence[Mapping[str, Any]], num_tensors: int) -> None:
+    def _check_counts(self, operations: Sequence[Operation], num_tensors: int) -> None:
         new = [operation for operation in operations if operation["operation"] in ("grow_depth", "grow_branches")]
         gone = sum(len(operation.get("which") or ()) for operation in operations)
         if len(operations) > _MOST_OPERATIONS or len(new) > num_tensors + _TIMES * (gone + 1):
@@ -56,6 +57,6 @@ class Room(NamedTuple):
         raise GrowthError(f"replay: the log's {op} of {where} asks for {what}, far more than the file's tensors have")
 
 
-def shapes_in(state: Any) -> list[Sequence[int]]:
-    """Those of the tensors in a state_dict."""
+def shapes_in(state: Mapping[str, object]) -> list[Sequence[int]]:
+    """The shapes of the tensors in a state_dict."""
     return [value.shape for value in state.values() if isinstance(value, Tensor)]

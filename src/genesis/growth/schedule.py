@@ -10,23 +10,24 @@ from typing import Any
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import channel_map
 from genesis.growth.history import Step, history, rollback
+from genesis.growth.snapshot import HasState
 from genesis.growth.transaction import count, transaction
 from genesis.interrupts import held
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
 
-Growth = Callable[[Module], Any]
+Growth = Callable[[Module], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened to the network's shape.
+    """A change of the network's shape, or an attempt.
 
     Attributes:
-        epoch: after how many epochs.
-        kind: "grown"; "kept" or "undone" at the end of a trial; "refused": it could not be done; "over budget".
-        text: what it was, in words.
-        parameters: how many the network has now.
+        epoch: number of epochs before it.
+        kind: "grown"; "kept" or "undone" at the end of a trial; "refused": it was impossible; "over budget".
+        text: the operations, in words.
+        parameters: number of the network's parameters afterwards.
     """
 
     epoch: int
@@ -49,16 +50,24 @@ class Point:
 
 
 def at_epochs(*epochs: int) -> Callable[[Sequence[Point]], bool]:
-    """Grow after each of these epochs (the first is 1)."""
+    """A condition for Schedule: grow after each of these epochs, counted from 1.
+
+    Example:
+        >>> from genesis import growth
+        >>> growth.at_epochs(2, 4)([growth.Point(epoch=2, metric=0.5, loss=None, parameters=10)])
+        True
+    """
     return lambda curve: curve[-1].epoch in epochs
 
 
 class Plateau:
-    """Grow when the metric has not become better for `patience` epochs, nor since the network last changed.
+    """A condition for Schedule: grow when the metric has not improved for `patience` epochs of an unchanged network.
 
     Args:
+        patience: number of epochs, at least 1.
         mode: "max" for an accuracy, "min" for a loss.
-        min_delta: what counts as better.
+        min_delta: smallest improvement that counts.
+    Raises: GrowthError: an argument is out of range.
     """
 
     def __init__(self, patience: int = 3, mode: str = "max", min_delta: float = 0.0) -> None:
@@ -76,25 +85,26 @@ class Plateau:
 
 
 class Schedule:
-    """Calls growths, one after the other, when it is time; call step() after each epoch.
+    """Grow a network during training: runs growths one after the other; call step() after each epoch.
 
     Args:
-        model, optimizer: what grows.
+        model, optimizer: see transaction().
         growths: functions of the model that call grow_width and the like; each is used once, in this order, inside a
             transaction.
-        when: tells from the curve so far whether it is time: at_epochs(…), a Plateau, or a function of yours.
+        when: decides from the curve so far whether to grow: at_epochs(…), a Plateau, or a function of yours.
         example: an input of the network, see transaction().
-        max_parameters, max_macs: a growth beyond these is undone at once, and the next one tried in its turn. MACs are
-            the multiplications of one pass over example.
-        trial: after so many epochs, a growth stays only if the metric has become better by min_delta than it ever was
-            before it; else model and optimizer are put back. 0: every growth stays.
+        max_parameters, max_macs: budgets; a growth beyond them is undone at once, and the next one tried in its turn.
+            MACs are the multiply-accumulates of one pass over example.
+        trial: number of epochs after which a growth is kept only if the metric has exceeded its previous best by more
+            than min_delta; else model and optimizer are rolled back. 0 keeps every growth.
         mode: "max" if a larger metric is better, "min" if a smaller one.
+        min_delta: see trial.
         on_event: called with each Event.
-        averages, also: as of transaction().
-        seed: of the random choices of the k-th growth: seed + k.
+        averages, also: see transaction().
+        seed: the k-th growth is seeded with seed + k.
 
     Attributes:
-        events, curve: what happened so far; see picture().
+        events, curve: the events and the epochs so far; see picture().
 
     Example:
         >>> from genesis import growth, optim
@@ -109,10 +119,10 @@ class Schedule:
 
     def __init__(
         self, model: Module, optimizer: Optimizer | Sequence[Optimizer] | None, growths: Iterable[Growth], *,
-        when: Callable[[Sequence[Point]], bool], example: Any, max_parameters: int | None = None,
+        when: Callable[[Sequence[Point]], bool], example: object, max_parameters: int | None = None,
         max_macs: int | None = None, trial: int = 0, mode: str = "max", min_delta: float = 0.0,
         on_event: Callable[[Event], None] | None = None, averages: Module | Sequence[Module] = (),
-        also: Sequence[Any] = (), seed: int = 0,
+        also: Sequence[HasState] = (), seed: int = 0,
     ) -> None:  # fmt: skip
         self.model, self.optimizer, self.example, self.when = model, optimizer, example, when
         self.growths = list(growths)
@@ -125,13 +135,14 @@ class Schedule:
         self._on_trial: tuple[Step, int, float] | None = None  # the step, its epoch, the best metric before it
 
     def step(self, metric: float, loss: float | None = None) -> list[Event]:
-        """An epoch is over; gives what happened in consequence.
+        """End an epoch: judge the growth on trial, or grow if it is time.
 
         Args:
-            metric: on validation data.
-            loss: of training, for the picture.
+            metric: metric on validation data.
+            loss: training loss, for the picture.
+        Returns: the events of this epoch.
         """
-        before, steps = self._fields(), list(history(self.model))
+        before, steps, num_events = self._fields(), list(history(self.model)), len(self.events)
         try:
             self.curve = [*self.curve, Point(len(self.curve) + 1, float(metric), loss, count(self.model))]
             if self._on_trial is not None:
@@ -142,17 +153,17 @@ class Schedule:
             if list(history(self.model)) == steps:  # the network is as before: so is this
                 vars(self).update(before)
             raise
-        new = self.events[len(before["events"]) :]
+        new = self.events[num_events:]
         if self._on_event is not None:
             for event in new:
                 self._on_event(event)
         return new
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, object]:
         return {name: vars(self)[name] for name in ("events", "curve", "done", "_on_trial")}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint. A growth that is on trial is taken as kept when they are loaded."""
+    def state_dict(self) -> dict[str, object]:
+        """The schedule's state as plain values, for a checkpoint; loaded, a growth on trial counts as kept."""
         return {
             "events": [dataclasses.asdict(event) for event in self.events],
             "curve": [dataclasses.asdict(point) for point in self.curve],
@@ -160,7 +171,7 @@ class Schedule:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where state_dict() was taken; the network is grown by growth.load() or replay()."""
+        """Load what state_dict() returned; the network itself is grown by growth.load() or replay()."""
         events = [Event(**event) for event in state_dict["events"]]
         curve = [Point(**point) for point in state_dict["curve"]]
         self.events, self.curve, self.done, self._on_trial = events, curve, state_dict["done"], None

@@ -44,15 +44,17 @@ def _follow_parameters(module: Module) -> None:
     elif isinstance(module, nn.Embedding):
         module.num_embeddings, module.embedding_dim = module.weight.shape
     elif isinstance(module, nn.GroupNorm):
-        _follow_input(module, (0, module.weight.shape[0]))
+        _follow_input(module, (0, module.get_parameter("weight").shape[0]))
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-        module.normalized_shape = module.weight.shape
+        module.normalized_shape = module.get_parameter("weight").shape
     elif isinstance(module, _BatchNorm):
-        module.num_features = (module.running_mean if module.weight is None else module.weight).shape[0]
+        shown = module.running_mean if module.weight is None else module.weight
+        assert shown is not None, "the caller has found a parameter or a statistic"
+        module.num_features = shown.shape[0]
 
 
 def _follow_input(module: Module, sizes: Sequence[int]) -> None:
-    """For norms without parameters: sizes are those of the dimensions of what they normalise."""
+    """Adjust norms without parameters; sizes are those of their input's dimensions."""
     if isinstance(module, nn.GroupNorm):
         module.num_groups = module.num_groups * sizes[1] // module.num_channels
         module.num_channels = sizes[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from genesis.autograd import modes
 from genesis.growth.places import tensors_of
@@ -15,15 +15,24 @@ from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
 
 
-class Snapshot:
-    """The state of modules, optimizers and of whatever else has state_dict() and load_state_dict().
+@runtime_checkable
+class HasState(Protocol):
+    """Something whose state can be saved and restored, such as a learning-rate scheduler."""
 
-    lists: others whose contents are kept.
+    def state_dict(self) -> object: ...
+    def load_state_dict(self, state_dict: Any, /) -> object: ...
+
+
+class Snapshot:
+    """The state of modules, optimizers and other objects.
+
+    Args:
+        lists: whose contents are kept too.
     """
 
     def __init__(
-        self, modules: Sequence[Module], optimizers: Sequence[Optimizer], others: Sequence[Any] = (),
-        lists: Sequence[list[Any]] = (),
+        self, modules: Sequence[Module], optimizers: Sequence[Optimizer], others: Sequence[HasState] = (),
+        lists: Sequence[_AnyList] = (),
     ) -> None:  # fmt: skip
         parts = {id(part): part for module in modules for part in module.modules()}.values()
         tensors = tensors_of(parts)
@@ -37,9 +46,10 @@ class Snapshot:
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
 
     def restore(self, *more: Call) -> None:
-        """Put everything back; what has been trained since is gone. Begun again, it does the same.
+        """Restore everything; training since is lost. Interrupted and begun again, it does the same.
 
-        more: calls that are made in the same instruction in which the network takes its old form.
+        Args:
+            more: calls that are made in one instruction with the restoring of the network.
         """
         self._values.restore()
         self._tables.restore([(setattr, tensor, "array", array) for tensor, array in self._arrays] + list(more))
@@ -77,6 +87,7 @@ def _without_repeats(array: NDArray) -> NDArray:
     return array
 
 
+_AnyList = list[Any]  # of which only the contents are put back, whatever they are
 _CONTAINERS = (dict, list, set)
 
 
@@ -84,11 +95,11 @@ class Tables:
     """Dictionaries (the attributes of an object, a group of an optimizer, its state of a parameter), what they held,
     and the contents of those values that are containers: hooks, registries, lists of parameters; and of lists."""
 
-    def __init__(self, tables: Iterable[dict[Any, Any]], lists: Sequence[list[Any]] = ()) -> None:
+    def __init__(self, tables: Iterable[dict[str, Any]], lists: Sequence[_AnyList] = ()) -> None:
         self._tables = list(tables)
         self._held = [table.copy() for table in self._tables]
         found = [value for table in self._held for value in table.values() if isinstance(value, _CONTAINERS)]
-        self._containers: list[Any] = [*found, *lists]
+        self._containers = [*found, *lists]
         self._contents = [container.copy() if container else () for container in self._containers]
 
     def restore(self, more: Sequence[Call] = ()) -> None:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar, Unpack
 
 from genesis import nn
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import Passage
 from genesis.growth.edits import rescale
 from genesis.growth.history import Step
-from genesis.growth.layers import branch, channel_dim, identity_block
+from genesis.growth.layers import Place, branch, channel_dim, identity_block
 from genesis.growth.places import insert_after, name_of, put, unused
-from genesis.growth.transaction import Transaction, joined
+from genesis.growth.transaction import Options, Transaction, joined
 from genesis.nn.module import Module
+from genesis.nn.parameter import Parameter
+
+AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 def grow_depth(
-    model: Module, where: str | Module, channels: int | None = None, kernel_size: int = 3, **transaction: Any
-) -> Step:
-    """Add a block after a module: x + B·relu(norm(A·x)), which begins as the identity; all its weights learn at once.
+    model: Module,
+    where: str | Module,
+    channels: int | None = None,
+    kernel_size: int = 3,
+    **transaction: Unpack[Options],
+) -> Step:  # fmt: skip
+    """Add a block x + B·relu(norm(A·x)) after a module. It begins as the identity, and all its weights learn at once.
 
-    At the end of `where` if that is a Sequential, else after it in the Sequential that it is part of, else `where` and
-    the block become a Sequential in its place.
+    The block goes to the end of `where` if that is a Sequential, else after `where` in the Sequential that contains it,
+    else `where` and the block become a Sequential in its place.
 
     Args:
         where: the module, or its dotted name.
-        channels: inside the block (rounded up to an even number); those that `where` gives by default.
-        kernel_size: of A, where planes are convolved; odd.
-        transaction: as of grow_width.
+        channels: channels inside the block, rounded up to an even number; by default those of the output of `where`.
+        kernel_size: kernel size of A, where it is a convolution; odd.
+        transaction: see grow_width.
     Returns: the step in history(model).
     Raises: GrowthError: nothing has changed; the message says why.
     Source: after Chen, Goodfellow & Shlens 2016, arXiv:1511.05641 (Net2DeeperNet).
@@ -57,19 +64,23 @@ def grow_depth(
 
 
 def grow_branches(
-    model: Module, where: str | Module, channels: int | None = None, kernel_size: int = 3, **transaction: Any
-) -> Step:
-    """Add a branch beside a module: a convolution with batch norm and ReLU, or a linear layer with ReLU.
+    model: Module,
+    where: str | Module,
+    channels: int | None = None,
+    kernel_size: int = 3,
+    **transaction: Unpack[Options],
+) -> Step:  # fmt: skip
+    """Add a branch in parallel to a module: a convolution with batch norm and ReLU, or a linear layer with ReLU.
 
-    The module becomes the main path of an `nn.MultiBranch` (if it is none already), the branch one of its branches. The
-    branch's gate begins at 0, so that the function is kept; the gate learns at once, and with it the branch.
+    The module becomes the main path of an `nn.MultiBranch` (unless it is one already). The branch's gate starts at 0,
+    which keeps the function; the gate learns at once, and with it the branch.
 
     Args:
         where: the module, or its dotted name.
-        channels: of the branch; where they differ from the module's, a learnable 1×1 projection follows that begins as
-            the identity. By default as many as the module gives.
-        kernel_size: of the convolution; beside a convolution it has that one's settings instead.
-        transaction: as of grow_width.
+        channels: channels of the branch; by default those of the module's output. Where they differ, a learned 1×1
+            projection follows that begins as the identity.
+        kernel_size: kernel size of the convolution; in parallel to a convolution, the branch takes its settings.
+        transaction: see grow_width.
     Returns: the step in history(model).
     Raises: GrowthError: nothing has changed; the message says why.
 
@@ -103,17 +114,32 @@ def grow_branches(
 
 
 def prune_branches(
-    model: Module, where: str | Module, count: int = 1, *, which: Sequence[int] | None = None, **transaction: Any
-) -> Step:
-    """Take the branches with the smallest gates away; what the others add stays what it is.
+    model: Module,
+    where: str | Module,
+    count: int = 1,
+    *,
+    which: Sequence[int] | None = None,
+    **transaction: Unpack[Options],
+) -> Step:  # fmt: skip
+    """Remove the branches with the smallest gates; the others' contributions do not change.
 
-    With the last branch the MultiBranch goes too, and its main path stands in its place.
+    When the last branch is removed, the main path replaces the MultiBranch.
 
     Args:
         where: an nn.MultiBranch, or its dotted name.
-        count: how many branches go.
-        which: instead, the indices of those that go.
-        transaction: as of grow_width.
+        count: number of branches to remove.
+        which: indices of the branches to remove, instead of count.
+        transaction: see grow_width.
+    Returns: the step in history(model).
+    Raises: GrowthError: nothing has changed; the message says why.
+
+    Example:
+        >>> from genesis import growth
+        >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+        >>> step = growth.grow_branches(net, "0", example=genesis.zeros(1, 2))
+        >>> step = growth.prune_branches(net, "0", example=genesis.zeros(1, 2))
+        >>> type(net[0]).__name__
+        'Linear'
     """
     op = "prune_branches"
     with joined(model, **transaction) as opened:
@@ -155,12 +181,12 @@ def _place(opened: Transaction, op: str, where: str | Module) -> tuple[str, Modu
     return name, opened.model.get_submodule(name), passage
 
 
-def _twins(opened: Transaction, name: str, build: Callable[[dict[str, Any]], Module]) -> list[Any]:
-    """The new module for the model, and equal ones for its averages; dtype, device and mode as those beside."""
+def _twins(opened: Transaction, name: str, build: Callable[[Place], AnyModule]) -> list[AnyModule]:
+    """The new module for the model, and equal ones for its averages; dtype, device and mode are those beside."""
     beside = opened.model.get_submodule(name)
     parameter = _neighbour(beside)
     like = next(opened.model.parameters()) if parameter is None else parameter
-    place = {"device": like.device, "dtype": like.dtype}
+    place: Place = {"device": like.device, "dtype": like.dtype}
     with opened.random():
         new = [build(place).train(beside.training) for _ in (opened.model, *opened.averages)]
     for network, twin in zip(opened.averages, new[1:], strict=True):
@@ -179,7 +205,7 @@ def _elements(passage: Passage, channels: int | None, kernel_size: int) -> int:
     return outer * (outer if channels is None else channels) * kernel_size ** max(len(shape) - 2, 0)
 
 
-def _neighbour(module: Module) -> Any:
+def _neighbour(module: Module) -> Parameter | None:
     return next((parameter for parameter in module.parameters() if parameter.dtype.is_floating_point), None)
 
 

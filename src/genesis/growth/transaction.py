@@ -9,40 +9,60 @@ import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
 import genesis
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
-from genesis.growth.history import Step, history
+from genesis.growth.history import Operation, Step, history
 from genesis.growth.known import KnownMap, Look
 from genesis.growth.passes import RandomStates, Trained, outputs_of, trained_outputs_of, undone_after
 from genesis.growth.places import tensors_of
 from genesis.growth.preserved import checked, checked_in_training
-from genesis.growth.snapshot import Snapshot, thread_modes
+from genesis.growth.snapshot import HasState, Snapshot, thread_modes
 from genesis.interrupts import Whole, at_once
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
-from genesis.optim.optimizer import Optimizer
+from genesis.optim.optimizer import Group, Optimizer
 from genesis.tensor import Tensor
 
 log = logging.getLogger("genesis.growth")
+T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """The arguments of transaction() that each operation takes where no transaction is open."""
+
+    optimizer: Optimizer | Sequence[Optimizer] | None
+    example: object
+    averages: Module | Sequence[Module]
+    also: HasState | Sequence[HasState]
+    seed: int | None
+    keep: bool
+
+
+class _Room(Protocol):
+    """A limit of what a network may grow to."""
+
+    def check(self, op: str, where: str, elements: int) -> None:
+        """Raise if a change here creates tensors of too many elements."""
 
 
 class Transaction:
-    """What operations need to know: the model, and all that must follow when it changes."""
+    """The model that operations change, and everything that must change with it."""
 
     is_single = False  # opened by one operation, for itself: nobody else changes anything until it has ended
     carries = False  # such an operation, which knows what it does to the map: begins with that of the growth before it
-    room: Any = None  # what replay() allows; anything otherwise
+    room: _Room | None = None  # replay()'s limit
     has_carried = False  # and did so: no pass of this transaction has shown that it still is right
 
     def __init__(
-        self, model: Module, optimizers: Sequence[Optimizer], example: Any, averages: Sequence[Module], seed: int | None
-    ) -> None:
+        self, model: Module, optimizers: Sequence[Optimizer], example: object, averages: Sequence[Module],
+        seed: int | None,
+    ) -> None:  # fmt: skip
         self.model, self.optimizers, self.averages = model, optimizers, averages
         self.example = example if example is None or isinstance(example, tuple) else (example,)
         seed = int(genesis.randint(0, 2**31 - 1, (1,)).item()) if seed is None else seed
@@ -90,21 +110,25 @@ class Transaction:
         return made
 
     def known_now(self) -> KnownMap:
-        """What the next growth can begin with."""
+        """The map that the next growth can begin with."""
         if not self.carries or self._map is None:
             return KnownMap()
         assert self.example is not None
         return KnownMap(self._map, Look(self.model, self.example))
 
     def run(
-        self, operation: dict[str, Any], change: Callable[[], None], keeps_function: bool, more_follows: bool = False,
+        self, operation: Operation, change: Callable[[], None], keeps_function: bool, more_follows: bool = False,
         resized: Callable[[], ChannelMap | None] = lambda: None, new: Module | None = None,
     ) -> None:  # fmt: skip
-        """Do an operation, run the network again, and compare: outputs that moved undo it.
+        """Do an operation, run the network again, and compare: if outputs have moved, it is undone.
 
-        more_follows: the caller has more to do and needs the next map.
-        new: a module that stands in the network afterwards, and must be called.
-        resized: makes the map afterwards from the one before, if that can be told, for operations that carry maps.
+        Args:
+            operation: its name and arguments, for the log.
+            change: does it.
+            keeps_function: whether the outputs must stay the same.
+            more_follows: the caller has more to do and needs the next map.
+            resized: derives the map afterwards from the one before, where possible, for operations that carry maps.
+            new: a module that is in the network afterwards, and must be called.
         """
         before = self.map.outputs
         trained = self._trained_before(operation["operation"]) if keeps_function else None
@@ -142,7 +166,7 @@ class Transaction:
             raise GrowthError(f"{place}: the network does not run any more: {type(error).__name__}: {error}") from error
 
     def _trained_before(self, op: str) -> Trained | None:
-        """What the network gives in training mode, if it runs on the example there."""
+        """The network's outputs in training mode, if it runs on the example there."""
         if self._trained is None:
             assert self.example is not None
             self._trained = trained_outputs_of(self.model, self.example)
@@ -199,7 +223,7 @@ class Transaction:
             for parameter in gone.values():
                 optimizer.state.pop(parameter, None)
 
-    def _group_of(self, parameter: Parameter | None) -> dict[str, Any] | None:
+    def _group_of(self, parameter: Parameter | None) -> Group | None:
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group in groups:
             if any(member is parameter for member in group["params"]):
@@ -223,7 +247,8 @@ _active = threading.local()
 
 def _open() -> dict[int, Transaction]:
     """The transactions that are open in this thread, by the ids of their models."""
-    return vars(_active).setdefault("open", {})
+    table: dict[int, Transaction] = vars(_active).setdefault("open", {})
+    return table
 
 
 def current(model: Module) -> Transaction | None:
@@ -231,16 +256,16 @@ def current(model: Module) -> Transaction | None:
     return _open().get(id(model))
 
 
-class _Block(Whole[Any]):
-    """The with block of a transaction. It names the step, or what is inside where that is asked for."""
+class _Block(Whole[T]):
+    """The with block of a transaction; `names` is what `as` gives: the step, or the transaction."""
 
-    def __init__(self, opened: Transaction, others: Sequence[Any], keep: bool, names: Any) -> None:
+    def __init__(self, opened: Transaction, others: Sequence[HasState], keep: bool, names: T) -> None:
         self.opened, self._others, self._keep, self._names = opened, others, keep, names
         self._past, self._modes = history(opened.model), thread_modes()
         self._snapshot: Snapshot | None = None
         self._failures: list[str] = []  # with this one, once it is undone
 
-    def begin(self) -> Any:
+    def begin(self) -> T:
         opened = self.opened
         if current(opened.model) is not None:
             raise GrowthError("transaction: one of this model is open already; operations inside it are part of it")
@@ -279,27 +304,28 @@ class _Block(Whole[Any]):
 
 
 def transaction(
-    model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, example: Any = None,
-    averages: Module | Sequence[Module] = (), also: Any = (), seed: int | None = None, keep: bool = True,
+    model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *, example: object = None,
+    averages: Module | Sequence[Module] = (), also: HasState | Sequence[HasState] = (), seed: int | None = None,
+    keep: bool = True,
 ) -> contextlib.AbstractContextManager[Step]:  # fmt: skip
-    """A with block in which the network grows: all of it happens, or nothing.
+    """A with block in which a network grows: either everything in it happens, or nothing.
 
-    If anything raises inside, the model, the optimizer and the others are put back bit for bit, the reason is logged
-    (logger "genesis.growth", `history(model).failures`) and raised.
+    If anything raises inside, the model, the optimizer and the others are restored bit for bit, and the reason is
+    logged (logger "genesis.growth", `history(model).failures`) and raised.
 
     Args:
-        optimizer: what learns the model (or several): its state grows with the parameters, and it learns new ones
-            with the options of their neighbours. Learning-rate schedulers and gradient scalers go on as they are.
-        example: an input (or a tuple of inputs) on which the network is run before and after each operation, to see
-            how its channels flow and that its function has been kept; two samples are enough.
+        optimizer: one or several optimizers of the model: their state grows with the parameters, and new parameters
+            join the groups of their neighbours. Learning-rate schedulers and gradient scalers continue unchanged.
+        example: an input (or a tuple of inputs) on which the network is run before and after each operation, to follow
+            its channels and to check that its function is kept; two samples are enough.
         averages: copies of the model (moving averages of its weights) that grow with it.
-        also: what else is to be put back on failure and by rollback(), one object or several: anything with state_dict
-            and load_state_dict, such as learning-rate schedulers.
-        seed: of the random choices; drawn from Genesis' generator by default.
-        keep: keep the state from before for rollback(); `history(model).forget()` gives the memory back.
-    Returns: a context manager that names the step, an entry of history(model) once the block has ended.
+        also: other objects to restore on failure and by rollback(), such as learning-rate schedulers: anything with
+            state_dict and load_state_dict.
+        seed: seed of the random choices; by default drawn from Genesis' generator.
+        keep: keep the previous state for rollback(); `history(model).forget()` frees the memory.
+    Returns: a context manager that gives the step, an entry of history(model) once the block has ended.
     Raises: GrowthError: a transaction of this model is open already; an argument is of another kind, or the optimizer
-        of another model.
+        belongs to another model.
 
     Example:
         >>> from genesis import growth, optim
@@ -311,18 +337,20 @@ def transaction(
         >>> net[0].out_features
         3
     """
-    return _block(model, optimizer, example, averages, also, seed, keep)
+    opened, others = _checked(model, optimizer, example, averages, also, seed)
+    return _Block(opened, others, keep, opened.step)
 
 
-def _block(
-    model: Module, optimizer: Any = None, example: Any = None, averages: Any = (), also: Any = (),
-    seed: int | None = None, keep: bool = True, is_single: bool = False,
-) -> _Block:  # fmt: skip
+def _checked(
+    model: Module, optimizer: Optimizer | Sequence[Optimizer] | None, example: object,
+    averages: Module | Sequence[Module], also: HasState | Sequence[HasState], seed: int | None,
+) -> tuple[Transaction, list[HasState]]:  # fmt: skip
+    """The transaction that these arguments describe, and the other objects to restore."""
     if not isinstance(model, Module):
         raise GrowthError(describe("transaction", "model", "a Module", type(model).__name__))
-    optimizers = _listed("optimizer", optimizer, lambda value: isinstance(value, Optimizer), "an Optimizer")
-    copies = _listed("averages", averages, lambda value: isinstance(value, Module), "a Module")
-    others = _listed("also", also, lambda value: hasattr(value, "load_state_dict"), "an object with load_state_dict")
+    optimizers = _listed("optimizer", optimizer, Optimizer, "an Optimizer")
+    copies = _listed("averages", averages, Module, "a Module")
+    others = _listed("also", also, HasState, "an object with load_state_dict")  # type: ignore[type-abstract]
     if seed is not None and not (hasattr(seed, "__index__") and seed >= 0):
         raise GrowthError(describe("transaction", "seed", "an integer from 0 on", seed))
     own = {id(parameter) for parameter in model.parameters()}
@@ -331,25 +359,29 @@ def _block(
             raise GrowthError(
                 describe("transaction", "optimizer", "one that learns this model", "one of another model")
             )
-    opened = Transaction(model, optimizers, example, copies, seed)
-    opened.is_single = is_single
-    return _Block(opened, others, keep, opened if is_single else opened.step)
+    return Transaction(model, optimizers, example, copies, seed), others
 
 
-def _listed(argument: str, given: Any, fits: Callable[[Any], bool], kind: str) -> list[Any]:
-    """One value, several or None, as a list; each must fit."""
-    found = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    for value in found:
-        if not fits(value):
-            raise GrowthError(describe("transaction", argument, f"{kind}, or a list of them", type(value).__name__))
+def _listed(argument: str, given: object, kind: type[T], expected: str) -> list[T]:
+    """One value, several or None, as a list; each must be of this kind."""
+    found: list[T] = []
+    for value in [] if given is None else given if isinstance(given, list | tuple) else [given]:
+        if not isinstance(value, kind):
+            raise GrowthError(describe("transaction", argument, f"{expected}, or a list of them", type(value).__name__))
+        found.append(value)
     return found
 
 
-def joined(model: Module, **options: Any) -> contextlib.AbstractContextManager[Transaction]:
+def joined(model: Module, **options: Unpack[Options]) -> contextlib.AbstractContextManager[Transaction]:
     """The open transaction of this model, or one for this operation alone."""
     opened = current(model)
     if opened is None:
-        return _block(model, **options, is_single=True)
+        opened, others = _checked(
+            model, options.get("optimizer"), options.get("example"), options.get("averages", ()),
+            options.get("also", ()), options.get("seed"),
+        )  # fmt: skip
+        opened.is_single = True
+        return _Block(opened, others, options.get("keep", True), opened)
     given = sorted(name for name, value in options.items() if value not in (None, ()))
     if given:
         raise GrowthError(f"growth: {', '.join(given)} belong to the transaction that is open, not to the operation")
@@ -372,5 +404,5 @@ def twice_at_most(model: Module, attempt: Callable[[bool], Step]) -> Step:
 
 
 def count(model: Module) -> int:
-    """How many numbers a model learns."""
+    """The number of elements of a model's parameters."""
     return sum([math.prod(parameter.array.shape) for parameter in model.parameters()])

@@ -7,7 +7,7 @@ import math
 import operator
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from genesis.growth.elements import NEW, Choice
 from genesis.growth.history import Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings
-from genesis.growth.transaction import Transaction, joined, twice_at_most
+from genesis.growth.transaction import Options, Transaction, joined, twice_at_most
 from genesis.nn.module import Module
 
 Where = str | Module
@@ -26,26 +26,27 @@ Where = str | Module
 
 def grow_width(
     model: Module, where: Where | Sequence[Where] | None = None, channels: int | None = None,
-    factor: float | None = None, *, new: str = "copy", noise: float = 0.0, **transaction: Any,
+    factor: float | None = None, *, new: str = "copy", noise: float = 0.0, **transaction: Unpack[Options],
 ) -> Step:  # fmt: skip
-    """Give a layer more channels, wired into everything that takes them; the network computes what it computed.
+    """Give a layer more output channels, and everything that uses them; the network keeps its function.
 
     All that shares the layer's channels grows with it: its bias, norms with their running statistics, depthwise and
-    grouped convolutions, the other ends of residual sums, and the weights of whatever takes them, through
-    concatenations, flattening and pooling. `channel_map()` shows what that is.
+    grouped convolutions, the other ends of residual sums, and the weights of every consumer, through concatenations,
+    flattening and pooling. `channel_map()` shows which these are.
 
     Args:
-        where: the layer (or several), a module or its dotted name; None is every layer that can grow.
-        channels: how many the layer is to have.
-        factor: instead, by how much its number is multiplied (rounded, at least one more).
-        new: "copy": new channels are copies of old ones, and what takes them shares their weights unevenly between
-            the copies, so that these learn different things (Net2Wider). "zero": new channels have random weights,
-            and what takes them begins with zeros; all that was there before learns as if nothing had happened.
-        noise: for copies, what is added to their weights, relative to the spread of these; changes the function.
-        transaction: `optimizer`, `example` and others of transaction(), where none is open.
+        where: the layer (or several), a module or its dotted name; None for every layer that can grow.
+        channels: the new number of channels.
+        factor: the factor of the number of channels, instead (rounded, at least one more).
+        new: "copy": new channels are copies of old ones, and consumers split the weights unevenly between the copies,
+            so that these learn different things (Net2Wider). "zero": new channels have random weights, and consumers
+            begin with zeros; everything that was there before learns as if nothing had changed.
+        noise: for copies, standard deviation of the noise on their weights, relative to that of the weights; changes
+            the function.
+        transaction: arguments of transaction() such as `optimizer` and `example`, where none is open.
     Returns: the step in history(model).
     Raises: GrowthError: nothing has changed; the message says why: the layer's channels are an output of the network,
-        or flow through an op that is not understood, or the number does not fit.
+        or flow through an op that growth does not know, or the number does not fit.
     Source: Chen, Goodfellow & Shlens 2016, arXiv:1511.05641 (Net2WiderNet).
 
     Example:
@@ -66,18 +67,7 @@ def grow_width(
             opened.carries = carries and opened.is_single and not noise
             for name, mapped, part, group, more_follows in _layers(opened, op, where):
                 units = _units(op, name, part, group, channels, factor)
-                if units <= group.units:
-                    raise GrowthError(
-                        describe(op, "channels", f"more than the {part.size} of {name}", units * part.width)
-                    )
-                if group.fixed:
-                    reasons = "; ".join(group.fixed)
-                    raise GrowthError(f"{op}: the channels of {name or 'the root'} cannot grow: {reasons}")
-                if group.uniform and (units % group.units or new == "zero"):
-                    raise GrowthError(
-                        f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: "
-                        f"{group.uniform[0]}"
-                    )
+                _require_growable(op, name, part, group, units, new)
                 opened.require_room(op, name, _elements_after(opened, mapped, group, units))
                 choice = _grown(group.units, units, new, opened.generator)
                 operation = {
@@ -91,19 +81,33 @@ def grow_width(
     return twice_at_most(model, attempt)
 
 
+def _require_growable(op: str, name: str, part: Part, group: ChannelGroup, units: int, new: str) -> None:
+    """Raise unless the layer's channels can grow to this number of units."""
+    if units <= group.units:
+        raise GrowthError(describe(op, "channels", f"more than the {part.size} of {name}", units * part.width))
+    if group.fixed:
+        reasons = "; ".join(group.fixed)
+        raise GrowthError(f"{op}: the channels of {name or 'the root'} cannot grow: {reasons}")
+    if group.uniform and (units % group.units or new == "zero"):
+        raise GrowthError(
+            f"{op}: the channels of {name} can only grow to a multiple of {part.size}, as copies: {group.uniform[0]}"
+        )
+
+
 def prune_width(
     model: Module, where: Where | Sequence[Where] | None = None, channels: int | None = None,
-    factor: float | None = None, *, by: str = "magnitude", **transaction: Any,
+    factor: float | None = None, *, by: str = "magnitude", **transaction: Unpack[Options],
 ) -> Step:  # fmt: skip
-    """Take the least of a layer's channels away, wherever they are used. The function changes; the rest is as in
-    grow_width.
+    """Remove the least important of a layer's output channels, wherever they are used. The function changes.
 
     Args:
-        where, channels, transaction: as of grow_width.
-        factor: what the number is multiplied with, below 1 (rounded, at least one less, and one stays; with where=None,
-            layers of a single channel stay as they are).
-        by: "magnitude": the channels with the smallest weights go. "norm": those that batch (or group) norms scale
+        where, channels, transaction: see grow_width.
+        factor: the factor of the number of channels, below 1 (rounded, at least one less, and one remains; with
+            where=None, layers of a single channel are skipped).
+        by: "magnitude" removes the channels with the smallest weights, "norm" those that batch (or group) norms scale
             least (Liu et al. 2017, arXiv:1708.06519).
+    Returns: the step in history(model).
+    Raises: GrowthError: nothing has changed; the message says why.
 
     Example:
         >>> from genesis import growth
@@ -167,12 +171,11 @@ def _layers(
             if (makers := [s for s in opened.map.sites_of(group.index) if s.fresh == "normal" and not s.splits])
         ]
     else:
-        several = not isinstance(where, str | Module) and isinstance(where, Iterable)
-        listed: list[Any] = list(where) if several else [where]
+        listed = [where] if isinstance(where, str | Module) or not isinstance(where, Iterable) else list(where)
         if not listed:
             raise GrowthError(describe(op, "where", "at least one layer, or None for all", "none"))
         names = [name_of(op, opened.model, place) for place in listed]
-    done: set[tuple[Any, ...]] = set()
+    done: set[tuple[Sequence[str], int]] = set()
     for number, name in enumerate(names, 1):
         mapped = opened.map
         part, group = mapped.made_by(name)
@@ -210,7 +213,7 @@ def _elements_after(opened: Transaction, mapped: ChannelMap, group: ChannelGroup
 
 
 def _grown(before: int, after: int, new: str, generator: np.random.Generator) -> Choice:
-    """Where the units of a wider group come from, and how those of one origin divide what it gave among them."""
+    """The originals of the units of a wider group, and how copies share their original's output."""
     old = list(range(before))
     if new == "zero":
         return Choice(old + [NEW] * (after - before), [1.0] * before + [0.0] * (after - before))

@@ -1,4 +1,4 @@
-"""DeepLabV3: each place is seen by kernels of several dilations, and by the mean of the whole image.
+"""DeepLabV3: semantic segmentation with kernels of several dilations and the mean of the whole image in parallel.
 
 Source: Chen, Papandreou, Schroff & Adam 2017, arXiv:1706.05587, figure 5. Names and keys are torchvision's.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import genesis
 import genesis.nn.functional as F
@@ -19,11 +18,11 @@ from genesis.models.segmentation import SegmentationModel, dilated_resnet50
 
 
 class DeepLabV3(SegmentationModel):
-    """A backbone with a DeepLabHead, and perhaps an auxiliary FCNHead."""
+    """A backbone with a DeepLabHead and an optional auxiliary FCNHead; see SegmentationModel."""
 
 
 class DeepLabHead(FusedSequential):
-    """ASPP, a 3×3 convolution, and a 1×1 to the classes."""
+    """ASPP, a 3×3 convolution, and a 1×1 convolution to the classes: (N, C, H, W) → (N, num_classes, H, W)."""
 
     def __init__(self, in_channels: int, num_classes: int, atrous_rates: Sequence[int] = (12, 24, 36)) -> None:
         super().__init__(
@@ -36,9 +35,9 @@ class DeepLabHead(FusedSequential):
 
 
 class ASPP(nn.Module):
-    """Atrous spatial pyramid pooling: a 1×1, a dilated 3×3 per rate, and the image's mean, side by side.
+    """Atrous spatial pyramid pooling: a 1×1, a dilated 3×3 per rate, and the image's mean, in parallel.
 
-    (N, in_channels, H, W) → (N, out_channels, H, W).
+    Shape: (N, in_channels, H, W) → (N, out_channels, H, W).
     """
 
     def __init__(self, in_channels: int, atrous_rates: Sequence[int], out_channels: int = 256) -> None:
@@ -60,7 +59,7 @@ class ASPP(nn.Module):
 
 
 class ASPPPooling(FusedSequential):
-    """What the whole image says, at each of its places."""
+    """The image's mean after a 1×1 convolution, broadcast to every position: (N, C, H, W) → (N, out_channels, H, W)."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(
@@ -70,7 +69,7 @@ class ASPPPooling(FusedSequential):
             nn.ReLU(),
         )
 
-    def forward(self, input: genesis.Tensor) -> Any:
+    def forward(self, input: genesis.Tensor) -> genesis.Tensor:
         return F.interpolate(super().forward(input), size=input.shape[2:], mode="bilinear", align_corners=False)
 
 
@@ -85,8 +84,10 @@ def deeplabv3_resnet50(
 
     Args:
         num_classes: logits per pixel.
-        aux_loss: whether there is an auxiliary head.
-        weights_backbone: a file of resnet50's for the backbone.
+        aux_loss: whether to add an auxiliary head.
+        weights_backbone: a file with weights of resnet50 for the backbone.
+        weights: a file with weights of the whole model.
+    Shape: (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" alike with aux_loss.
     """
     aux_classifier = FCNHead(1024, num_classes) if aux_loss else None
     return DeepLabV3(dilated_resnet50(weights_backbone), DeepLabHead(2048, num_classes), aux_classifier)

@@ -1,4 +1,4 @@
-"""FCN: a network for classification made fully convolutional, so that it classifies each place of an image.
+"""FCN: a classification network made fully convolutional, so that it classifies each position of an image.
 
 Source: Long, Shelhamer & Darrell 2015, arXiv:1411.4038; on a dilated ResNet instead of skips, as in torchvision.
 """
@@ -14,11 +14,11 @@ from genesis.models.segmentation import SegmentationModel, dilated_resnet50
 
 
 class FCN(SegmentationModel):
-    """A backbone with one or two heads of FCNHead."""
+    """A backbone with an FCNHead and an optional auxiliary FCNHead; see SegmentationModel."""
 
 
 class FCNHead(FusedSequential):
-    """A 3×3 convolution to a quarter of the channels, and a 1×1 to the classes."""
+    """A 3×3 convolution to a quarter of the channels, and a 1×1 convolution to the classes."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         inter_channels = in_channels // 4
@@ -42,8 +42,10 @@ def fcn_resnet50(
 
     Args:
         num_classes: logits per pixel.
-        aux_loss: whether there is an auxiliary head.
-        weights_backbone: a file of resnet50's for the backbone.
+        aux_loss: whether to add an auxiliary head.
+        weights_backbone: a file with weights of resnet50 for the backbone.
+        weights: a file with weights of the whole model.
+    Shape: (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" alike with aux_loss.
     """
     aux_classifier = FCNHead(1024, num_classes) if aux_loss else None
     return FCN(dilated_resnet50(weights_backbone), FCNHead(2048, num_classes), aux_classifier)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from genesis import nn
 from genesis.tensor import Tensor
 
 
 class FusedSequential(nn.Sequential):
-    """nn.Sequential in which each Conv2d runs as one op with the BatchNorm2d, and the ReLU, that stand right behind it.
+    """nn.Sequential that runs each Conv2d as one op with the BatchNorm2d, and the ReLU, that directly follow it.
 
-    nn.ConvBNReLU does so for these three alone; this is for longer rows of layers with torchvision's flat numbering.
+    nn.ConvBNReLU is for these three alone; this is for longer sequences with torchvision's flat numbering.
+
+    Args:
+        modules: the layers, in order.
+    Shape: the input of the first module → the output of the last.
 
     Example:
         >>> from genesis.models import FusedSequential
@@ -24,7 +28,7 @@ class FusedSequential(nn.Sequential):
         super().__init__(*modules)
         self._fused: dict[nn.Module, nn.FusedConv] = {}
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         x, parts, position = input, list(self), 0
         while position < len(parts):
             part, *following = parts[position : position + 3]

@@ -6,19 +6,30 @@ import difflib
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from genesis import nn
 from genesis.errors import describe
 
-Constructor = TypeVar("Constructor", bound=Callable[..., nn.Module])
-_constructors: dict[str, Callable[..., nn.Module]] = {}
+Path = str | os.PathLike[str]
+Model = TypeVar("Model", bound=nn.Module)
+Model_co = TypeVar("Model_co", bound=nn.Module, covariant=True)
 
 
-def register(constructor: Constructor) -> Constructor:
-    """Make a function that builds a model known to create() by the function's name; use it as a decorator.
+class Builder(Protocol[Model_co]):
+    """A registered constructor: takes its own arguments, and torchvision's `weights` and `progress`."""
 
-    The function also takes torchvision's arguments `weights`, here a file that the new model loads or None, and
+    def __call__(self, *args: object, weights: Path | None = None, progress: bool = True, **kwargs: object) -> Model_co:
+        """Build the model; weights is a file that it loads. progress has no effect, as nothing is downloaded."""
+
+
+_constructors: dict[str, Builder[nn.Module]] = {}
+
+
+def register(constructor: Callable[..., Model]) -> Builder[Model]:
+    """Register a function that builds a model, under the function's name, for create(); use it as a decorator.
+
+    The function then also takes torchvision's arguments `weights`, a file that the new model loads or None, and
     `progress`, which has no effect: nothing is downloaded.
 
     Raises: ValueError: the name is taken.
@@ -28,24 +39,23 @@ def register(constructor: Constructor) -> Constructor:
         raise ValueError(f"models.register: there is a model '{name}' already, in {_constructors[name].__module__}")
 
     @functools.wraps(constructor)
-    def build(
-        *args: Any, weights: str | os.PathLike[str] | None = None, progress: bool = True, **kwargs: Any
-    ) -> nn.Module:
+    def build(*args: object, weights: Path | None = None, progress: bool = True, **kwargs: object) -> Model:
         model = constructor(*args, **kwargs)
         if weights is not None:
             model.load(weights)
         return model
 
     _constructors[name] = build
-    return cast(Constructor, build)
+    return build
 
 
-def create(name: str, **kwargs: Any) -> nn.Module:
+def create(name: str, **kwargs: object) -> nn.Module:
     """Build the model of this name.
 
     Args:
-        kwargs: for the model's own constructor, `genesis.models.<name>`; weights: a file to load.
-    Raises: ValueError: there is no such model; those that there are are shown, and the closest.
+        name: see names().
+        kwargs: arguments of its constructor, `genesis.models.<name>`; weights: a file to load.
+    Raises: ValueError: there is no such model; the message lists all and suggests the closest.
     Example: >>> genesis.models.create("unet", width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
     (1, 1, 8, 8)
     """
@@ -53,9 +63,14 @@ def create(name: str, **kwargs: Any) -> nn.Module:
         closest = difflib.get_close_matches(str(name), _constructors, n=1)
         hint = f"; did you mean {closest[0]}?" if closest else ""
         raise ValueError(describe("models.create", "name", f"one of {', '.join(names())}", f"{name!r}{hint}"))
-    return _constructors[name](**kwargs)
+    build: Callable[..., nn.Module] = _constructors[name]
+    return build(**kwargs)
 
 
 def names() -> list[str]:
-    """The names that create() knows, sorted."""
+    """The names of all registered models, sorted.
+
+    Example: >>> "resnet18" in genesis.models.names()
+    True
+    """
     return sorted(_constructors)

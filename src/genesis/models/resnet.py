@@ -7,7 +7,7 @@ bottleneck is in its 3×3 convolution (Goyal et al. 2017, arXiv:1706.02677).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self, TypedDict, Unpack
 
 import genesis
 import genesis.nn.functional as F
@@ -17,7 +17,7 @@ from genesis.models.registry import register
 
 
 class ConvNorm(nn.Module):
-    """Base of what has pairs of a convolution and its batch norm under torchvision's names, and runs each as one op."""
+    """Base of modules that have pairs of a convolution and its batch norm, and run each pair as one op."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class ConvNorm(nn.Module):
         self, conv: nn.Conv2d, norm: nn.BatchNorm2d, input: genesis.Tensor, residual: genesis.Tensor | None = None,
         activation: str | None = "relu",
     ) -> genesis.Tensor:  # fmt: skip
-        """activation(norm(conv(input)) + residual)."""
+        """Compute activation(norm(conv(input)) + residual)."""
         fused = self._fused.get(conv)
         if fused is None:
             fused = self._fused[conv] = nn.FusedConv()
@@ -39,20 +39,23 @@ class ConvNorm(nn.Module):
 
 
 class Block(ConvNorm):
-    """What the two kinds of blocks share: the way past the convolutions."""
+    """Base of the residual blocks: the shortcut past the convolutions."""
 
-    expansion: int  # channels of the result for each of planes
+    expansion: int  # output channels per plane
     downsample: nn.Sequential | None
 
     def shortcut(self, input: genesis.Tensor) -> genesis.Tensor:
-        """The input, brought to the shape of the block's result where that differs."""
+        """The input, projected to the shape of the block's output where that differs."""
         if self.downsample is None:
             return input
-        return self.conv_norm(self.downsample[0], self.downsample[1], input, activation=None)
+        conv, norm = self.downsample
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        return self.conv_norm(conv, norm, input, activation=None)
 
 
 class BasicBlock(Block):
-    """Two 3×3 convolutions."""
+    """Residual block of two 3×3 convolutions. (N, inplanes, H, W) → (N, planes, H / stride, W / stride)."""
 
     expansion = 1
 
@@ -80,7 +83,10 @@ class BasicBlock(Block):
 
 
 class Bottleneck(Block):
-    """A 1×1 convolution to fewer channels, a 3×3 among these, and a 1×1 back."""
+    """Residual block of a 1×1 convolution to fewer channels, a 3×3 among these, and a 1×1 expansion.
+
+    (N, inplanes, H, W) → (N, 4·planes, H / stride, W / stride).
+    """
 
     expansion = 4
 
@@ -105,18 +111,24 @@ class Bottleneck(Block):
 
 
 class ResNet(ConvNorm):
-    """Stem, four stages of blocks at halving resolutions, average, classifier.
-
-    (N, 3, H, W) → (N, num_classes).
+    """Residual network: stem, four stages of blocks at halving resolutions, global average pooling, classifier.
 
     Args:
         block: BasicBlock or Bottleneck.
-        layers: how many blocks each stage has.
+        layers: number of blocks in each of the four stages.
         num_classes: outputs of the classifier.
-        zero_init_residual: begin with blocks that pass their input on (Goyal et al. 2017).
-        groups, width_per_group: of the 3×3 convolutions of bottlenecks (ResNeXt, wide ResNet).
-        replace_stride_with_dilation: for the last three stages, whether they keep the resolution and spread their
-            kernels instead (segmentation).
+        zero_init_residual: initialise each block as the identity (Goyal et al. 2017).
+        groups, width_per_group: groups, and channels per group, of the bottlenecks' 3×3 convolutions (ResNeXt, wide
+            ResNet).
+        replace_stride_with_dilation: for each of the last three stages, whether it dilates its kernels instead of
+            halving the resolution (for segmentation).
+    Shape: (N, 3, H, W) → (N, num_classes).
+    Raises: ValueError: replace_stride_with_dilation has not three entries; BasicBlock with groups or another width.
+
+    Example:
+        >>> from genesis.models.resnet import BasicBlock, ResNet
+        >>> ResNet(BasicBlock, (1, 1, 1, 1), num_classes=5)(genesis.ones(2, 3, 32, 32)).shape
+        (2, 5)
     """
 
     def __init__(
@@ -154,7 +166,7 @@ class ResNet(ConvNorm):
     def _stage(
         self, block: type[BasicBlock | Bottleneck], planes: int, num_blocks: int, stride: int = 1, dilate: bool = False
     ) -> nn.Sequential:
-        """num_blocks blocks, of which the first changes resolution and channels."""
+        """A stage of num_blocks blocks, the first of which changes resolution and channels."""
         first_dilation = self.dilation
         if dilate:
             self.dilation, stride = self.dilation * stride, 1
@@ -173,39 +185,70 @@ class ResNet(ConvNorm):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif zero_init_residual and isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
+                nn.init.zeros_(module.bn3.get_parameter("weight"))
             elif zero_init_residual and isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)
+                nn.init.zeros_(module.bn2.get_parameter("weight"))
 
 
 def conv3x3(in_planes: int, out_planes: int, stride: int = 1, groups: int = 1, dilation: int = 1) -> nn.Conv2d:
-    """A 3×3 convolution that keeps the size at stride 1."""
+    """A 3×3 convolution without bias that keeps the image's size at stride 1."""
     return nn.Conv2d(in_planes, out_planes, 3, stride, padding=dilation, dilation=dilation, groups=groups, bias=False)
 
 
 def conv1x1(in_planes: int, out_planes: int, stride: int = 1) -> nn.Conv2d:
+    """A 1×1 convolution without bias."""
     return nn.Conv2d(in_planes, out_planes, 1, stride, bias=False)
 
 
-@register
-def resnet18(**kwargs: Any) -> ResNet:
-    """ResNet-18; arguments as of ResNet."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), **kwargs)
+class Options(TypedDict, total=False):
+    """The arguments of ResNet that its constructors take."""
+
+    num_classes: int
+    zero_init_residual: bool
+    groups: int
+    width_per_group: int
+    replace_stride_with_dilation: Sequence[bool] | None
 
 
 @register
-def resnet34(**kwargs: Any) -> ResNet:
-    """ResNet-34; arguments as of ResNet."""
-    return ResNet(BasicBlock, (3, 4, 6, 3), **kwargs)
+def resnet18(**options: Unpack[Options]) -> ResNet:
+    """ResNet-18.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), **options)
 
 
 @register
-def resnet50(**kwargs: Any) -> ResNet:
-    """ResNet-50; arguments as of ResNet."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), **kwargs)
+def resnet34(**options: Unpack[Options]) -> ResNet:
+    """ResNet-34.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
+    return ResNet(BasicBlock, (3, 4, 6, 3), **options)
 
 
 @register
-def resnet101(**kwargs: Any) -> ResNet:
-    """ResNet-101; arguments as of ResNet."""
-    return ResNet(Bottleneck, (3, 4, 23, 3), **kwargs)
+def resnet50(**options: Unpack[Options]) -> ResNet:
+    """ResNet-50.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
+    return ResNet(Bottleneck, (3, 4, 6, 3), **options)
+
+
+@register
+def resnet101(**options: Unpack[Options]) -> ResNet:
+    """ResNet-101.
+
+    Args:
+        options: num_classes and others, see ResNet; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes).
+    """
+    return ResNet(Bottleneck, (3, 4, 23, 3), **options)

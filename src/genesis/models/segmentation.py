@@ -1,4 +1,4 @@
-"""What the segmentation models on a ResNet share: the backbone's two outputs, and heads whose maps grow to the image.
+"""Base of the segmentation models on a ResNet: the backbone's two outputs, and heads whose maps are upsampled.
 
 Names and keys are torchvision's.
 """
@@ -6,7 +6,6 @@ Names and keys are torchvision's.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import genesis
 import genesis.nn.functional as F
@@ -15,9 +14,9 @@ from genesis.models.resnet import ConvNorm, ResNet, resnet50
 
 
 class ResNetFeatures(ConvNorm):
-    """A ResNet without its classifier: what its last two stages see.
+    """A ResNet without its classifier, whose outputs are those of its last two stages.
 
-    (N, 3, H, W) → {"aux": layer3's output, "out": layer4's}, at the resolutions of the stages.
+    Shape: (N, 3, H, W) → {"aux": (N, 1024, h, w) of layer3, "out": (N, 2048, h, w) of layer4}, for ResNet-50.
     """
 
     def __init__(self, resnet: ResNet) -> None:
@@ -33,14 +32,13 @@ class ResNetFeatures(ConvNorm):
 
 
 class SegmentationModel(nn.Module):
-    """A backbone, a head that classifies each place of its map, and the map enlarged to the size of the image.
-
-    (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" of the same shape where there is an auxiliary head.
+    """Semantic segmentation: a backbone, a head that classifies each position of its map, and bilinear upsampling.
 
     Args:
-        backbone: an image → {"aux": (N, 1024, h, w), "out": (N, 2048, h, w)}.
+        backbone: (N, 3, H, W) → {"aux": (N, 1024, h, w), "out": (N, 2048, h, w)}.
         classifier: head for "out".
-        aux_classifier: head for "aux", whose loss helps training; inference can do without: set it to None.
+        aux_classifier: head for "aux", whose loss helps training; set it to None for inference.
+    Shape: (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" of the same shape with an auxiliary head.
     """
 
     def __init__(self, backbone: nn.Module, classifier: nn.Module, aux_classifier: nn.Module | None = None) -> None:
@@ -59,14 +57,14 @@ class SegmentationModel(nn.Module):
 
 
 def dilated_resnet50(weights: str | os.PathLike[str] | None = None) -> ResNetFeatures:
-    """ResNet-50 whose last two stages keep the resolution of the second, 1/8 of the image's, and dilate instead.
+    """Features of a ResNet-50 whose last two stages keep 1/8 of the image's resolution and dilate their kernels.
 
     Args:
-        weights: a file of resnet50's.
+        weights: a file with the weights of resnet50, or None.
     Source: Chen et al. 2017, arXiv:1706.05587, section 3.1.
     """
     return ResNetFeatures(resnet50(weights=weights, replace_stride_with_dilation=(False, True, True)))
 
 
-def _enlarged(map: genesis.Tensor, size: tuple[int, ...]) -> Any:
+def _enlarged(map: genesis.Tensor, size: tuple[int, ...]) -> genesis.Tensor:
     return F.interpolate(map, size=size, mode="bilinear", align_corners=False)

@@ -1,4 +1,4 @@
-"""U-Net: down a stack of resolutions and up again, with what was seen on the way down beside what comes up.
+"""U-Net: an encoder of halving resolutions and a decoder of doubling ones, joined by skip connections.
 
 Source: Ronneberger, Fischer & Brox 2015, arXiv:1505.04597, figure 1; padded convolutions with batch norm, so that the
 output has the size of the input.
@@ -16,9 +16,15 @@ from genesis.models.registry import register
 
 
 class UNet(nn.Module):
-    """The letter U: `encoder` is its left stroke and its bottom, `upsample` and `decoder` its right stroke.
+    """U-Net: `encoder` descends to the lowest resolution, `upsample` and `decoder` return to that of the input.
 
-    (N, in_channels, H, W) → (N, num_classes, H, W); H and W are multiples of 2^(depth − 1).
+    Args:
+        in_channels: channels of the input.
+        num_classes: logits per pixel.
+        width: channels of the finest level; each coarser one has twice as many.
+        depth: number of levels.
+    Shape: (N, in_channels, H, W) → (N, num_classes, H, W); H and W are multiples of 2^(depth − 1).
+    Raises: ShapeError: the input has another shape.
     """
 
     def __init__(self, in_channels: int, num_classes: int, width: int, depth: int) -> None:
@@ -59,11 +65,17 @@ def _two_convolutions(in_channels: int, out_channels: int) -> nn.Module:
 
 @register
 def unet(in_channels: int = 1, num_classes: int = 1, width: int = 16, depth: int = 3) -> UNet:
-    """A U-Net for in_channels, with one logit per pixel and class.
+    """U-Net with one logit per pixel and class.
 
     Args:
+        in_channels: channels of the input.
+        num_classes: logits per pixel.
         width: channels of the finest level; each coarser one has twice as many (the paper: 64).
-        depth: how many levels there are (the paper: 5).
+        depth: number of levels (the paper: 5).
+        weights: a file to load.
+    Raises: ValueError: an argument is below 1.
+    Example: >>> genesis.models.unet(width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
+    (1, 1, 8, 8)
     """
     for name, value in (
         ("in_channels", in_channels), ("num_classes", num_classes), ("width", width), ("depth", depth),

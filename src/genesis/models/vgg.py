@@ -7,7 +7,7 @@ Source: Simonyan & Zisserman 2015, arXiv:1409.1556, table 1, column D; batch nor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict, Unpack
 
 import genesis
 import genesis.nn.functional as F
@@ -21,15 +21,15 @@ HIDDEN = 4096  # of the classifier
 
 
 class VGG(nn.Module):
-    """Features, average, classifier.
-
-    (N, 3, H, W) → (N, num_classes), H and W at least 32.
+    """VGG: convolutional features, average pooling to 7×7, classifier.
 
     Args:
-        features: gives 512 channels.
+        features: computes 512 channels.
         num_classes: outputs of the classifier.
-        init_weights: draw the weights as the paper's successors do, instead of each layer's default.
-        dropout: the share that the classifier drops in training.
+        init_weights: draw convolutions by He's initialisation and linear layers with standard deviation 0.01, instead
+            of by each layer's default.
+        dropout: dropout probability of the classifier.
+    Shape: (N, 3, H, W) → (N, num_classes), H and W at least 32.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class VGG(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                nn.init.zeros_(module.get_parameter("bias"))
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0, 0.01)
-                nn.init.zeros_(module.bias)
+                nn.init.zeros_(module.get_parameter("bias"))
 
 
 def _stages() -> Iterator[nn.Module]:
@@ -72,7 +72,20 @@ def _stages() -> Iterator[nn.Module]:
         yield nn.MaxPool2d(kernel_size=2, stride=2)
 
 
+class Options(TypedDict, total=False):
+    """The arguments of VGG that its constructors take."""
+
+    num_classes: int
+    init_weights: bool
+    dropout: float
+
+
 @register
-def vgg16_bn(**kwargs: Any) -> VGG:
-    """VGG-16 with batch norm; arguments as of VGG."""
-    return VGG(FusedSequential(*_stages()), **kwargs)
+def vgg16_bn(**options: Unpack[Options]) -> VGG:
+    """VGG-16 with batch norm.
+
+    Args:
+        options: num_classes and others, see VGG; weights: a file to load.
+    Shape: (N, 3, H, W) → (N, num_classes), H and W at least 32.
+    """
+    return VGG(FusedSequential(*_stages()), **options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 from genesis import dtypes
 from genesis.autograd import no_grad
@@ -20,8 +19,11 @@ _PIECE = 1 << 18  # numbers: 2 MiB in float64
 
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Uniform in [a, b).
+    """Fill with draws from the uniform distribution over [a, b).
 
+    Args:
+        tensor: any shape, a floating dtype; this holds for all initialisers, unless they say otherwise.
+        a, b: bounds.
     Example:
         >>> nn.init.uniform_(genesis.empty(3), 2.0, 2.0).tolist()
         [2.0, 2.0, 2.0]
@@ -33,7 +35,12 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
 
 @no_grad()
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normal with this mean and standard deviation."""
+    """Fill with draws from the normal distribution of this mean and standard deviation.
+
+    Example:
+        >>> nn.init.normal_(genesis.empty(2), mean=3.0, std=0.0).tolist()
+        [3.0, 3.0]
+    """
     if tensor.numel() < 16:  # so few, PyTorch draws and scales one by one in float64
         return tensor.copy_(randn(tensor.shape, dtype=dtypes.float64, device=tensor.device) * std + mean)
     draws = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -43,8 +50,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 def _scaled(draws: Tensor, scale: float, shift: float) -> Tensor:
     """draws · scale + shift, in place.
 
-    PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32. A piece after the other, or
-    the float64 copies of a large weight would take several times its memory.
+    PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32. It is done in pieces, as
+    float64 copies of a large weight would take several times its memory.
     """
     for piece in draws.reshape(-1).split(_PIECE):
         piece.copy_(piece.to(dtypes.float64) * scale + shift)
@@ -52,7 +59,17 @@ def _scaled(draws: Tensor, scale: float, shift: float) -> Tensor:
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Normal with this mean and standard deviation, drawn again where it fell outside [a, b]."""
+    """Fill with draws from the normal distribution truncated to [a, b]: draws outside are repeated.
+
+    Args:
+        mean, std: of the normal distribution, before truncation.
+        a, b: bounds of the values.
+
+    Example:
+        >>> values = nn.init.trunc_normal_(genesis.empty(100), a=-1.0, b=1.0)
+        >>> bool(values.abs().max() <= 1)
+        True
+    """
     if (mean < a - 2 * std) or (mean > b + 2 * std):
         warnings.warn(
             f"trunc_normal_: the mean {mean} is more than two deviations from [{a}, {b}]; few draws fall inside",
@@ -94,20 +111,44 @@ def _normal_cdf(x: float) -> float:
 
 @no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Fill with val; any dtype.
+
+    Example:
+        >>> nn.init.constant_(genesis.empty(2), 0.5).tolist()
+        [0.5, 0.5]
+    """
     return tensor.fill_(val)
 
 
 def ones_(tensor: Tensor) -> Tensor:
+    """Fill with ones; any dtype.
+
+    Example:
+        >>> nn.init.ones_(genesis.empty(2)).tolist()
+        [1.0, 1.0]
+    """
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
+    """Fill with zeros; any dtype.
+
+    Example:
+        >>> nn.init.zeros_(genesis.empty(2)).tolist()
+        [0.0, 0.0]
+    """
     return constant_(tensor, 0.0)
 
 
 @no_grad()
 def eye_(tensor: Tensor) -> Tensor:
-    """Ones on the diagonal of a matrix, zeros elsewhere: a linear layer that changes nothing."""
+    """Fill a matrix with ones on the diagonal and zeros elsewhere: a linear layer that returns its input.
+
+    Raises: ShapeError: tensor is not a matrix.
+    Example:
+        >>> nn.init.eye_(genesis.empty(2, 3)).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
     if tensor.ndim != 2:
         raise ShapeError(describe("eye_", "tensor", "2 dimensions", tensor.ndim))
     tensor.zero_()
@@ -117,11 +158,15 @@ def eye_(tensor: Tensor) -> Tensor:
 
 @no_grad()
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A one in the middle of each channel's own kernel: a convolution that changes nothing.
+    """Fill with ones at the centre of each channel's own kernel, zeros elsewhere: a convolution that returns its input.
 
     Args:
-        tensor: the weight of a convolution, (K, C / groups, …) with one or more kernel dimensions.
-        groups: do so within each group of channels.
+        tensor: the weight of a convolution, (K, C / groups, …) with 1 to 3 kernel dimensions.
+        groups: number of groups, each of which returns its own channels.
+    Raises: ShapeError: another rank, or groups does not divide K.
+    Example:
+        >>> nn.init.dirac_(genesis.empty(1, 1, 3)).tolist()
+        [[[0.0, 1.0, 0.0]]]
     """
     if tensor.ndim not in (3, 4, 5):
         raise ShapeError(describe("dirac_", "tensor", "3, 4 or 5 dimensions", tensor.ndim))
@@ -138,16 +183,30 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform in ±gain · √(6 / (fan_in + fan_out)).
+    """Fill with draws from the uniform distribution over ±gain · √(6 / (fan_in + fan_out)).
 
+    Args:
+        tensor: (fan_out, fan_in), or (K, C, …) of a convolution; at least 2 dimensions.
+        gain: see calculate_gain.
+    Raises: ShapeError: fewer than 2 dimensions.
     Source: Glorot & Bengio 2010, Understanding the difficulty of training deep feedforward neural networks.
+    Example:
+        >>> bool(nn.init.xavier_uniform_(genesis.empty(3, 3)).abs().max() <= 1)
+        True
     """
     bound = math.sqrt(3.0) * _xavier_std("xavier_uniform_", tensor, gain)
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal with standard deviation gain · √(2 / (fan_in + fan_out))."""
+    """Fill with draws from the normal distribution of mean 0 and standard deviation gain · √(2 / (fan_in + fan_out)).
+
+    Arguments, errors and source: see xavier_uniform_.
+
+    Example:
+        >>> nn.init.xavier_normal_(genesis.empty(4, 3), gain=0.0).abs().max().item()
+        0.0
+    """
     return normal_(tensor, 0.0, _xavier_std("xavier_normal_", tensor, gain))
 
 
@@ -157,14 +216,20 @@ def _xavier_std(op: str, tensor: Tensor, gain: float) -> float:
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
-    """Uniform in ±gain · √(3 / fan), so that signals keep their size through layers with this nonlinearity.
+    """Fill with draws from the uniform distribution over ±gain · √(3 / fan).
+
+    It preserves the variance of signals through layers with this nonlinearity.
 
     Args:
-        tensor: at least 2 dimensions.
-        a: the negative slope, for leaky_relu.
-        mode: "fan_in" keeps the size forward, "fan_out" backward.
+        tensor: (fan_out, fan_in), or (K, C, …) of a convolution; at least 2 dimensions.
+        a: the negative slope of leaky_relu.
+        mode: "fan_in" preserves the variance in the forward pass, "fan_out" in the backward pass.
         nonlinearity: see calculate_gain.
+    Raises: ShapeError: fewer than 2 dimensions; ValueError: mode or nonlinearity is unknown.
     Source: He et al. 2015, arXiv:1502.01852.
+    Example:
+        >>> bool(nn.init.kaiming_uniform_(genesis.empty(4, 3)).abs().max() <= 2**0.5)
+        True
     """
     if tensor.numel() == 0:
         return tensor
@@ -173,7 +238,15 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
-    """Normal with standard deviation gain / √fan; arguments as of kaiming_uniform_."""
+    """Fill with draws from the normal distribution of mean 0 and standard deviation gain / √fan.
+
+    Arguments, errors and source: see kaiming_uniform_.
+
+    Example:
+        >>> deviation = nn.init.kaiming_normal_(genesis.empty(100, 100), nonlinearity="relu").std().item()
+        >>> 0.12 < deviation < 0.16  # √(2 / 100) = 0.141
+        True
+    """
     if tensor.numel() == 0:
         return tensor
     return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity))
@@ -186,12 +259,13 @@ def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str
     return calculate_gain(nonlinearity, a) / math.sqrt(fan_in if mode == "fan_in" else fan_out)
 
 
-def calculate_gain(nonlinearity: str, param: Any = None) -> float:
-    """The factor by which this nonlinearity is made good in the standard deviation of the weights.
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor of the weights' standard deviation that compensates for this nonlinearity.
 
     Args:
-        nonlinearity: "linear", the name of a convolution, "sigmoid", "tanh", "relu", "leaky_relu" or "selu".
-        param: the negative slope of leaky_relu, 0.01 by default.
+        nonlinearity: "linear", "conv2d" and the like, "sigmoid", "tanh", "relu", "leaky_relu" or "selu".
+        param: the negative slope of leaky_relu; 0.01 by default.
+    Raises: ValueError: nonlinearity is unknown, or param is not a number.
 
     Example:
         >>> nn.init.calculate_gain("tanh")
@@ -218,7 +292,13 @@ _GAINS = {
 
 
 def calculate_fans(op: str, tensor: Tensor) -> tuple[int, int]:
-    """How many inputs an output is made of, and how many outputs an input goes into: fan_in, fan_out."""
+    """(fan_in, fan_out) of a weight: the inputs that each output depends on, and the outputs that each input reaches.
+
+    Raises: ShapeError: fewer than 2 dimensions; the message names op.
+    Example:
+        >>> nn.init.calculate_fans("mine", genesis.empty(8, 3, 5, 5))
+        (75, 200)
+    """
     if tensor.ndim < 2:
         raise ShapeError(describe(op, "tensor", "at least 2 dimensions", tensor.ndim))
     kernel = math.prod(tensor.shape[2:])

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
-from genesis import dtypes
 from genesis.autograd import HookHandle
-from genesis.dtypes import DType
-from genesis.errors import CheckpointError, DTypeError, describe
-from genesis.ndarray import Device, NDArray
+from genesis.errors import DTypeError, describe
 from genesis.nn import state
+from genesis.nn.conversion import Convertible
+from genesis.nn.hooks import ForwardHook, ForwardPreHook, HasForward, Hook, P, Result_co, call_with_hooks
 from genesis.nn.parameter import Parameter
+from genesis.nn.stateful import Stateful
 from genesis.tensor import Tensor
 
+Member = TypeVar("Member", bound=Tensor)
+Registry = Callable[["Module"], dict[str, Member | None]]
 
-class _Hook:
-    """A hook as it is called, whether it wants the keyword arguments or not."""
-
-    def __init__(self, function: Callable[..., Any], with_kwargs: bool) -> None:
-        self.function, self.with_kwargs = function, with_kwargs
-
-    def __call__(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], *output: Any) -> Any:
-        return self.function(module, args, *((kwargs,) if self.with_kwargs else ()), *output)
+_parameters_of: Registry[Parameter] = operator.attrgetter("_parameters")
+_buffers_of: Registry[Tensor] = operator.attrgetter("_buffers")
 
 
-class Module:
-    """Base of all layers and networks. A subclass makes its parts in __init__ and computes in forward.
+class Module(Convertible, Stateful):
+    """Base class of all layers and networks: a subclass creates its parts in __init__ and computes in forward.
 
-    A Parameter or Module that is assigned to an attribute is registered under that name; register_buffer registers
-    tensors that are no parameters but belong to the state, such as running statistics.
+    A Parameter or Module that is assigned to an attribute is registered under that name. register_buffer registers
+    tensors that belong to the state but are not learned, such as running statistics. A call takes and returns what
+    forward does, for type checkers too.
 
     Example:
         >>> class Scale(nn.Module):
@@ -50,6 +47,9 @@ class Module:
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
+    _non_persistent_buffers: set[str]
+    _forward_pre_hooks: list[Hook]
+    _forward_hooks: list[Hook]
 
     def __init__(self) -> None:
         # Written past __setattr__, which needs them.
@@ -60,45 +60,51 @@ class Module:
 
     # --- the call -----------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: HasForward[P, Result_co], *args: P.args, **kwargs: P.kwargs) -> Result_co:
         if self._forward_pre_hooks or self._forward_hooks:
-            return self._call_with_hooks(args, kwargs)
+            return call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _missing_forward(self, *args: object, **kwargs: object) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: a Module needs a method forward")
 
-    def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook in tuple(self._forward_pre_hooks):
-            new = hook(self, args, kwargs)
-            if new is not None and hook.with_kwargs:
-                args, kwargs = new
-            elif new is not None:
-                args = new if isinstance(new, tuple) else (new,)
-        output = self.forward(*args, **kwargs)
-        for hook in tuple(self._forward_hooks):
-            new = hook(self, args, kwargs, output)
-            output = output if new is None else new
-        return output
+    forward: Callable[..., Any] = _missing_forward  # a variable, so that a subclass may give it any signature
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> HookHandle:
-        """Call hook(module, args) before each forward; what it returns, if not None, replaces the arguments.
+    def register_forward_pre_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
+        """Call hook(module, args) before each forward; a result other than None replaces the arguments.
 
-        with_kwargs: call hook(module, args, kwargs), which returns None or both.
+        Args:
+            hook: returns None, the new arguments as a tuple, or a single new argument.
+            with_kwargs: call hook(module, args, kwargs) instead, which returns None or (args, kwargs).
+        Returns: a handle; handle.remove() removes the hook.
+        Example:
+            >>> layer = nn.Identity()
+            >>> handle = layer.register_forward_pre_hook(lambda module, args: args[0] + 1)
+            >>> layer(genesis.zeros(2)).tolist()
+            [1.0, 1.0]
         """
-        return HookHandle(self._forward_pre_hooks, _Hook(hook, with_kwargs))
+        return HookHandle(self._forward_pre_hooks, ForwardPreHook(hook, with_kwargs))
 
-    def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> HookHandle:
-        """Call hook(module, args, output) after each forward; what it returns, if not None, replaces the output.
+    def register_forward_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
+        """Call hook(module, args, output) after each forward; a result other than None replaces the output.
 
-        with_kwargs: call hook(module, args, kwargs, output).
+        Args:
+            hook: returns None or the new output.
+            with_kwargs: call hook(module, args, kwargs, output) instead.
+        Returns: a handle; handle.remove() removes the hook.
+        Example:
+            >>> layer, seen = nn.ReLU(), []
+            >>> handle = layer.register_forward_hook(lambda module, args, output: seen.append(output.shape))
+            >>> y = layer(genesis.zeros(2, 3))
+            >>> seen
+            [(2, 3)]
         """
-        return HookHandle(self._forward_hooks, _Hook(hook, with_kwargs))
+        return HookHandle(self._forward_hooks, ForwardHook(hook, with_kwargs))
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        # Only for names that are no plain attributes.
+        # Python calls it only where there is no plain attribute of that name.
         own = self.__dict__
         if "_modules" not in own:
             raise AttributeError(f"{type(self).__name__}.{name}: __init__ must call super().__init__() before all else")
@@ -108,7 +114,7 @@ class Module:
                 return registry[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Parameter):
             self._assign("_parameters", name, value)
         elif isinstance(value, Module):
@@ -133,8 +139,8 @@ class Module:
         else:
             object.__setattr__(self, name, value)
 
-    def _assign(self, kind: str, name: str, value: Any) -> None:
-        """Register value under name, which may have meant something else before."""
+    def _assign(self, kind: str, name: str, value: Parameter | Module) -> None:
+        """Register value under name, replacing whatever had that name."""
         if isinstance(getattr(type(self), name, None), property):
             return object.__setattr__(self, name, value)  # to its setter; it would hide what is registered
         registry = getattr(self, kind)
@@ -156,14 +162,33 @@ class Module:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Add a parameter; None keeps the name free for one (a layer without bias)."""
+        """Register a parameter. None reserves the name, as for the bias of a layer without one.
+
+        Raises: KeyError: name is empty, has a dot, or is taken; DTypeError: param is not a Parameter.
+        Example:
+            >>> layer = nn.Module()
+            >>> layer.register_parameter("scale", nn.Parameter(genesis.ones(1)))
+            >>> [name for name, _ in layer.named_parameters()]
+            ['scale']
+        """
         self._check_new("register_parameter", name, self._parameters)
         if not (param is None or isinstance(param, Parameter)):
             raise DTypeError(describe("register_parameter", "param", "a Parameter or None", type(param).__name__))
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Add a tensor that moves with the module but is not learned; persistent ones are part of the state_dict."""
+        """Register a tensor that moves with the module but is not learned, such as running statistics.
+
+        Args:
+            tensor: any dtype and shape; None reserves the name.
+            persistent: whether it is part of the state_dict.
+        Raises: KeyError: name is empty, has a dot, or is taken; DTypeError: tensor is not a Tensor.
+        Example:
+            >>> layer = nn.Module()
+            >>> layer.register_buffer("mean", genesis.zeros(2))
+            >>> layer.mean, list(layer.state_dict())
+            (tensor([0., 0.]), ['mean'])
+        """
         self._check_new("register_buffer", name, self._buffers)
         if not (tensor is None or isinstance(tensor, Tensor)):
             raise DTypeError(describe("register_buffer", "tensor", "a Tensor or None", type(tensor).__name__))
@@ -174,7 +199,10 @@ class Module:
             self._non_persistent_buffers.add(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Add a submodule under any name, "0" too."""
+        """Register a submodule under a name that need not be an identifier, such as "0".
+
+        Raises: KeyError: name is empty, has a dot, or is taken; DTypeError: module is not a Module.
+        """
         self._check_new("add_module", name, self._modules)
         if not (module is None or isinstance(module, Module)):
             raise DTypeError(describe("add_module", "module", "a Module or None", type(module).__name__))
@@ -182,7 +210,7 @@ class Module:
 
     register_module = add_module
 
-    def _check_new(self, op: str, name: str, registry: dict[str, Any]) -> None:
+    def _check_new(self, op: str, name: str, registry: Mapping[str, object]) -> None:
         _check_name(op, name)
         if name not in registry and hasattr(self, name):
             raise KeyError(describe(op, "name", "a name that is not taken", repr(name)))
@@ -190,49 +218,59 @@ class Module:
     # --- what it holds ------------------------------------------------------------------------------------------------
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        return self._members("_parameters", recurse)
+        """Its parameters and (with recurse) those of its submodules, each once.
+
+        Example:
+            >>> sum(parameter.numel() for parameter in nn.Linear(3, 2).parameters())
+            8
+        """
+        return _members(self._and_below(recurse), _parameters_of)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Names and parameters, each parameter once unless remove_duplicate is off."""
-        return self._named_members("_parameters", prefix, recurse, remove_duplicate)
+        """(dotted name, parameter) of each parameter; a shared one once, unless remove_duplicate is False.
+
+        Example:
+            >>> net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+            >>> [(name, parameter.shape) for name, parameter in net.named_parameters()]
+            [('0.weight', (2, 3)), ('0.bias', (2,))]
+        """
+        return self._named_members(_parameters_of, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        return self._members("_buffers", recurse)
+        """Its buffers and (with recurse) those of its submodules, each once."""
+        return _members(self._and_below(recurse), _buffers_of)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        return self._named_members("_buffers", prefix, recurse, remove_duplicate)
+        """(dotted name, buffer) of each buffer; a shared one once, unless remove_duplicate is False."""
+        return self._named_members(_buffers_of, prefix, recurse, remove_duplicate)
+
+    def _and_below(self, recurse: bool) -> Iterable[Module]:
+        return self.modules() if recurse else (self,)
 
     def _named_members(
-        self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool
-    ) -> Iterator[tuple[str, Any]]:
+        self, registry: Registry[Member], prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Member]]:
         seen = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for module_name, module in modules:
-            for name, member in getattr(module, kind).items():
+            for name, member in registry(module).items():
                 if member is None or id(member) in seen:
                     continue
                 if remove_duplicate:
                     seen.add(id(member))
                 yield _join(module_name, name), member
 
-    def _members(self, kind: str, recurse: bool) -> Iterator[Any]:
-        """As _named_members gives them, without making up names."""
-        seen = set()
-        for module in self.modules() if recurse else (self,):
-            for member in module.__dict__[kind].values():
-                if member is not None and id(member) not in seen:
-                    seen.add(id(member))
-                    yield member
-
     def children(self) -> Iterator[Module]:
+        """Its direct submodules, each once."""
         for _, module in self.named_children():
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) of its direct submodules, each once."""
         seen = set()
         for name, module in self._modules.items():
             if module is not None and id(module) not in seen:
@@ -240,7 +278,7 @@ class Module:
                 yield name, module
 
     def modules(self) -> Iterator[Module]:
-        """The module itself and all below it, parents first, each once."""
+        """The module and all its submodules, parents first, each once."""
         seen = set()
         waiting: list[Module | None] = [self]
         while waiting:
@@ -253,7 +291,16 @@ class Module:
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """The module itself and all below it, parents first."""
+        """(dotted name, module) of the module, whose name is "", and of all its submodules, parents first.
+
+        Args:
+            memo: modules to leave out; those that are returned are added to it.
+            prefix: put before each name.
+            remove_duplicate: give a module that is used in several places once only.
+        Example:
+            >>> [name for name, _ in nn.Sequential(nn.ReLU(), nn.Tanh()).named_modules()]
+            ['', '0', '1']
+        """
         memo = set() if memo is None else memo
         waiting = [(prefix, self)]  # a stack, as each level of a recursion would hand on all that lies below it
         while waiting:
@@ -267,31 +314,42 @@ class Module:
             waiting += reversed(below)
 
     def get_submodule(self, target: str) -> Module:
-        """The module of this dotted name; "" is the module itself."""
-        module: Any = self
+        """The submodule of this dotted name, "layer1.0.conv"; "" is the module itself.
+
+        Raises: AttributeError: there is none; the message shows the closest name.
+        """
+        module: Module | None = self
         for name in target.split(".") if target else ():
-            module = module._modules.get(name)
-            if module is None:
-                known = [key for key, _ in self.named_modules()]
-                raise AttributeError(state.unknown_name("get_submodule", type(self).__name__, target, known))
+            module = module._modules.get(name) if module is not None else None
+        if module is None:
+            known = [key for key, _ in self.named_modules()]
+            raise AttributeError(state.unknown_name("get_submodule", type(self).__name__, target, known))
         return module
 
     def get_parameter(self, target: str) -> Parameter:
-        return self._get_member("get_parameter", target, "_parameters")
+        """The parameter of this dotted name. Raises: AttributeError: there is none."""
+        return self._get_member("get_parameter", target, _parameters_of)
 
     def get_buffer(self, target: str) -> Tensor:
-        return self._get_member("get_buffer", target, "_buffers")
+        """The buffer of this dotted name. Raises: AttributeError: there is none."""
+        return self._get_member("get_buffer", target, _buffers_of)
 
-    def _get_member(self, op: str, target: str, kind: str) -> Any:
+    def _get_member(self, op: str, target: str, registry: Registry[Member]) -> Member:
         path, _, name = target.rpartition(".")
-        member = getattr(self.get_submodule(path), kind).get(name)
+        member = registry(self.get_submodule(path)).get(name)
         if member is None:
-            known = [key for key, _ in self._named_members(kind, "", True, False)]
+            known = [key for key, _ in self._named_members(registry, "", True, False)]
             raise AttributeError(state.unknown_name(op, type(self).__name__, target, known))
         return member
 
     def apply(self, fn: Callable[[Module], None]) -> Self:
-        """Call fn on every submodule, then on the module itself."""
+        """Call fn on every submodule, then on the module itself; returns the module.
+
+        Example:
+            >>> net = nn.Linear(2, 1).apply(lambda module: nn.init.zeros_(module.weight))
+            >>> net.weight.tolist()
+            [[0.0, 0.0]]
+        """
         for module in self.children():
             module.apply(fn)
         fn(self)
@@ -300,7 +358,10 @@ class Module:
     # --- modes and gradients ------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode for the module and all below it: batch statistics, dropout."""
+        """Put the module and all its submodules into training mode (batch statistics, dropout), or out of it.
+
+        Raises: DTypeError: mode is not a bool.
+        """
         if not isinstance(mode, bool):
             raise DTypeError(describe("train", "mode", "a bool", type(mode).__name__))
         self.__dict__["training"] = mode  # past __setattr__: networks have hundreds of modules
@@ -310,129 +371,34 @@ class Module:
         return self
 
     def eval(self) -> Self:
+        """Evaluation mode: train(False)."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Learn these parameters, or freeze them."""
+        """Whether autograd computes gradients of its parameters; False freezes them."""
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Delete the gradients of all parameters, or fill them with zeros."""
         for parameter in self.parameters():
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad = parameter.grad.detach().zero_()
 
-    # --- other dtypes and devices -------------------------------------------------------------------------------------
-
-    def to(
-        self, *args: Any, device: Any = None, dtype: DType | None = None, non_blocking: bool = False,
-        memory_format: str | None = None,
-    ) -> Self:  # fmt: skip
-        """Move parameters and buffers: to(device), to(dtype), to(device, dtype), to(tensor); the module itself changes.
-
-        dtype applies to floating tensors, memory_format ("channels_last") to 4-d ones. Gradients move along, and
-        parameters stay the same objects: tied weights stay tied, an optimizer keeps its parameters.
-        """
-        for arg in args:
-            if isinstance(arg, DType):
-                dtype = arg
-            elif isinstance(arg, Tensor):
-                device, dtype = arg.device, arg.dtype
-            elif isinstance(arg, str | Device):
-                device = arg
-            elif not isinstance(arg, bool) and arg is not None:
-                raise DTypeError(describe("to", "args", "a device, a dtype or a tensor", type(arg).__name__))
-        if dtype is not None and not dtype.is_floating_point:
-            raise DTypeError(describe("to", "dtype", "a floating dtype", dtype))
-        target = None if device is None else Device(device)
-
-        def moved(array: NDArray) -> NDArray:
-            if dtype is not None and array.dtype.is_floating_point:
-                array = array.to(dtype)
-            if target is not None:
-                array = array.to_device(target)
-            if memory_format is not None and array.ndim == 4:
-                array = array.contiguous(memory_format == "channels_last")
-            return array
-
-        for tensor in (*self.parameters(), *self.buffers()):
-            tensor.array = moved(tensor.array)
-            if tensor.grad is not None:
-                tensor.grad.array = moved(tensor.grad.array)
-        return self
-
-    def cpu(self) -> Self:
-        return self.to("cpu")
-
-    def cuda(self, device: int | str | Device | None = None) -> Self:
-        return self.to(Device("cuda", device) if isinstance(device, int) or device is None else Device(device))
-
-    def float(self) -> Self:
-        return self.to(dtypes.float32)
-
-    def double(self) -> Self:
-        return self.to(dtypes.float64)
-
-    def half(self) -> Self:
-        return self.to(dtypes.float16)
-
-    def bfloat16(self) -> Self:
-        return self.to(dtypes.bfloat16)
-
-    # --- state --------------------------------------------------------------------------------------------------------
-
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
-        """All parameters and persistent buffers by their names, under PyTorch's names; memory is shared.
-
-        keep_vars: the parameters themselves instead of detached tensors.
-        """
-        return {prefix + name: tensor if keep_vars else tensor.detach() for name, tensor in state.named_tensors(self)}
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> state.IncompatibleKeys:
-        """Take over the values of state_dict; all of them, or none if they do not fit.
-
-        Args:
-            state_dict: names and tensors, Genesis' or anything with __dlpack__ (PyTorch's, numpy's); broadcast nothing,
-                cast to the dtype and moved to the device that the parameter has.
-            strict: refuse missing and unexpected keys. Wrong shapes are always refused.
-            assign: let the parameters hold the given memory, dtype and device instead of copying from it.
-        Returns: the missing and the unexpected keys.
-        Raises: CheckpointError: the keys or the shapes do not fit; the message shows the closest names.
-        """
-        return state.load(self, state_dict, strict, assign)
-
-    def load(self, path: str | os.PathLike[str], strict: bool = True) -> state.IncompatibleKeys:
-        """Take over the values in a file; all of them, or none if they do not fit.
-
-        Args:
-            path: what genesis.save() or torch.save() wrote, or any safetensors file: a state_dict, or a training's
-                file with one under "model", "state_dict" or "model_state_dict". torchvision's files fit its models.
-                Pickled code is never run. Keys that all begin with "module." lose it.
-            strict: as of load_state_dict.
-        Returns: the missing and the unexpected keys.
-        Raises: CheckpointError: the file is damaged, or the keys or the shapes do not fit; the message shows the
-            closest names. FileNotFoundError: there is no such file.
-
-        Example:
-            >>> import tempfile
-            >>> path = tempfile.mkdtemp() + "/linear.safetensors"
-            >>> genesis.save(nn.Linear(2, 1), path)
-            >>> nn.Linear(2, 1).load(path)
-            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-        """
-        weights = state.weights_in(state.read(path), path)
-        try:
-            return self.load_state_dict(weights, strict)
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from error
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter and persistent buffer here and below; shared ones under each of their names."""
+        for path, module in self.named_modules(remove_duplicate=False):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None and name not in module._non_persistent_buffers:
+                    yield _join(path, name), tensor
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of repr: the settings of the layer."""
+        """The text between the parentheses of repr: the layer's settings. Override it in a layer of your own."""
         return ""
 
     def __repr__(self) -> str:
@@ -449,11 +415,21 @@ def format_parts(name: str, lines: list[str], children: list[str]) -> str:
     return f"{name}(\n  " + "\n".join(lines + children).replace("\n", "\n  ") + "\n)"
 
 
+def _members(modules: Iterable[Module], registry: Registry[Member]) -> Iterator[Member]:
+    """The entries of a registry of each module, each once."""
+    seen = set()
+    for module in modules:
+        for member in registry(module).values():
+            if member is not None and id(member) not in seen:
+                seen.add(id(member))
+                yield member
+
+
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _check_name(op: str, name: Any) -> None:
+def _check_name(op: str, name: object) -> None:
     if not isinstance(name, str):
         raise DTypeError(describe(op, "name", "a str", type(name).__name__))
     if not name or "." in name:

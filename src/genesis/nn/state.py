@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from genesis import checkpoint
 from genesis.errors import CheckpointError, DTypeError, describe
@@ -14,9 +14,6 @@ from genesis.interop import from_dlpack, load_torch
 from genesis.interrupts import at_once, finish, held
 from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
-
-if TYPE_CHECKING:
-    from genesis.nn.module import Module
 
 _NUM_SHOWN = 10  # faults of a kind in one message
 
@@ -35,20 +32,13 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-def named_tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter and persistent buffer of module and of all below it; shared ones under each of their names."""
-    for path, part in module.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None and name not in part._non_persistent_buffers:
-                yield prefix + name, tensor
-
-
-def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
-    """See Module.load_state_dict."""
+def load(
+    kind: str, named: Iterable[tuple[str, Tensor]], state_dict: Mapping[str, object], strict: bool, assign: bool
+) -> IncompatibleKeys:
+    """Module.load_state_dict, for a module of this kind with these tensors, under each of their names."""
     if not isinstance(state_dict, Mapping):
         raise DTypeError(describe("load_state_dict", "state_dict", "a dict", type(state_dict).__name__))
-    own = dict(named_tensors(module))
+    own = dict(named)
     given = {key: _as_tensor(key, value) for key, value in state_dict.items()}
     missing = [key for key in own if key not in given and not key.endswith(_MAY_BE_MISSING)]
     unexpected = [key for key in given if key not in own]
@@ -67,8 +57,7 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
         faults += _missing_key_lines(missing, unexpected, given) + _unexpected_key_lines(missing, unexpected, own)
     if faults:
         raise CheckpointError(
-            f"load_state_dict: the state does not fit {type(module).__name__}; nothing was changed\n  "
-            + "\n  ".join(faults)
+            f"load_state_dict: the state does not fit {kind}; nothing was changed\n  " + "\n  ".join(faults)
         )
     pairs = [(own[key], value.array) for key, value in given.items() if key in own]
     if assign:
@@ -79,7 +68,7 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
 
 
 def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:
-    """Have the tensors take these values in place: all of them, whatever interrupts it."""
+    """Copy the values into the tensors in place: all of them, even if interrupted."""
     storages = {id(tensor.array.changes) for tensor, _ in pairs}
     ready = []
     for tensor, array in pairs:
@@ -96,13 +85,13 @@ def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:
         finish(write)
 
 
-def read(path: str | os.PathLike[str]) -> Any:
-    """What is in a file of Genesis', of safetensors or of PyTorch (tensors and plain values only)."""
+def read(path: str | os.PathLike[str]) -> object:
+    """The content of a file of Genesis, safetensors or PyTorch (tensors and plain values only)."""
     return load_torch(path) if kind_of(path) == "torch" else checkpoint.load(path)
 
 
-def weights_in(content: Any, path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The model's state in what read() gave: all of it, or its entry in the file of a training."""
+def weights_in(content: object, path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The model's state in the content of a file: all of it, or an entry of a training's file."""
     for entry in _ENTRIES:
         if isinstance(content, Mapping) and isinstance(content.get(entry), Mapping):
             content = content[entry]
@@ -115,7 +104,7 @@ def weights_in(content: Any, path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def unknown_name(op: str, kind: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that a module of this kind does not have."""
+    """The message for a name that does not exist in a module of this kind."""
     return f"{op}: {kind} has no '{name}'{_closest(name, known, 'the closest is')}"
 
 
@@ -140,13 +129,13 @@ def _with_rest(lines: list[str], total: int, kind: str) -> list[str]:
     return [*lines, f"and {rest} more {kind} keys"] if rest else lines
 
 
-def _closest(name: Any, known: Iterable[Any], words: str) -> str:
-    known = [other for other in known if isinstance(other, str)]  # in a file of PyTorch, keys can be anything
-    matches = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+def _closest(name: object, known: Iterable[object], words: str) -> str:
+    names = [other for other in known if isinstance(other, str)]  # in a file of PyTorch, keys can be anything
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f" ({words} '{matches[0]}')" if matches else ""
 
 
-def _as_tensor(key: Any, value: Any) -> Tensor:
+def _as_tensor(key: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if not hasattr(value, "__dlpack__"):

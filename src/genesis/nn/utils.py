@@ -5,27 +5,28 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from genesis import dtypes
+from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
-from genesis.ndarray import CPU, NDArray, neural
+from genesis.ndarray import CPU, Device, NDArray, neural
 from genesis.tensor import Tensor
 
 
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
-    """Scale the gradients so that their norm, taken over all of them as one vector, is at most max_norm.
+    """Scale gradients in place so that their total norm, over all of them as one vector, is at most max_norm.
 
         g ← g · min(1, max_norm / (norm + 1e-6))
 
     Args:
-        parameters: those without a gradient are passed over.
-        norm_type: the order of the norm; may be infinity.
-        error_if_nonfinite: raise if the norm is infinite or not a number; nothing is changed then.
-    Returns: The norm before, 0-d.
-    Raises: RuntimeError: the norm is not finite and error_if_nonfinite is set.
+        parameters: one tensor or several; those without a gradient are skipped.
+        max_norm: upper bound of the norm.
+        norm_type: order of the norm; may be infinity.
+        error_if_nonfinite: raise if the norm is infinite or NaN, and change nothing.
+    Returns: the norm before clipping, 0-d, in the widest of the gradients' dtypes.
+    Raises: RuntimeError: the norm is not finite and error_if_nonfinite is set; DTypeError: a parameter is not a Tensor.
     Example:
         >>> p = genesis.zeros(2, requires_grad=True)
         >>> p.grad = genesis.tensor([3.0, 4.0])
@@ -51,8 +52,12 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Bring every element of the gradients into [-clip_value, clip_value].
+    """Clip the elements of gradients in place to [−clip_value, clip_value].
 
+    Args:
+        parameters: one tensor or several; those without a gradient are skipped.
+        clip_value: upper bound of the absolute value.
+    Raises: DTypeError: a parameter is not a Tensor.
     Example:
         >>> p = genesis.zeros(2, requires_grad=True)
         >>> p.grad = genesis.tensor([3.0, -0.5])
@@ -66,9 +71,9 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
             grad.copy_into(grad.clamp(-clip_value, clip_value))
 
 
-def _gradients(op: str, parameters: Any) -> list[list[NDArray]]:
+def _gradients(op: str, parameters: Tensor | Iterable[Tensor]) -> list[list[NDArray]]:
     """The gradients that have elements, in lists of one dtype and device each."""
-    groups: dict[Any, list[NDArray]] = {}
+    groups: dict[tuple[DType, Device], list[NDArray]] = {}
     for index, parameter in enumerate([parameters] if isinstance(parameters, Tensor) else parameters):
         if not isinstance(parameter, Tensor):
             raise DTypeError(describe(op, f"parameters[{index}]", "a Tensor", type(parameter).__name__))

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from itertools import repeat
 from operator import setitem
-from typing import Any
+from typing import NamedTuple
 
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import each
 from genesis.ndarray import NDArray, neural
-from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
 from genesis.tensor import Tensor
+
+
+class Options(NamedTuple):
+    """The options of adam_step, in its order."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled_weight_decay: bool
+    maximize: bool
 
 
 class Adam(Optimizer):
@@ -22,10 +34,14 @@ class Adam(Optimizer):
         p ← p − lr·m̂ / (√v̂ + eps)                 with m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
 
     Args:
-        params: parameters, or dictionaries of "params" and options.
-        betas: (β₁, β₂), each in [0, 1).
-        amsgrad: use the largest v so far.
-        maximize: climb instead (g is taken negative).
+        params: parameters of any floating dtype, or groups: dicts of "params" and options.
+        lr: learning rate.
+        betas: (β₁, β₂), decay rates of the moments, each in [0, 1).
+        eps: added to the denominator, for numerical stability.
+        weight_decay: L2 penalty, or the decay itself if decoupled.
+        amsgrad: use the maximum of all v so far instead of v.
+        maximize: maximize the objective: g is negated.
+        decoupled_weight_decay: decay the weights apart from the gradient, as AdamW does.
     Raises: ValueError: a negative lr, eps or weight_decay; a beta outside [0, 1).
     Source: Kingma & Ba 2015, arXiv:1412.6980; amsgrad: Reddi et al. 2018, arXiv:1904.09237.
     Example:
@@ -38,7 +54,7 @@ class Adam(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
         weight_decay: float = 0, amsgrad: bool = False, *, maximize: bool = False, decoupled_weight_decay: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -63,10 +79,12 @@ class Adam(Optimizer):
         for name, beta in zip(("betas[0]", "betas[1]"), betas, strict=True):
             require_number(self._name, {name: beta}, name, below=1.0)
 
-    def _options(self, group: Group) -> tuple[Any, ...]:
+    def _options(self, group: Group) -> Options:
         beta1, beta2 = group["betas"]
-        numbers = (group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
-        return *map(float, numbers), bool(group["decoupled_weight_decay"]), bool(group["maximize"])
+        return Options(
+            float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]),
+            bool(group["decoupled_weight_decay"]), bool(group["maximize"]),
+        )  # fmt: skip
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
         names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group["amsgrad"])
@@ -77,6 +95,10 @@ class Adam(Optimizer):
         return state["step"], "max_exp_avg_sq" in state
 
     def _update(self, batch: Batch) -> None:
+        # For each parameter p, its gradient g (negated to maximize) and its moments m and v, in one kernel at step t:
+        #   p ← p·(1 − lr·weight_decay) if decoupled, else g ← g + weight_decay·p
+        #   m ← beta1·m + (1 − beta1)·g,   v ← beta2·v + (1 − beta2)·g²
+        #   p ← p − lr·m / (1 − beta1ᵗ) / (√(v / (1 − beta2ᵗ)) + eps)     (amsgrad: the largest v so far)
         first = batch.states[0]
         step = first["step"] + 1
         largest = batch.arrays("max_exp_avg_sq") if "max_exp_avg_sq" in first else None
@@ -95,6 +117,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay: p ← p·(1 − lr·weight_decay), apart from the gradient.
 
+    Args: see Adam.
     Source: Loshchilov & Hutter 2019, arXiv:1711.05101.
     Example:
         >>> p = genesis.tensor([1.0], requires_grad=True)
@@ -106,7 +129,7 @@ class AdamW(Adam):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
         weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from genesis.ndarray import NDArray, neural
-from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.optim.sgd import Options as SGDOptions
 from genesis.tensor import Tensor
 
 
+class Options(NamedTuple):
+    lr: float
+    momentum: float
+    weight_decay: float
+    eps: float
+    trust_coefficient: float | None
+    nesterov: bool
+    maximize: bool
+
+
 class LARS(Optimizer):
-    """Layer-wise adaptive rate scaling: each parameter's step is as large as a fraction of its norm.
+    """Layer-wise adaptive rate scaling, for large batches: each parameter's step is proportional to its norm.
 
         λ = trust_coefficient·‖p‖ / (‖g‖ + weight_decay·‖p‖ + eps)      (1 where ‖p‖ or ‖g‖ is 0)
         b ← momentum·b + lr·λ·(g + weight_decay·p)
         p ← p − b                                                       (Nesterov: p − (step + momentum·b))
 
     Args:
-        params: parameters, or dictionaries of "params" and options.
-        trust_coefficient: the η of the paper; None in a group makes λ 1 there, as is usual for biases and norms.
-        maximize: climb instead (g is taken negative).
+        params: parameters of any floating dtype, or groups: dicts of "params" and options.
+        lr: learning rate.
+        momentum: share of the last step that is kept; 0 keeps no buffers.
+        weight_decay: L2 penalty.
+        trust_coefficient: the η of the paper; None in a group sets λ = 1 there, as is usual for biases and norms.
+        eps: added to the denominator, for numerical stability.
+        nesterov: use Nesterov's momentum.
+        maximize: maximize the objective: g is negated.
     Raises: ValueError: a negative lr, momentum, weight_decay, trust_coefficient or eps; nesterov without momentum.
     Source: You, Gitman & Ginsburg 2017, arXiv:1708.03888, algorithm 1.
     Example:
@@ -33,7 +48,7 @@ class LARS(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0,
+        self, params: Params, lr: float, momentum: float = 0.9, weight_decay: float = 0,
         trust_coefficient: float | None = 0.001, eps: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -58,10 +73,12 @@ class LARS(Optimizer):
                 f"{self._name}: argument 'nesterov': expected momentum > 0 beside it, got momentum {group['momentum']}"
             )
 
-    def _options(self, group: Group) -> tuple[Any, ...]:
+    def _options(self, group: Group) -> Options:
         trust = group["trust_coefficient"]
-        numbers = tuple(float(group[name]) for name in ("lr", "momentum", "weight_decay", "eps"))
-        return *numbers, None if trust is None else float(trust), bool(group["nesterov"]), bool(group["maximize"])
+        return Options(
+            float(group["lr"]), float(group["momentum"]), float(group["weight_decay"]), float(group["eps"]),
+            None if trust is None else float(trust), bool(group["nesterov"]), bool(group["maximize"]),
+        )  # fmt: skip
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
         if group["momentum"] == 0 or state.get("momentum_buffer") is not None:
@@ -69,21 +86,23 @@ class LARS(Optimizer):
         return {"momentum_buffer": Tensor(zeros_like(array))}
 
     def _update(self, batch: Batch) -> None:
-        lr, momentum, weight_decay, eps, trust, nesterov, maximize = batch.options
+        options = batch.options
+        assert isinstance(options, Options)
+        lr, momentum, weight_decay, eps, trust, nesterov, maximize = options
         grads = [grad.neg() for grad in batch.grads] if maximize else batch.grads
-        steps = [
+        steps = [  # g + weight_decay·p
             grad.add(param.mul(weight_decay)) if weight_decay else grad.clone()
             for grad, param in zip(grads, batch.params, strict=True)
         ]
         if trust is None:
             neural.scale_into(steps, lr)
-        else:
+        else:  # λ = trust·‖p‖ / (‖g‖ + weight_decay·‖p‖ + eps)
             param_norms, grad_norms = neural.norms(batch.params, 2), neural.norms(grads, 2)
             ratios = param_norms.mul(trust).div(grad_norms.add(param_norms.mul(weight_decay)).add(eps))
             rates = param_norms.gt(0).logical_and(grad_norms.gt(0)).where(ratios, 1.0).mul(lr)
             for index, step in enumerate(steps):
                 neural.scale_into([step], rates.select(0, index))
         buffers = batch.arrays("momentum_buffer") if momentum else None
-        # The step carries its rate already, and so does the momentum, as in the paper.
-        options = (1.0, momentum, 0.0, 0.0, nesterov, False, batch.fresh)
-        neural.sgd_step(batch.params, steps, buffers, *options, after=batch.after)
+        # SGD at rate 1, without decay: step and momentum contain lr·λ already, as in the paper.
+        sgd = SGDOptions(lr=1.0, momentum=momentum, dampening=0.0, weight_decay=0.0, nesterov=nesterov, maximize=False)
+        neural.sgd_step(batch.params, steps, buffers, *sgd, batch.fresh, after=batch.after)

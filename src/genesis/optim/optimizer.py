@@ -8,7 +8,7 @@ import numbers
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 
 from genesis import interop, shapes
 from genesis.autograd import enable_grad
@@ -19,38 +19,48 @@ from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-Group = dict[str, Any]
-State = dict[str, Any]
+Entries = dict[str, Any]  # tensors, numbers and flags by name
+Group = Entries  # "params", and the options for them
+State = Entries  # what is kept for one parameter
+StateDict = Entries
+Params = Iterable[Tensor | Group]  # all of one kind
+Loss = TypeVar("Loss")
 
 
 @dataclasses.dataclass(slots=True)
 class Batch:
-    """Parameters that one fused call updates: of one group, one dtype, one device and one history."""
+    """Parameters that one fused call updates: of one group, dtype, device and history."""
 
     group: Group
-    options: tuple[Any, ...]
-    fresh: bool  # their state has just been made
+    options: tuple[object, ...]  # a NamedTuple of the optimizer's
+    fresh: bool  # their state has just been created
     owners: list[Tensor] = dataclasses.field(default_factory=list)
     params: list[NDArray] = dataclasses.field(default_factory=list)
     grads: list[NDArray] = dataclasses.field(default_factory=list)
     states: list[State] = dataclasses.field(default_factory=list)
-    after: Sequence[Call] = ()  # to be made together with the update
+    after: Sequence[Call] = ()  # made in one with the update
 
     def arrays(self, name: str) -> list[NDArray]:
-        """What the states hold under this name."""
+        """The entry of this name in each parameter's state."""
         return [state[name].array for state in self.states]
 
 
 class Optimizer:
-    """Base of the optimizers: a subclass gives its options, the state of a parameter, and the update of a batch.
+    """Base class of optimizers: a subclass defines the options, the state of a parameter, and the update of a batch.
 
     Args:
-        params: parameters, or dictionaries with "params" and options that differ from the defaults.
-        defaults: the options of groups that don't name their own.
-    Raises: ValueError: no parameters, one given twice, an option out of range; GraphError: a parameter is no leaf.
+        params: parameters, or groups: dicts of "params" and the options that differ from the defaults.
+        defaults: options of the groups that do not set their own.
+    Raises: ValueError: no parameters, one given twice, an option out of range; GraphError: a parameter is not a leaf;
+        DTypeError: a parameter is not a floating Tensor.
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> optimizer = genesis.optim.SGD([{"params": [net.weight]}, {"params": [net.bias], "lr": 0.01}], lr=0.1)
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.1, 0.01]
     """
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Params, defaults: Entries) -> None:
         self.defaults = defaults
         self.state: dict[Tensor, State] = defaultdict(dict)
         self.param_groups: list[Group] = []
@@ -59,7 +69,8 @@ class Optimizer:
         listed = list(params)
         if not listed:
             raise ValueError(describe(self._name, "params", "at least one parameter", "none"))
-        for group in listed if isinstance(listed[0], dict) else [{"params": listed}]:
+        groups = cast(list[Group], listed) if isinstance(listed[0], dict) else [{"params": listed}]
+        for group in groups:
             self.add_param_group(group)
 
     @property
@@ -70,31 +81,41 @@ class Optimizer:
         lines = [f"  group {i}: {_options_text(group)}" for i, group in enumerate(self.param_groups)]
         return "\n".join([f"{self._name} (", *lines, ")"])
 
-    # --- what a subclass says ---------------------------------------------------------------------------------------
+    # --- defined by subclasses --------------------------------------------------------------------------------------
 
     def _check_options(self, group: Group) -> None:
         """Raise for an option out of range."""
 
-    def _options(self, group: Group) -> tuple[Any, ...]:
-        """The options as _update wants them; checked before anything changes."""
+    def _options(self, group: Group) -> tuple[object, ...]:
+        """The group's options as a NamedTuple, for _update; called before anything changes."""
         raise NotImplementedError
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
-        """The entries that array's state still lacks."""
+        """New entries for those that the state of array lacks."""
         raise NotImplementedError
 
     def _history(self, state: State) -> Hashable:
-        """What must be equal for parameters to share one fused call."""
+        """A key that parameters in one fused call have in common, such as their number of steps."""
         return None
 
     def _update(self, batch: Batch) -> None:
-        """Change batch.params and the arrays in batch.states, in place, and with them make the calls in batch.after."""
+        """Update batch.params and the arrays in batch.states in place, in one with the calls in batch.after."""
         raise NotImplementedError
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: Group) -> None:
-        """Optimize more parameters; param_group is a dictionary with "params" and options."""
+        """Optimize further parameters too, as when a frozen part of a network is to be trained.
+
+        Args:
+            param_group: a dict of "params" and the options that differ from the defaults.
+        Raises: see Optimizer; then nothing has changed.
+        Example:
+            >>> optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=0.1)
+            >>> optimizer.add_param_group({"params": [genesis.zeros(2, requires_grad=True)], "lr": 0.01})
+            >>> [group["lr"] for group in optimizer.param_groups]
+            [0.1, 0.01]
+        """
         if not isinstance(param_group, dict) or "params" not in param_group:
             raise DTypeError(describe(self._name, "param_group", "a dictionary with 'params'", repr(param_group)))
         params = param_group["params"]
@@ -117,7 +138,7 @@ class Optimizer:
         self.param_groups.append(group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients; with set_to_none=False fill them with zeros instead."""
+        """Delete the gradients of all parameters, or fill them with zeros."""
         for group in self.param_groups:
             for param in group["params"]:
                 if set_to_none:
@@ -128,14 +149,20 @@ class Optimizer:
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient. All is checked first: a step that raises has changed nothing.
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], Loss]) -> Loss: ...
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:
+        """Update every parameter that has a gradient. Everything is checked first: a step that raises changes nothing.
 
-        Ctrl-C waits while a batch of parameters is updated (all of a group, dtype and device), and comes before the
-        next batch or after the last: each parameter and its state are those before the step, or those after it.
+        Ctrl-C waits while a batch of parameters (of one group, dtype and device) is updated: each parameter and its
+        state are both from before the step, or both from after it.
 
         Args:
-            closure: computes the loss and the gradients anew; what it returns, step returns.
+            closure: recomputes the loss and the gradients before the update.
+        Returns: the closure's result, or None.
+        Raises: ShapeError, DTypeError, DeviceError: a gradient or a state does not fit its parameter.
         """
         loss = None
         if closure is not None:
@@ -171,7 +198,8 @@ class Optimizer:
         return batches.values()
 
     def _checked_grad(self, param: Tensor) -> NDArray:
-        """The gradient, in memory as the parameter is: fused kernels walk both side by side."""
+        """The gradient, with the parameter's memory order: fused kernels traverse both in parallel."""
+        assert param.grad is not None  # who has none is not updated
         array, grad = param.array, param.grad.array
         if grad.shape != array.shape:
             raise ShapeError(describe(f"{self._name}.step", "grad", f"the parameter's shape {array.shape}", grad.shape))
@@ -185,7 +213,7 @@ class Optimizer:
         return grad if grad.strides == strides else in_order_of(grad, array)
 
     def _checked_state(self, param: Tensor) -> State:
-        """What is kept for the parameter, in its shape: kernels count on it."""
+        """The parameter's state, whose tensors have the parameter's shape: kernels rely on it."""
         state, shape = self.state.get(param, {}), param.array.shape
         for name, entry in state.items():
             if isinstance(entry, Tensor) and entry.array.shape != shape:
@@ -196,7 +224,7 @@ class Optimizer:
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
     def update(self, batch: Batch, grads: Sequence[NDArray] | None = None) -> None:
-        """Change the parameters of batch; with grads once more, by these and by the options that its group has now."""
+        """Update the parameters of batch; with grads, again, with these and with the group's present options."""
         if grads is not None:
             batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)
         batch.after = [(self.state.update, zip(batch.owners, batch.states, strict=True))]
@@ -205,7 +233,7 @@ class Optimizer:
         batch.grads, batch.after = [], ()
 
     def would_repeat(self, batch: Batch) -> bool:
-        """Whether step() would make this batch again, of these arrays and states, if its owners have gradients."""
+        """Whether step() would form this batch again, of the same arrays and states, if its owners have gradients."""
         return (
             any(group is batch.group for group in self.param_groups)
             and all(map(operator.is_, [owner.array for owner in batch.owners], batch.params))
@@ -216,8 +244,15 @@ class Optimizer:
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state and the options in PyTorch's form: parameters are named by their position."""
+    def state_dict(self) -> StateDict:
+        """The state and the options, in PyTorch's format: parameters are numbered by their position.
+
+        Returns: {"state": {position: entries}, "param_groups": groups with positions as "params"}; memory is shared.
+        Example:
+            >>> p = genesis.zeros(1, requires_grad=True)
+            >>> genesis.optim.SGD([p], lr=0.1).state_dict()["param_groups"][0]["params"]
+            [0]
+        """
         positions: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -227,8 +262,11 @@ class Optimizer:
         state = {positions[id(param)]: dict(entries) for param, entries in self.state.items()}
         return {"state": state, "param_groups": groups}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what state_dict() gave: Genesis' or PyTorch's. It is copied; if it doesn't fit, nothing changes."""
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load what state_dict() returned, of Genesis or PyTorch; it is copied. If it does not fit, nothing changes.
+
+        Raises: CheckpointError: the groups have other sizes, or a tensor has not its parameter's shape.
+        """
         saved_groups, saved_state = state_dict["param_groups"], state_dict["state"]
         sizes = [len(group["params"]) for group in self.param_groups]
         saved_sizes = [len(group["params"]) for group in saved_groups]
@@ -252,7 +290,7 @@ class Optimizer:
             self._check_options(groups[-1])
         at_once([(vars(self).update, {"state": state, "param_groups": groups})])
 
-    def _loaded(self, position: int, key: str, value: Any, param: Tensor) -> Any:
+    def _loaded(self, position: int, key: str, value: Any, param: Tensor) -> object:
         if key == "step":
             return int(value)
         if not hasattr(value, "__dlpack__"):
@@ -279,7 +317,7 @@ def zeros_like(array: NDArray) -> NDArray:
 
 
 def in_order_of(array: NDArray, other: NDArray) -> NDArray:
-    """array, or a copy of it that has its elements in memory in the order of other's."""
+    """array, or a copy of it whose elements have the memory order of other's."""
     strides = other.strides
     if array.strides == strides or shapes.equivalent(array.shape, array.strides, strides):
         return array
@@ -290,7 +328,7 @@ def in_order_of(array: NDArray, other: NDArray) -> NDArray:
 
 @functools.lru_cache(maxsize=4096)
 def _is_dense(shape: Shape, strides: Shape) -> bool:
-    """Whether the elements fill their memory without gaps, in whatever order of the dimensions."""
+    """Whether the elements fill their memory without gaps, in any order of the dimensions."""
     order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim]))
     return shapes.equivalent(shape, strides, shapes.strides_in_order(shape, order))
 
@@ -308,9 +346,9 @@ def require_number(op: str, group: Group, name: str, low: float = 0.0, below: fl
         raise ValueError(describe(op, name, limits, value))
 
 
-def _as_number(value: Any) -> Any:
+def _as_number(value: object) -> object:
     """An option as Genesis keeps it: PyTorch's may be 0-d tensors."""
-    return value.item() if hasattr(value, "__dlpack__") else value
+    return value.item() if hasattr(value, "item") else value
 
 
 def _options_text(group: Group) -> str:

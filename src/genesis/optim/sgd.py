@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from genesis.ndarray import NDArray, neural
-from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
 from genesis.tensor import Tensor
 
 
+class Options(NamedTuple):
+    """The options of sgd_step, in its order."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    maximize: bool
+
+
 class SGD(Optimizer):
-    """Stochastic gradient descent.
+    """Stochastic gradient descent, with momentum.
 
         g ← g + weight_decay·p
         b ← momentum·b + (1 − dampening)·g        (the first b is g)
         p ← p − lr·b                              (Nesterov: p − lr·(g + momentum·b); without momentum: p − lr·g)
 
     Args:
-        params: parameters, or dictionaries of "params" and options.
-        maximize: climb instead (g is taken negative).
+        params: parameters of any floating dtype, or groups: dicts of "params" and options.
+        lr: learning rate.
+        momentum: share of the last step's direction that is kept; 0 keeps no buffers.
+        dampening: reduces the gradient's share in the momentum.
+        weight_decay: L2 penalty.
+        nesterov: use Nesterov's momentum.
+        maximize: maximize the objective: g is negated.
     Raises: ValueError: a negative lr, momentum or weight_decay; nesterov without momentum or with dampening.
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
     Example:
@@ -32,7 +47,7 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
+        self, params: Params, lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
         weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -57,9 +72,11 @@ class SGD(Optimizer):
                 f"got momentum {group['momentum']} and dampening {group['dampening']}"
             )
 
-    def _options(self, group: Group) -> tuple[Any, ...]:
-        numbers = (group["lr"], group["momentum"], group["dampening"], group["weight_decay"])
-        return *map(float, numbers), bool(group["nesterov"]), bool(group["maximize"])
+    def _options(self, group: Group) -> Options:
+        return Options(
+            float(group["lr"]), float(group["momentum"]), float(group["dampening"]), float(group["weight_decay"]),
+            bool(group["nesterov"]), bool(group["maximize"]),
+        )  # fmt: skip
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
         if group["momentum"] == 0 or state.get("momentum_buffer") is not None:
@@ -67,6 +84,11 @@ class SGD(Optimizer):
         return {"momentum_buffer": Tensor(zeros_like(array))}
 
     def _update(self, batch: Batch) -> None:
-        momentum = batch.options[1]
-        buffers = batch.arrays("momentum_buffer") if momentum else None
-        neural.sgd_step(batch.params, batch.grads, buffers, *batch.options, batch.fresh, after=batch.after)
+        # For each parameter p, its gradient g (negated to maximize) and its buffer b, in one kernel:
+        #   g ← g + weight_decay·p
+        #   b ← g if fresh else momentum·b + (1 − dampening)·g
+        #   p ← p − lr·(g + momentum·b if nesterov else b if momentum else g)
+        options = batch.options
+        assert isinstance(options, Options)
+        buffers = batch.arrays("momentum_buffer") if options.momentum else None
+        neural.sgd_step(batch.params, batch.grads, buffers, *options, batch.fresh, after=batch.after)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain, count, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from genesis.segmentation import interrupts
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.examples import Example, Source
 from genesis.segmentation.metrics import IGNORED
 from genesis.tensor import Tensor
@@ -33,7 +34,7 @@ class Crops:
     def __init__(self, source: Source, size: int, seed: int, turns: bool) -> None:
         self.source, self.size, self.seed, self.turns = source, size, seed, turns
 
-    def __getitem__(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, draw: Draw) -> tuple[Array, Array]:
         generator = np.random.default_rng([self.seed, draw.epoch, draw.position])
         values, labels = _cut(self.source[draw.picture], self.size, generator)
         turns = int(generator.integers(4)) if self.turns else 0
@@ -58,7 +59,7 @@ def batches(
     from genesis.data import DataLoader  # which imports torch: the command line starts without it
 
     chosen = islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches)
-    loader: Any = iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
+    loader = iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
     held = interrupts.first_held if workers else nullcontext
     try:
         while True:
@@ -80,7 +81,7 @@ def _batches_of_draws(crops: Crops, epoch: int, batch_size: int) -> Iterator[lis
         yield [Draw(epoch, first + place, picture) for place, picture in enumerate(islice(order, batch_size))]
 
 
-def _cut(example: Example, size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _cut(example: Example, size: int, generator: np.random.Generator) -> tuple[Array, Array]:
     values, labels = example
     height, width = labels.shape
     missing = (0, max(0, size - height)), (0, max(0, size - width))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from genesis.files import replaced
 from genesis.growth import Event
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.examples import LabelledSet
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from genesis.segmentation.training import Epoch
 
 ACCENT = "#e4572e"
@@ -45,7 +49,7 @@ def save(path: Path, history: list[Epoch], events: Sequence[Event] = ()) -> None
 
 
 def save_result(
-    path: Path, data: LabelledSet, found: np.ndarray, history: list[Epoch], events: Sequence[Event] = ()
+    path: Path, data: LabelledSet, found: Array, history: list[Epoch], events: Sequence[Event] = ()
 ) -> None:
     """Write a PNG with four panels: a photograph, the mask of its objects, what was found, the curves.
 
@@ -76,13 +80,13 @@ def save_result(
     _write(figure, path)
 
 
-def _figure(width: float, height: float) -> Any:
+def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _draw(panel: Any, lines: dict[str, list[float]], events: Sequence[Event]) -> None:
+def _draw(panel: Axes, lines: dict[str, list[float]], events: Sequence[Event]) -> None:
     colours = ("black", ACCENT, "tab:blue")
     for colour, (name, values) in zip(colours, lines.items(), strict=False):
         panel.plot(range(1, len(values) + 1), values, ".-", color=colour, label=name)
@@ -96,7 +100,7 @@ def _draw(panel: Any, lines: dict[str, list[float]], events: Sequence[Event]) ->
     panel.legend(loc="center right")
 
 
-def _write(figure: Any, path: Path) -> None:
+def _write(figure: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with replaced(path) as temporary:

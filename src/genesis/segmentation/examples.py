@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
+from genesis.segmentation.arrays import Array
 
 
 class Example(NamedTuple):
     """A picture and the class of each of its pixels."""
 
-    values: np.ndarray  # (3, H, W) float32 from 0 to 1
-    labels: np.ndarray  # (H, W) uint8, numbers of classes, or 255: doesn't count
+    values: Array  # (3, H, W) float32 from 0 to 1
+    labels: Array  # (H, W) uint8, numbers of classes, or 255: doesn't count
 
 
 class Source(Protocol):

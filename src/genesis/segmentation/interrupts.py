@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 
 @contextmanager
@@ -20,9 +20,9 @@ def first_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield  # only the main thread is interrupted, and only where Python's handler is in place
         return
-    caught: list[tuple[int, Any]] = []
+    caught: list[tuple[int, FrameType | None]] = []
 
-    def keep(number: int, frame: Any) -> None:
+    def keep(number: int, frame: FrameType | None) -> None:
         caught.append((number, frame))
         if len(caught) > 1:
             caught.clear()

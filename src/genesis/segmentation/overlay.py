@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.palette import colours
 from genesis.segmentation.pictures import Box, Picture, blocks
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 _OPACITY = 144  # of a class's colour over the photograph, of 256
 _RED, _GREEN, _BLUE = 77, 150, 29  # of 256: what each adds to brightness (ITU-R BT.601)
@@ -16,7 +20,7 @@ _MOST_ENTRIES, _LONGEST_NAME = 24, 40
 _SMALLEST, _LARGEST = 12, 200  # height of the legend's letters
 
 
-def overlay(picture: Picture, labels: np.ndarray, classes: Sequence[str], counts: np.ndarray) -> Any:
+def overlay(picture: Picture, labels: Array, classes: Sequence[str], counts: Array) -> PillowImage:
     """The photograph with each class but the first in its colour, and the legend under it, as an image of Pillow's.
 
     Where a class is, the photograph is grey under the colour, and the class's edge is its colour alone: olive on a blue
@@ -38,7 +42,7 @@ def overlay(picture: Picture, labels: np.ndarray, classes: Sequence[str], counts
     return image
 
 
-def _tinted(part: Any, labels: np.ndarray, box: Box, table: np.ndarray, line: int) -> np.ndarray:
+def _tinted(part: PillowImage, labels: Array, box: Box, table: Array, line: int) -> Array:
     """A part of the photograph in colour, (H, W, 3) uint8, with edges as wide as line."""
     from PIL import Image
 
@@ -58,7 +62,7 @@ def _tinted(part: Any, labels: np.ndarray, box: Box, table: np.ndarray, line: in
     return pixels
 
 
-def _at_an_edge(labels: np.ndarray, box: Box, line: int) -> np.ndarray:
+def _at_an_edge(labels: Array, box: Box, line: int) -> Array:
     """Which pixels of the box have another class `line` pixels to a side; the end of the photograph is no edge."""
     left, top, right, bottom = box
     height, width = labels.shape
@@ -80,7 +84,7 @@ class _Entry(NamedTuple):
     text: str
 
 
-def _entries(classes: Sequence[str], counts: np.ndarray) -> list[_Entry]:
+def _entries(classes: Sequence[str], counts: Array) -> list[_Entry]:
     """The classes that occur, the largest first."""
     order = [int(number) for number in np.argsort(-counts, kind="stable") if counts[number]]
     total = max(1, int(counts.sum()))
@@ -119,7 +123,7 @@ class _Legend:
             self.width = max(self.width, x)
         self.height = self._line * len(self._rows) + self._gap
 
-    def draw(self, image: Any, top: int, table: np.ndarray) -> None:
+    def draw(self, image: PillowImage, top: int, table: Array) -> None:
         from PIL import ImageDraw
 
         brush, letter = ImageDraw.Draw(image), self._letter

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from genesis.segmentation.arrays import Array
 
-def colours(num_classes: int) -> np.ndarray:
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+
+def colours(num_classes: int) -> Array:
     """(num_classes, 3) uint8: a colour per class, black for the first; neighbours differ much.
 
     The bits of the class's number are dealt out to red, green and blue, the lowest to their highest bits: the colour
@@ -26,7 +31,7 @@ def colours(num_classes: int) -> np.ndarray:
     return table
 
 
-def mask_image(labels: np.ndarray, num_classes: int) -> Any:
+def mask_image(labels: Array, num_classes: int) -> PillowImage:
     """An image of Pillow's whose pixels are the numbers of the classes, shown in their colours; beyond 256, 16-bit.
 
     Args:

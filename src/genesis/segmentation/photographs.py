@@ -8,6 +8,7 @@ import numpy as np
 
 from genesis.errors import describe
 from genesis.segmentation import pictures
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.examples import Example, LabelledSet
 
 
@@ -58,7 +59,7 @@ def from_files(image: Path, mask: Path, most_megapixels: float = pictures.MOST_M
     return _split(image.stem, ("background", "object"), Example(values, found.astype(np.uint8)))
 
 
-def watershed_mask(image: np.ndarray) -> np.ndarray:
+def watershed_mask(image: Array) -> Array:
     """Bright objects on a dark ground, by a flood from markers over the steepness of the picture.
 
     Args:
@@ -85,6 +86,6 @@ def _split(name: str, classes: tuple[str, ...], whole: Example) -> LabelledSet:
     return LabelledSet(name, classes, [left], [right])
 
 
-def _size(image: np.ndarray) -> str:
+def _size(image: Array) -> str:
     height, width = image.shape
     return f"{width}×{height}"

@@ -16,11 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from genesis.errors import describe, is_out_of_memory
+from genesis.segmentation.arrays import Array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+    from PIL.ImageFile import ImageFile
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")  # what is taken from a folder
@@ -35,7 +40,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 class Picture:
     """An image of Pillow's as its file has it, upright, and what was done to it that its owner may not expect."""
 
-    image: Any
+    image: PillowImage
     note: str = ""
 
     @property
@@ -43,12 +48,12 @@ class Picture:
         """Width and height."""
         return self.image.size
 
-    def part(self, box: Box) -> Any:
+    def part(self, box: Box) -> PillowImage:
         """A part, or all, as an image of mode "RGB", "L", or "F" (grey from 0 to 1)."""
         whole = (0, 0, *self.size)
         return _in_plain_mode(self.image if box == whole else self.image.crop(box))
 
-    def values(self, channels: int, box: Box | None = None) -> np.ndarray:
+    def values(self, channels: int, box: Box | None = None) -> Array:
         """A part, or all: (channels, H, W) float32 from 0 to 1; with 1 channel, grey."""
         return values(self.part(box or (0, 0, *self.size)), channels)
 
@@ -66,18 +71,19 @@ class Picture:
             return self
         return Picture(self._plain().resize(size, Image.Resampling.BILINEAR), self.note)
 
-    def _plain(self) -> Any:
+    def _plain(self) -> PillowImage:
         """All of it as by part(), without conversions of the whole at once."""
         from PIL import Image
 
         if self.image.mode in ("RGB", "L") and "transparency" not in self.image.info:
             return self.image
-        plain: Any = None
+        plain: PillowImage | None = None
         for box in blocks(*self.size):
             part = self.part(box)
             if plain is None:
                 plain = Image.new(part.mode, self.size)
             plain.paste(part, box)
+        assert plain is not None, "a picture has at least one block"
         return plain
 
 
@@ -107,7 +113,7 @@ def read(path: Path, argument: str = "image", most_megapixels: float = MOST_MEGA
         return Picture(image, f"the first of {num_frames} pictures in the file" if num_frames > 1 else "")
 
 
-def read_indices(path: Path, most_megapixels: float = MOST_MEGAPIXELS) -> np.ndarray:
+def read_indices(path: Path, most_megapixels: float = MOST_MEGAPIXELS) -> Array:
     """The numbers in a mask's file: (H, W) uint8 or uint16, without the colours of a palette.
 
     Raises: ValueError: it is no picture, is too large, or has several channels; OSError: it cannot be read.
@@ -121,8 +127,8 @@ def read_indices(path: Path, most_megapixels: float = MOST_MEGAPIXELS) -> np.nda
     return values.astype(np.uint8) if values.dtype == np.bool_ else values
 
 
-def values(image: Any, channels: int) -> np.ndarray:
-    """Of an image of mode "RGB", "L" or "F": (channels, H, W) float32 from 0 to 1; with 1 channel, grey."""
+def values(image: PillowImage, channels: int) -> Array:
+    """An image of mode "RGB", "L" or "F" as (channels, H, W) float32 from 0 to 1; with 1 channel, grey."""
     if channels == 1 and image.mode == "RGB":
         image = image.convert("L")
     array = np.asarray(image, dtype=np.float32)
@@ -132,7 +138,7 @@ def values(image: Any, channels: int) -> np.ndarray:
 
 
 @contextmanager
-def _opened(path: Path, argument: str, most_megapixels: float) -> Iterator[Any]:
+def _opened(path: Path, argument: str, most_megapixels: float) -> Iterator[ImageFile]:
     """A file of one of FORMATS; whatever a decoder says in the block becomes one sentence with the file's name."""
     from PIL import Image, UnidentifiedImageError
 
@@ -185,7 +191,7 @@ def resized_size(size: tuple[int, int], shorter_side: int, longest: int) -> tupl
     return (new_short, new_long) if size[0] <= size[1] else (new_long, new_short)
 
 
-def _in_plain_mode(image: Any) -> Any:
+def _in_plain_mode(image: PillowImage) -> PillowImage:
     """RGB, L, or, of deep grey, F from 0 to 1."""
     from PIL import Image
 
@@ -199,7 +205,7 @@ def _in_plain_mode(image: Any) -> Any:
     return image.convert("L" if image.mode == "1" else "RGB")
 
 
-def _check_range(image: Any) -> None:
+def _check_range(image: PillowImage) -> None:
     """Deep grey must be from 0 to white: nobody knows what else it means."""
     if not _is_deep(image) or image.mode.startswith("I;16"):
         return
@@ -210,11 +216,11 @@ def _check_range(image: Any) -> None:
             raise ValueError(f"its values go from {array.min():g} to {array.max():g}, and not from 0 to {white}")
 
 
-def _is_deep(image: Any) -> bool:
+def _is_deep(image: PillowImage) -> bool:
     return image.mode.startswith("I") or image.mode == "F"
 
 
-def _white(image: Any) -> int:
+def _white(image: PillowImage) -> int:
     return 1 if image.mode == "F" else _WHITE_OF_16_BITS
 
 

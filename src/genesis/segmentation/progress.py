@@ -6,13 +6,16 @@ import importlib.util
 import sys
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class _Shown:
     """Something with bars of rich's, or without: then there is nothing to open and to close."""
 
-    _bars: Any = None
+    _bars: Progress | None = None
 
     def __enter__(self) -> Self:
         if self._bars is not None:
@@ -24,7 +27,7 @@ class _Shown:
             self._bars.stop()
 
 
-def _bars() -> Any:
+def _bars() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     said = TextColumn("{task.fields[text]}", markup=False)  # names of files may have brackets
@@ -69,6 +72,8 @@ class PlainProgress(_Shown):
 class BarProgress(PlainProgress):
     """A training's: the epochs, with the time left, and the steps of this one."""
 
+    _bars: Progress
+
     def __init__(self, epochs: int, done: int = 0) -> None:
         super().__init__(epochs, done)
         self._bars = _bars()
@@ -103,6 +108,8 @@ class Counter(_Shown):
 class BarCounter(Counter):
     """Things that are done one by one: a bar with the time left."""
 
+    _bars: Progress
+
     def __init__(self, what: str, total: int) -> None:
         self._bars = _bars()
         self._task = self._bars.add_task(what, total=total, text="")
@@ -112,10 +119,10 @@ class BarCounter(Counter):
 
 
 def progress(epochs: int, done: int = 0) -> PlainProgress:
-    """Of a training: bars where there is a terminal to draw them in, and something left to do."""
+    """Progress of a training: bars if there is a terminal to draw them in and something left to do, else lines."""
     return (BarProgress if done < epochs and _has_bars() else PlainProgress)(epochs, done)
 
 
 def counter(what: str, total: int) -> Counter:
-    """Of a row of things: a bar where there is a terminal to draw it in."""
+    """Progress of a series of items: a bar if there is a terminal to draw it in."""
     return BarCounter(what, total) if _has_bars() else Counter()

@@ -6,21 +6,25 @@ import dataclasses
 import functools
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from genesis import growth, models, nn
 from genesis.errors import CheckpointError, GrowthError, describe
+from genesis.growth.history import Record
 from genesis.growth.log import is_recorded_input
 from genesis.growth.room import Room, shapes_in
 from genesis.nn import state as module_state
+from genesis.tensor import Tensor
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TORCHVISION_RESIZE = 520  # the shorter side at which torchvision's segmentation weights were measured
 MAX_CHANNELS, MAX_DEPTH, MAX_RESIZE = 2**20, 16, 2**14  # of what a file may say; what it may hold is the lower limit
-State = Mapping[str, Any]
+State = Mapping[str, Tensor]
+Log = Mapping[str, Sequence[Record]]  # of growth, or whatever a file says in its place
+Arguments = dict[str, Any]  # of a model's constructor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Recipe:
     """
 
     model: str
-    arguments: dict[str, Any]
+    arguments: Arguments
     classes: tuple[str, ...]
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
@@ -43,23 +47,24 @@ class Recipe:
 
     @property
     def channels(self) -> int:
-        return self.arguments.get("in_channels", 3)
+        return int(self.arguments.get("in_channels", 3))
 
     @property
     def multiple(self) -> int:
-        """Of what height and width of the network's input must be multiples."""
+        """The number of which height and width of the network's input must be multiples."""
         return 2 ** (self.arguments["depth"] - 1) if self.model == "unet" else 1
 
     def build(self) -> nn.Module:
         """The network with new weights."""
         return models.create(self.model, **self.arguments)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for a checkpoint."""
         return dataclasses.asdict(self)
 
 
 class Kind(NamedTuple):
-    """What is to be known about a model by name.
+    """Facts about a model, by its name.
 
     Args:
         types: of its arguments, of which a file gives all and no other: a path among them would be opened.
@@ -69,29 +74,29 @@ class Kind(NamedTuple):
     """
 
     types: dict[str, type]
-    arguments: Callable[[State], dict[str, Any]]
-    least: Callable[[dict[str, Any]], int]
+    arguments: Callable[[State], Arguments]
+    least: Callable[[Arguments], int]
     resize: int
 
 
-def _torchvision_arguments(state: State) -> dict[str, Any]:
+def _torchvision_arguments(state: State) -> Arguments:
     has_aux = any(key.startswith("aux_classifier.") for key in state)
     return {"num_classes": state["classifier.4.weight"].shape[0], "aux_loss": has_aux}
 
 
-def _unet_arguments(state: State) -> dict[str, Any]:
+def _unet_arguments(state: State) -> Arguments:
     first = state["encoder.0.0.0.weight"].shape
     depth = len({key.split(".")[1] for key in state if key.startswith("encoder.")})
     classes = state["head.weight"].shape[0]
     return {"in_channels": first[1], "num_classes": classes, "width": first[0], "depth": depth}
 
 
-def _least_of_torchvision(arguments: dict[str, Any]) -> int:
+def _least_of_torchvision(arguments: Arguments) -> int:
     """The last layer alone: all before it has one size."""
     return 256 * arguments["num_classes"]
 
 
-def _least_of_unet(arguments: dict[str, Any]) -> int:
+def _least_of_unet(arguments: Arguments) -> int:
     """The weights of the convolutions."""
     widths = [arguments["width"] * 2**level for level in range(arguments["depth"])]
     down = sum(9 * after * (before + after) for before, after in pairwise([arguments["in_channels"], *widths]))
@@ -123,14 +128,15 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
     """
     content = module_state.read(path)
     state = module_state.weights_in(content, path)
-    recipe = _noted(path, content["recipe"]) if "recipe" in content else _guess(path, name, state)
+    entries = content if isinstance(content, Mapping) else {}
+    recipe = _noted(path, entries["recipe"]) if "recipe" in entries else _guess(path, name, state)
     if name not in (None, recipe.model):
         raise CheckpointError(f"{path}: expected the weights of {name}, got those of {recipe.model}")
     if classes is not None:
         if len(classes) != len(recipe.classes):
             raise ValueError(describe("segment", "classes", f"{len(recipe.classes)} names", f"{len(classes)}"))
         recipe = dataclasses.replace(recipe, classes=classes)
-    log = content.get("growth")
+    log = entries.get("growth")
     shapes, least = shapes_in(state), KINDS[recipe.model].least(recipe.arguments)
     try:
         room = _room_of(shapes) if log is None else int(Room.of(log, shapes).elements)
@@ -145,7 +151,7 @@ def load(path: Path, name: str | None = None, classes: tuple[str, ...] | None = 
     return model, recipe
 
 
-def _room_of(shapes: list[Any]) -> int:
+def _room_of(shapes: Sequence[Sequence[int]]) -> int:
     """How many numbers a network of these tensors may hold; of what lacks a little, load_state_dict() says what."""
     held = sum(map(math.prod, shapes))
     return held + held // 4 + 10_000
@@ -158,10 +164,10 @@ def class_names(num_logits: int) -> tuple[str, ...]:
     return ("background", *(f"class {number}" for number in range(1, num_logits)))
 
 
-def _noted(path: Path, noted: Any) -> Recipe:
+def _noted(path: Path, noted: object) -> Recipe:
     """The recipe that a file says, each field of its type and within what a network can be."""
 
-    def refuse(expected: str, got: Any) -> CheckpointError:
+    def refuse(expected: str, got: object) -> CheckpointError:
         return CheckpointError(f"{path}: not the recipe of a network: expected {expected}, got {reprlib.repr(got)}")
 
     fields = {field.name for field in dataclasses.fields(Recipe)}
@@ -188,28 +194,28 @@ def _noted(path: Path, noted: Any) -> Recipe:
     return Recipe(name, arguments, tuple(classes), mean, std, resize)
 
 
-def _is_sequence(value: Any, length: int, fits: Callable[[Any], bool]) -> bool:
+def _is_sequence(value: object, length: int, fits: Callable[[object], bool]) -> bool:
     return isinstance(value, list | tuple) and len(value) == length and all(map(fits, value))
 
 
-def _is_above(lowest: float, value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value > lowest
+def _is_above(lowest: float, value: object) -> bool:
+    return isinstance(value, int | float) and type(value) in (int, float) and math.isfinite(value) and value > lowest
 
 
-def _require_sizes(path: Path, arguments: dict[str, Any]) -> None:
+def _require_sizes(path: Path, arguments: Arguments) -> None:
     for key, value in arguments.items():
         highest = MAX_DEPTH if key == "depth" else MAX_CHANNELS
         if type(value) is int and not 1 <= value <= highest:
             raise CheckpointError(f"{path}: not a network's size: expected {key} from 1 to {highest}, got {value}")
 
 
-def _with_small_inputs(log: Any, multiple: int) -> Any:
+def _with_small_inputs(log: Log, multiple: int) -> Log:
     """A log whose inputs are as small as shows the same: two samples, and planes of one place where they had one."""
     steps = log.get("steps") if isinstance(log, dict) else None
     if not isinstance(steps, list | tuple) or not all(isinstance(step, dict) for step in steps):
         return log  # which replay() refuses
 
-    def small(given: Any) -> Any:
+    def small(given: object) -> object:
         if not is_recorded_input(given) or not all(type(size) is int for size in given[0]):
             return given
         shape, dtype = given
@@ -219,7 +225,7 @@ def _with_small_inputs(log: Any, multiple: int) -> Any:
     return {"steps": [{**step, "example": _each(small, step.get("example"))} for step in steps]}
 
 
-def _each(function: Callable[[Any], Any], values: Any) -> Any:
+def _each(function: Callable[[object], object], values: object) -> object:
     return [function(value) for value in values] if isinstance(values, list | tuple) else values
 
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from genesis.files import replaced
 from genesis.segmentation import palette, seals
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.outputs import Outputs
 from genesis.segmentation.overlay import overlay
 from genesis.segmentation.pictures import Picture, blocks
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
-def areas(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
+
+Area = TypedDict("Area", {"class": int, "name": str, "pixels": int, "share": float})
+
+
+def areas(counts: Array, classes: Sequence[str]) -> list[Area]:
     """An entry per class, the largest first: its number, name, pixels, and share of the picture.
 
     Example:
@@ -31,7 +38,7 @@ def areas(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def count(labels: np.ndarray, num_classes: int) -> np.ndarray:
+def count(labels: Array, num_classes: int) -> Array:
     """(num_classes,) int64: how many pixels of each class there are."""
     height, width = labels.shape
     found = np.zeros(num_classes, np.int64)
@@ -41,20 +48,25 @@ def count(labels: np.ndarray, num_classes: int) -> np.ndarray:
 
 
 def write(
-    outputs: Outputs, source: Path, picture: Picture, labels: np.ndarray, classes: Sequence[str], note: str = ""
+    outputs: Outputs, source: Path, picture: Picture, labels: Array, classes: Sequence[str], note: str = ""
 ) -> None:
     """Write the mask, the overlay and the report; the report last, so that it tells of a whole."""
     width, height = picture.size
     counts = count(labels, len(classes))
     _write_png(palette.mask_image(labels, len(classes)), outputs.mask, source)
     _write_png(overlay(picture, labels, classes, counts), outputs.overlay, source)
-    report = {"image": str(source), "width": width, "height": height, "classes": areas(counts, classes)}
+    report: dict[str, object] = {
+        "image": str(source),
+        "width": width,
+        "height": height,
+        "classes": areas(counts, classes),
+    }
     report |= {"note": note} if note else {}
     with replaced(outputs.report) as temporary:
         temporary.write_text(seals.sealed_json(report), encoding="utf-8")
 
 
-def _write_png(image: Any, path: Path, source: Path) -> None:
+def _write_png(image: PillowImage, path: Path, source: Path) -> None:
     with replaced(path) as temporary:
         image.save(temporary, format="PNG")
         seals.seal_png(temporary, source)

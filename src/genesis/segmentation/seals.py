@@ -11,7 +11,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _KEY = "genesis segment"
 _END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -35,7 +35,7 @@ def seal_png(path: Path, source: Path) -> None:
         file.write(struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data)) + _END)
 
 
-def sealed_json(report: dict[str, Any]) -> str:
+def sealed_json(report: dict[str, object]) -> str:
     """The text of a JSON file of this report, which has the source as "image", and of its mark."""
     digest = hashlib.sha256(_dumped(report).encode()).hexdigest()
     return _dumped({**report, _KEY: {"sha256": digest}})
@@ -73,7 +73,7 @@ def _of_json(path: Path) -> Seal | None:
 
 
 def _png_mark(path: Path) -> tuple[int, dict[str, str]] | None:
-    """Where the chunk with the mark begins, and what it says."""
+    """The offset of the chunk with the mark, and its content."""
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _LONGEST))
@@ -88,7 +88,7 @@ def _png_mark(path: Path) -> tuple[int, dict[str, str]] | None:
         return None
 
 
-def _digest(file: Any, size: int) -> str:
+def _digest(file: BinaryIO, size: int) -> str:
     """SHA-256 of the first bytes of a file; it stands behind them afterwards."""
     file.seek(0)
     digest = hashlib.sha256()
@@ -101,5 +101,5 @@ def _digest(file: Any, size: int) -> str:
     return digest.hexdigest()
 
 
-def _dumped(report: dict[str, Any]) -> str:
+def _dumped(report: dict[str, object]) -> str:
     return json.dumps(report, indent=1) + "\n"

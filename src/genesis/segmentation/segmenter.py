@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from genesis import nn
 from genesis.dtypes import DType
 from genesis.errors import describe, is_out_of_memory
 from genesis.segmentation import tiles
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.pictures import Picture, blocks, resized_size
 from genesis.segmentation.recipe import Recipe
 from genesis.segmentation.tiles import Window
@@ -23,11 +24,21 @@ _MOST_ELONGATED = 8  # a resized picture is at most so many times longer than wi
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 2048
 
-Part = Callable[[slice, slice], np.ndarray]  # the rows and columns of an image as (channels, H, W) from 0 to 1
+if TYPE_CHECKING:
+    Slice = slice[int, int, None]
+    Part = Callable[[Slice, Slice], Array]  # the rows and columns of an image as (channels, H, W) from 0 to 1
+
+
+class Options(TypedDict, total=False):
+    """Arguments of Segmenter."""
+
+    tile: int
+    overlap: int
+    resize: int | None
 
 
 def for_inference(
-    model: nn.Module, recipe: Recipe, device: str = "cpu", precision: str = "float32", **options: Any
+    model: nn.Module, recipe: Recipe, device: str = "cpu", precision: str = "float32", **options: Unpack[Options]
 ) -> Segmenter:
     """A Segmenter with the model brought into eval mode, to a device and a precision, without its auxiliary head.
 
@@ -65,7 +76,7 @@ class Segmenter:
         self.resize = recipe.resize if resize is None else resize
         self._device, self._dtype = device, dtype
 
-    def labels(self, picture: Picture) -> np.ndarray:
+    def labels(self, picture: Picture) -> Array:
         """The class of each pixel of a picture: (H, W) uint8, or uint16 of more than 256 classes.
 
         Where a tile finds no memory, tiles of half the size are tried, for this picture and those that follow.
@@ -80,18 +91,18 @@ class Segmenter:
             self.tile = smaller  # behind the block that keeps what the error's frames hold
 
     def note(self, picture: Picture) -> str:
-        """What its owner may not expect of the labels of a picture."""
+        """A remark on the labels of a picture that its owner may not expect."""
         if self.tile == self._tile_asked_for or self._longest(picture) <= self.tile:
             return ""
         return f"in tiles of {self.tile}, as memory did not suffice for {self._tile_asked_for}"
 
-    def classes(self, values: np.ndarray) -> np.ndarray:
+    def classes(self, values: Array) -> Array:
         """The class of each pixel of an image as numbers, (channels, H, W) from 0 to 1."""
         return self._decided(lambda rows, columns: values[:, rows, columns], *values.shape[1:])
 
-    def logits(self, values: np.ndarray) -> np.ndarray:
-        """What the network says of an image: (channels, H, W) from 0 to 1 → (num_classes, H, W) float32."""
-        whole: np.ndarray | None = None
+    def logits(self, values: Array) -> Array:
+        """The network's logits for an image: (channels, H, W) from 0 to 1 → (num_classes, H, W) float32."""
+        whole: Array | None = None
         height, width = values.shape[1:]
         for rows, columns, logits in self._tile_logits(lambda *part: values[:, *part], height, width):
             if whole is None:
@@ -100,26 +111,26 @@ class Segmenter:
         assert whole is not None  # there is at least one tile
         return whole
 
-    def _labels(self, picture: Picture) -> np.ndarray:
+    def _labels(self, picture: Picture) -> Array:
         smaller = picture.resized(self.resize, _MOST_ELONGATED * self.resize)
         width, height = picture.size
         channels = self.recipe.channels
         if smaller.size != picture.size:
             return enlarged_labels(self.logits(smaller.values(channels)), height, width)
 
-        def part(rows: slice, columns: slice) -> np.ndarray:
+        def part(rows: Slice, columns: Slice) -> Array:
             return picture.values(channels, (columns.start, rows.start, columns.stop, rows.stop))
 
         return self._decided(part, height, width)
 
-    def _decided(self, part: Part, height: int, width: int) -> np.ndarray:
+    def _decided(self, part: Part, height: int, width: int) -> Array:
         """The class of each pixel; no logits are kept but those of one tile."""
         found = np.empty((height, width), label_dtype(len(self.recipe.classes)))
         for rows, columns, logits in self._tile_logits(part, height, width):
             found[rows.core, columns.core] = decide(logits)
         return found
 
-    def _tile_logits(self, part: Part, height: int, width: int) -> Iterator[tuple[Window, Window, np.ndarray]]:
+    def _tile_logits(self, part: Part, height: int, width: int) -> Iterator[tuple[Window, Window, Array]]:
         """Tile by tile, its windows and the logits of its core."""
         mean, std = self._normalization(part, height, width)
         tile = self.tile if max(height, width) > self.tile else 0
@@ -138,7 +149,7 @@ class Segmenter:
         """Pixels of the longer side of what goes in."""
         return max(resized_size(picture.size, self.resize, _MOST_ELONGATED * self.resize))
 
-    def _run(self, values: np.ndarray) -> np.ndarray:
+    def _run(self, values: Array) -> Array:
         """The network on one tile, its sizes padded to the multiples that it needs."""
         height, width = values.shape[1:]
         multiple = self.recipe.multiple
@@ -148,8 +159,8 @@ class Segmenter:
         logits = output["out"] if isinstance(output, dict) else output
         return logits.to(genesis.float32).cpu().numpy()[0, :, :height, :width]
 
-    def _normalization(self, part: Part, height: int, width: int) -> tuple[Any, Any]:
-        """What is subtracted from an image, and what it is then divided by."""
+    def _normalization(self, part: Part, height: int, width: int) -> tuple[Array | np.float32, Array | np.float32]:
+        """(mean, standard deviation): subtracted from an image, then divided by."""
         mean, std = self.recipe.mean, self.recipe.std
         if mean is not None and std is not None:
             return _per_channel(mean), _per_channel(std)
@@ -163,18 +174,18 @@ class Segmenter:
         return np.float32(total / count), np.float32(deviation + 1e-6)
 
 
-def label_dtype(num_classes: int) -> type[np.unsignedinteger[Any]]:
-    """What holds the numbers of so many classes; one logit decides between two."""
+def label_dtype(num_classes: int) -> type[np.uint8 | np.uint16]:
+    """The dtype of labels of so many classes; one logit decides between two."""
     return np.uint8 if num_classes <= 256 else np.uint16
 
 
-def decide(logits: np.ndarray) -> np.ndarray:
+def decide(logits: Array) -> Array:
     """(num_classes, H, W) → (H, W): the class with the largest logit; of one logit, whether it is above 0."""
     found = logits[0] > 0 if len(logits) == 1 else logits.argmax(axis=0)
     return found.astype(label_dtype(len(logits)))
 
 
-def enlarged_labels(logits: np.ndarray, height: int, width: int) -> np.ndarray:
+def enlarged_labels(logits: Array, height: int, width: int) -> Array:
     """The class of each pixel of a larger (or smaller) image: decided after the logits were interpolated.
 
     As interpolate(mode="bilinear") and decide(), but a block at a time: the logits of a whole photograph with many
@@ -196,14 +207,14 @@ def enlarged_labels(logits: np.ndarray, height: int, width: int) -> np.ndarray:
     return found
 
 
-def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each of new places among old ones: the places before and after it, and how far it is between them."""
+def _neighbours(old: int, new: int) -> tuple[Array, Array, Array]:
+    """For each new position, the old positions before and after it, and the fraction of the way between them."""
     position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
     before = position.astype(np.int64)
     return before, np.minimum(before + 1, old - 1), (position - before).astype(np.float32)
 
 
-def _per_channel(numbers: tuple[float, ...]) -> np.ndarray:
+def _per_channel(numbers: tuple[float, ...]) -> Array:
     return np.array(numbers, np.float32).reshape(-1, 1, 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from genesis.errors import describe
 from genesis.nn import state as module_state
 from genesis.segmentation import memory
 from genesis.segmentation.examples import LabelledSet, Source
-from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
+from genesis.segmentation.recipe import IMAGENET_MEAN, IMAGENET_STD, Arguments, Recipe
 from genesis.segmentation.training import Plan
 from genesis.tensor import Tensor
 
@@ -34,7 +33,7 @@ def recipe_for(
     """
     num_classes = len(data.classes)
     if model != "unet":
-        arguments: dict[str, Any] = {"num_classes": num_classes, "aux_loss": aux_loss}
+        arguments: Arguments = {"num_classes": num_classes, "aux_loss": aux_loss}
         return Recipe(model, arguments, data.classes, IMAGENET_MEAN, IMAGENET_STD)
     width = (width + 1) // 2 if grow else width
     arguments = {"in_channels": 3, "num_classes": num_classes, "width": width, "depth": depth}
@@ -61,7 +60,7 @@ def check_memory(op: str, recipe: Recipe, plan: Plan, device: str) -> None:
 
 
 def mean_and_deviation(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of each channel, over the first pictures."""
+    """Mean and standard deviation of each channel, over the first pictures."""
     picked = [source[index].values.reshape(3, -1) for index in range(min(len(source), _MOST_PICTURES))]
     pixels = np.concatenate(picked, axis=1)
     mean, deviation = pixels.mean(axis=1, dtype=np.float64), pixels.std(axis=1, dtype=np.float64)

@@ -6,11 +6,14 @@ A pixel whose result depends on nothing farther away than half the overlap gets 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from genesis.errors import describe
 
 ALIGNMENT = 32  # tiles begin at its multiples: networks that halve the resolution up to five times see the same grid
+
+if TYPE_CHECKING:
+    Span = slice[int, int, None]
 
 
 class Window(NamedTuple):
@@ -22,15 +25,15 @@ class Window(NamedTuple):
     core_stop: int
 
     @property
-    def seen(self) -> slice:
+    def seen(self) -> Span:
         return slice(self.start, self.stop)
 
     @property
-    def core(self) -> slice:
+    def core(self) -> Span:
         return slice(self.core_start, self.core_stop)
 
     @property
-    def core_in_seen(self) -> slice:
+    def core_in_seen(self) -> Span:
         return slice(self.core_start - self.start, self.core_stop - self.start)
 
 

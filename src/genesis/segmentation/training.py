@@ -21,6 +21,7 @@ from genesis.errors import CheckpointError, describe
 from genesis.growth.room import shapes_in
 from genesis.growth.snapshot import Restoring, Snapshot
 from genesis.segmentation import crops
+from genesis.segmentation.arrays import Array
 from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.metrics import IGNORED, Scores, confusion, scores
 from genesis.segmentation.progress import PlainProgress
@@ -28,13 +29,14 @@ from genesis.segmentation.recipe import Recipe
 from genesis.segmentation.segmenter import PRECISIONS, Segmenter
 from genesis.tensor import Tensor
 
+State = dict[str, Any]  # of a training
 AUX_WEIGHT = 0.5  # of the auxiliary head's loss, as in torchvision's training
 WARM_UP = 0.1  # the part of the training in which the learning rate rises
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What decides the result, beside the pictures and the network.
+    """The settings that decide the result, beside the pictures and the network.
 
     Args:
         steps: batches per epoch; 0: as many as use each picture once.
@@ -183,7 +185,7 @@ class Training:
         found = outputs["out"].detach().argmax(1).cpu().numpy()
         return loss.item(), scores(confusion(found, labels.numpy(), len(self.recipe.classes)))
 
-    def _autocast(self) -> Any:
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.plan.precision == "float32":
             return contextlib.nullcontext()
         return amp.autocast(genesis.Device(self.device).type, PRECISIONS[self.plan.precision])
@@ -209,7 +211,7 @@ class Training:
             matrix += confusion(self.predict(values), labels, num_classes)
         return scores(matrix)
 
-    def predict(self, values: np.ndarray) -> np.ndarray:
+    def predict(self, values: Array) -> Array:
         """The class of each pixel of (channels, H, W) from 0 to 1, by the network as it is now."""
         was_training = self.model.training
         self.model.eval()
@@ -219,7 +221,7 @@ class Training:
 
     # --- the state ---------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """All that load_state() needs to go on; `genesis segment` reads "model", "recipe" and "growth"."""
         return {
             "model": self.model.state_dict(),
@@ -235,7 +237,7 @@ class Training:
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
         }
 
-    def load_state(self, state: Any, where: str) -> None:
+    def load_state(self, state: object, where: str) -> None:
         """Go on where state() was called; the plan may have more epochs than it had then.
 
         Args:
@@ -256,13 +258,13 @@ class Training:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{where}: damaged, or of another Genesis: {error}") from error
 
-    def repeats(self, state: Any) -> bool:
+    def repeats(self, state: object) -> bool:
         """Whether state() of this training, done anew from the beginning, will give what this state is of."""
         mine = self.state()
         return isinstance(state, dict) and all(state.get(part) == mine[part] for part in ("plan", "recipe", "data"))
 
-    def _take(self, state: dict[str, Any]) -> None:
-        others = [self._growths, self._scaler]
+    def _take(self, state: State) -> None:
+        others = (self._growths, self._scaler)
         with Restoring(Snapshot([self.model], [self._optimizer], others, [growth.history(self.model).steps])):
             growth.replay(self.model, state["growth"], self._optimizer, shapes=shapes_in(state["model"]))
             self._growths.load_state_dict(state["growth schedule"])
@@ -293,7 +295,7 @@ def _deepen(model: nn.Module) -> None:
     growth.grow_depth(model, f"encoder.{len(model.encoder) - 1}")
 
 
-def _loss(logits: Tensor, labels: Tensor, num_counted: int) -> Any:
+def _loss(logits: Tensor, labels: Tensor, num_counted: int) -> Tensor:
     """Cross entropy, the mean over the pixels that count, of which there may be none."""
     total = F.cross_entropy(logits.to(genesis.float32), labels, ignore_index=IGNORED, reduction="sum")
     return total / num_counted

@@ -1,8 +1,9 @@
-"""Activations: each is its function of genesis.nn.functional as a module."""
+"""Activations: each is its function of genesis.nn.functional as a module.
+
+All take an input of any shape and floating dtype, and give a result of the same shape and dtype.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 from genesis import functional as F
 from genesis.nn.module import Module
@@ -21,35 +22,64 @@ class _InplaceActivation(Module):
 
 
 class ReLU(_InplaceActivation):
-    """max(0, x).
+    """Rectified linear unit: y = max(0, x).
+
+    Args:
+        inplace: overwrite the input.
 
     Example:
         >>> nn.ReLU()(genesis.tensor([-1.0, 2.0])).tolist()
         [0.0, 2.0]
     """
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.relu(input, self.inplace)
 
 
 class ReLU6(_InplaceActivation):
-    """min(max(0, x), 6)."""
+    """ReLU clipped at 6: y = min(max(0, x), 6).
 
-    def forward(self, input: Tensor) -> Any:
+    Args:
+        inplace: overwrite the input.
+
+    Example:
+        >>> nn.ReLU6()(genesis.tensor([-1.0, 2.0, 8.0])).tolist()
+        [0.0, 2.0, 6.0]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.relu6(input, self.inplace)
 
 
 class SiLU(_InplaceActivation):
-    """x · sigmoid(x)."""
+    """Sigmoid linear unit, or swish: y = x · sigmoid(x).
 
-    def forward(self, input: Tensor) -> Any:
+    Args:
+        inplace: overwrite the input.
+    Source: Elfwing et al. 2017, arXiv:1702.03118.
+
+    Example:
+        >>> round(nn.SiLU()(genesis.tensor(1.0)).item(), 4)
+        0.7311
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.silu(input, self.inplace)
 
 
 class Hardswish(_InplaceActivation):
-    """x · relu6(x + 3) / 6."""
+    """Piecewise-quadratic approximation of swish: y = x · relu6(x + 3) / 6.
 
-    def forward(self, input: Tensor) -> Any:
+    Args:
+        inplace: overwrite the input.
+    Source: Howard et al. 2019, arXiv:1905.02244.
+
+    Example:
+        >>> nn.Hardswish()(genesis.tensor([-3.0, 0.0, 3.0])).tolist()
+        [-0.0, 0.0, 3.0]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.hardswish(input, self.inplace)
 
     def extra_repr(self) -> str:
@@ -57,9 +87,17 @@ class Hardswish(_InplaceActivation):
 
 
 class Hardsigmoid(_InplaceActivation):
-    """relu6(x + 3) / 6."""
+    """Piecewise-linear approximation of sigmoid: y = relu6(x + 3) / 6.
 
-    def forward(self, input: Tensor) -> Any:
+    Args:
+        inplace: overwrite the input.
+
+    Example:
+        >>> nn.Hardsigmoid()(genesis.tensor([-3.0, 0.0, 3.0])).tolist()
+        [0.0, 0.5, 1.0]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.hardsigmoid(input, self.inplace)
 
     def extra_repr(self) -> str:
@@ -67,14 +105,23 @@ class Hardsigmoid(_InplaceActivation):
 
 
 class LeakyReLU(Module):
-    """x where it is positive, else negative_slope · x."""
+    """ReLU with a slope for negative inputs: y = x for x > 0, else negative_slope · x.
+
+    Args:
+        negative_slope: the slope for x ≤ 0.
+        inplace: overwrite the input.
+
+    Example:
+        >>> nn.LeakyReLU(0.5)(genesis.tensor([-1.0, 2.0])).tolist()
+        [-0.5, 2.0]
+    """
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
         self.negative_slope = negative_slope
         self.inplace = inplace
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.leaky_relu(input, self.negative_slope, self.inplace)
 
     def extra_repr(self) -> str:
@@ -82,14 +129,24 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """x where it is positive, else alpha · (eˣ − 1)."""
+    """Exponential linear unit: y = x for x > 0, else alpha · (eˣ − 1).
+
+    Args:
+        alpha: −alpha is the limit for x → −∞.
+        inplace: overwrite the input.
+    Source: Clevert et al. 2015, arXiv:1511.07289.
+
+    Example:
+        >>> [round(y, 4) for y in nn.ELU()(genesis.tensor([-1.0, 2.0])).tolist()]
+        [-0.6321, 2.0]
+    """
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         self.alpha = alpha
         self.inplace = inplace
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.elu(input, self.alpha, self.inplace)
 
     def extra_repr(self) -> str:
@@ -97,7 +154,16 @@ class ELU(Module):
 
 
 class Hardtanh(Module):
-    """x, limited to [min_val, max_val]."""
+    """Clip to an interval: y = min(max(x, min_val), max_val).
+
+    Args:
+        min_val, max_val: bounds of the interval.
+        inplace: overwrite the input.
+
+    Example:
+        >>> nn.Hardtanh()(genesis.tensor([-2.0, 0.5, 2.0])).tolist()
+        [-1.0, 0.5, 1.0]
+    """
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -105,7 +171,7 @@ class Hardtanh(Module):
         self.max_val = max_val
         self.inplace = inplace
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
     def extra_repr(self) -> str:
@@ -113,13 +179,22 @@ class Hardtanh(Module):
 
 
 class GELU(Module):
-    """x · Φ(x); approximate="tanh" for its approximation by tanh."""
+    """Gaussian error linear unit: y = x · Φ(x), with the normal distribution function Φ.
+
+    Args:
+        approximate: "none" | "tanh", which approximates Φ by tanh.
+    Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+
+    Example:
+        >>> round(nn.GELU()(genesis.tensor(1.0)).item(), 4)
+        0.8413
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
         self.approximate = approximate
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.gelu(input, approximate=self.approximate)
 
     def extra_repr(self) -> str:
@@ -127,14 +202,23 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """ln(1 + exp(beta · x)) / beta; x itself where beta · x > threshold."""
+    """Smooth approximation of ReLU: y = ln(1 + exp(beta · x)) / beta.
+
+    Args:
+        beta: the larger, the closer to ReLU.
+        threshold: y = x where beta · x > threshold, for numerical stability.
+
+    Example:
+        >>> round(nn.Softplus()(genesis.tensor(0.0)).item(), 4)  # ln 2
+        0.6931
+    """
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
         self.beta = beta
         self.threshold = threshold
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.softplus(input, self.beta, self.threshold)
 
     def extra_repr(self) -> str:
@@ -142,27 +226,45 @@ class Softplus(Module):
 
 
 class Sigmoid(Module):
-    """1 / (1 + e⁻ˣ)."""
+    """Logistic function: y = 1 / (1 + e⁻ˣ).
 
-    def forward(self, input: Tensor) -> Any:
+    Example:
+        >>> nn.Sigmoid()(genesis.tensor([0.0])).tolist()
+        [0.5]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.sigmoid(input)
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """Hyperbolic tangent: y = (eˣ − e⁻ˣ) / (eˣ + e⁻ˣ).
 
-    def forward(self, input: Tensor) -> Any:
+    Example:
+        >>> round(nn.Tanh()(genesis.tensor(1.0)).item(), 4)
+        0.7616
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.tanh(input)
 
 
 class Softmax(Module):
-    """exp(x) / Σ exp(x) along dim."""
+    """Softmax along dim: y = exp(x) / Σ exp(x); the results along dim sum to 1.
+
+    Args:
+        dim: the dimension that is summed over; None chooses it by the input's rank, as PyTorch does.
+
+    Example:
+        >>> nn.Softmax(dim=-1)(genesis.zeros(2, 4)).tolist()[0]
+        [0.25, 0.25, 0.25, 0.25]
+    """
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.softmax(input, self.dim)
 
     def extra_repr(self) -> str:
@@ -170,13 +272,21 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """x − ln Σ exp(x) along dim."""
+    """Logarithm of the softmax along dim: y = x − ln Σ exp(x), computed without overflow.
+
+    Args:
+        dim: the dimension that is summed over; None chooses it by the input's rank, as PyTorch does.
+
+    Example:
+        >>> round(nn.LogSoftmax(dim=-1)(genesis.zeros(4))[0].item(), 4)  # −ln 4
+        -1.3863
+    """
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.log_softmax(input, self.dim)
 
     def extra_repr(self) -> str:

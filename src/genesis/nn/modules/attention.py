@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 from genesis import functional as F
-from genesis.creation import empty, full, zeros
+from genesis.creation import DeviceLike, empty, full, zeros
 from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.nn import init
@@ -19,16 +19,19 @@ from genesis.tensor import Tensor
 
 
 class MultiheadAttention(Module):
-    """Attention of num_heads heads, each over its own projection of query, key and value.
+    """Multi-head attention: each head attends over its own projection of query, key and value.
 
     Args:
-        embed_dim: E, of query and output; a multiple of num_heads.
-        dropout: on the attention weights, in training.
-        bias: of the projections.
-        add_bias_kv: a learned key and value at the end of the sequence.
-        add_zero_attn: a key and value of zeros at the end of the sequence.
-        kdim, vdim: sizes of key and value, E by default.
-        batch_first: (N, L, E) instead of (L, N, E).
+        embed_dim: E, feature size of query and output; a multiple of num_heads.
+        num_heads: H, number of parallel heads, each of E / H features.
+        dropout: dropout probability of the attention weights, in training.
+        bias: whether the projections have biases.
+        add_bias_kv: append a learned key and value to the sequence.
+        add_zero_attn: append a key and value of zeros to the sequence.
+        kdim, vdim: feature sizes of key and value; E by default.
+        batch_first: inputs and output are (N, L, E) instead of (L, N, E).
+        device, dtype: of the parameters.
+    Raises: ShapeError: embed_dim is not a multiple of num_heads.
     Source: Vaswani et al. 2017, arXiv:1706.03762.
 
     Example:
@@ -39,10 +42,18 @@ class MultiheadAttention(Module):
         ((1, 5, 8), (1, 5, 5))
     """
 
+    q_proj_weight: Parameter | None  # these three, where key or value has another size than E,
+    k_proj_weight: Parameter | None
+    v_proj_weight: Parameter | None
+    in_proj_weight: Parameter | None  # or this one
+    in_proj_bias: Parameter | None
+    bias_k: Parameter | None
+    bias_v: Parameter | None
+
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-        device: Any = None, dtype: DType | None = None,
+        device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
@@ -71,32 +82,36 @@ class MultiheadAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Projections by xavier_uniform_, biases zero."""
+        """Draw the projections by xavier_uniform_, bias_k and bias_v by xavier_normal_; other biases are zero."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)
         if self.in_proj_bias is not None:
             init.zeros_(self.in_proj_bias)
+        if self.out_proj.bias is not None:
             init.zeros_(self.out_proj.bias)
-        if self.bias_k is not None:
-            init.xavier_normal_(self.bias_k)
-            init.xavier_normal_(self.bias_v)
+        for bias in (self.bias_k, self.bias_v):
+            if bias is not None:
+                init.xavier_normal_(bias)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
         need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Any, Any]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Attend from query to key and value.
 
         Args:
-            query: (L, N, E), (N, L, E) with batch_first, or (L, E); key and value alike with S for L.
-            key_padding_mask: (N, S) or (S,), bool (True: leave this key out) or added to the scores.
+            query: (L, N, E), (N, L, E) with batch_first, or (L, E) without a batch.
+            key: (S, N, kdim), (N, S, kdim) or (S, kdim), alike.
+            value: (S, N, vdim), (N, S, vdim) or (S, vdim), alike.
+            key_padding_mask: (N, S) or (S,); bool, True excludes the key, or floating, added to the scores.
             need_weights: also return the attention weights; without them a faster kernel is used.
-            attn_mask: (L, S) or (N · H, L, S), bool (True: leave out) or added to the scores.
-            average_attn_weights: the weights averaged over heads, (N, L, S), instead of (N, H, L, S).
-            is_causal: without attn_mask: query i sees keys 0 … i; with one, that it is the causal mask.
-        Returns: the output in the shape of query, and the weights or None.
+            attn_mask: (L, S) or (N · H, L, S); bool, True excludes the key, or floating, added to the scores.
+            average_attn_weights: return the mean of the weights over the heads, (N, L, S), instead of (N, H, L, S).
+            is_causal: without attn_mask, query i attends to keys 0 … i; with attn_mask, asserts that it is causal.
+        Returns: the output, in the shape of query, and the weights or None.
+        Raises: ShapeError: a rank, a feature size or a mask's shape does not fit.
         """
         batched = query.ndim == 3
         if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:
@@ -113,6 +128,7 @@ class MultiheadAttention(Module):
             q, k, v = F.transpose(q, 0, 1), F.transpose(k, 0, 1), F.transpose(v, 0, 1)
         mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal)
         if self.bias_k is not None:
+            assert self.bias_v is not None, "the two are registered together"
             k, v, mask = _extended(k, v, mask, self.bias_k, self.bias_v)
         if self.add_zero_attn:
             zero = zeros(1, 1, self.embed_dim, dtype=k.dtype, device=k.device)
@@ -125,30 +141,35 @@ class MultiheadAttention(Module):
             return F.squeeze(y, 0), None if weights is None else F.squeeze(weights, 0)
         return (y if self.batch_first else F.transpose(y, 0, 1)), weights
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, Any, Any]:
-        """query, key and value through their own linear layer, all of size E then."""
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """query, key and value, each after its own linear projection to size E."""
         if self.in_proj_weight is not None:
             if query is key and key is value:
-                return F.chunk(F.linear(query, self.in_proj_weight, self.in_proj_bias), 3, -1)
-            weights = F.chunk(self.in_proj_weight, 3)
+                q, k, v = F.chunk(F.linear(query, self.in_proj_weight, self.in_proj_bias), 3, -1)
+                return q, k, v
+            weights: Sequence[Tensor] = F.chunk(self.in_proj_weight, 3)
         else:
+            assert self.q_proj_weight is not None
+            assert self.k_proj_weight is not None
+            assert self.v_proj_weight is not None
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases = (None, None, None) if self.in_proj_bias is None else F.chunk(self.in_proj_bias, 3)
-        projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
-        return projected[0], projected[1], projected[2]
+        no_biases = (None, None, None)
+        biases: Sequence[Tensor | None] = no_biases if self.in_proj_bias is None else F.chunk(self.in_proj_bias, 3)
+        q, k, v = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+        return q, k, v
 
-    def _heads(self, x: Tensor) -> Any:
+    def _heads(self, x: Tensor) -> Tensor:
         """(N, L, E) as (N, H, L, D)."""
         return F.transpose(F.reshape(x, (x.shape[0], x.shape[1], self.num_heads, self.head_dim)), 1, 2)
 
     def _mask(
         self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None, is_causal: bool
-    ) -> Any:
-        """All masks as one that is added to the scores, (N or 1, H or 1, L or 1, S); None without any."""
+    ) -> Tensor | None:
+        """All masks combined into one that is added to the scores, (N or 1, H or 1, L or 1, S); None without any."""
         N, L, S = q.shape[0], q.shape[1], k.shape[1]
         if attn_mask is None and is_causal:
             attn_mask = F.triu(full((L, S), True, device=q.device), 1)
-        mask = None
+        mask: Tensor | None = None
         if attn_mask is not None:
             expected = ((L, S), (N * self.num_heads, L, S))
             if attn_mask.shape not in expected:
@@ -165,7 +186,9 @@ class MultiheadAttention(Module):
             mask = padding if mask is None else mask + padding
         return mask
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, need_weights: bool) -> tuple[Any, Any]:
+    def _attended(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         p = self.dropout if self.training else 0.0
         if not need_weights:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p), None
@@ -176,12 +199,15 @@ class MultiheadAttention(Module):
 
 
 class FeedForwardSwiGLU(Module):
-    """down(silu(gate(x)) · up(x)): the gated feed-forward network of transformers.
+    """Gated feed-forward network of transformers, SwiGLU: y = down(silu(gate(x)) · up(x)).
 
     Args:
-        dim: of input and output.
-        hidden_dim: 8/3 · dim by default, rounded up to a multiple of 8: as large as a plain network of 4 · dim.
-        bias: of the three projections.
+        dim: feature size of input and output.
+        hidden_dim: feature size between; by default 8/3 · dim, rounded up to a multiple of 8, which has as many
+            parameters as an ungated network with 4 · dim.
+        bias: whether the three projections have biases.
+        device, dtype: of the parameters.
+    Shape: (…, dim) → (…, dim).
     Source: Shazeer 2020, arXiv:2002.05202.
 
     Example:
@@ -194,7 +220,7 @@ class FeedForwardSwiGLU(Module):
         dim: int,
         hidden_dim: int | None = None,
         bias: bool = False,
-        device: Any = None,
+        device: DeviceLike = None,
         dtype: DType | None = None,
     ) -> None:
         super().__init__()
@@ -203,19 +229,21 @@ class FeedForwardSwiGLU(Module):
         self.up = Linear(dim, hidden_dim, bias=bias, device=device, dtype=dtype)
         self.down = Linear(hidden_dim, dim, bias=bias, device=device, dtype=dtype)
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(input)) * self.up(input))
 
 
-def _additive(mask: Tensor, like: Tensor) -> Any:
-    """A bool mask as what is added to the scores: −∞ where it is True."""
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    """The mask in like's dtype, to be added to the scores; a bool mask becomes −∞ where it is True."""
     if mask.dtype.is_floating_point:
         return mask.to(like.dtype)
     return F.masked_fill(zeros(mask.shape, dtype=like.dtype, device=like.device), mask, -math.inf)
 
 
-def _extended(k: Tensor, v: Tensor, mask: Any, last_k: Tensor, last_v: Tensor) -> tuple[Any, Any, Any]:
-    """One more key and value for each sample, which every query sees."""
+def _extended(
+    k: Tensor, v: Tensor, mask: Tensor | None, last_k: Tensor, last_v: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values with one more of each at the end, which every query sees."""
     k = F.cat((k, F.expand(last_k, (k.shape[0], 1, -1))), 1)
     v = F.cat((v, F.expand(last_v, (v.shape[0], 1, -1))), 1)
     return k, v, None if mask is None else F.pad(mask, (0, 1))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import functional as F
-from genesis.creation import empty, ones, tensor, zeros
+from genesis.creation import DeviceLike, empty, ones, tensor, zeros
 from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.nn import init
@@ -16,10 +14,15 @@ from genesis.tensor import Tensor
 
 class _BatchNorm(Module):
     ranks: tuple[int, ...]  # the dimensions that an input may have
+    weight: Parameter | None
+    bias: Parameter | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-        track_running_stats: bool = True, device: Any = None, dtype: DType | None = None, *, bias: bool = True,
+        track_running_stats: bool = True, device: DeviceLike = None, dtype: DType | None = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.num_features = num_features
@@ -27,39 +30,35 @@ class _BatchNorm(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.register_parameter("weight", Parameter(empty(num_features, **where)) if affine else None)
-        self.register_parameter("bias", Parameter(empty(num_features, **where)) if affine and bias else None)
+        for name, used in (("weight", affine), ("bias", affine and bias)):
+            self.register_parameter(name, Parameter(empty(num_features, device=device, dtype=dtype)) if used else None)
         tracked = track_running_stats
-        self.register_buffer("running_mean", zeros(num_features, **where) if tracked else None)
-        self.register_buffer("running_var", ones(num_features, **where) if tracked else None)
+        self.register_buffer("running_mean", zeros(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", ones(num_features, device=device, dtype=dtype) if tracked else None)
         self.register_buffer("num_batches_tracked", tensor(0, device=device) if tracked else None)
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Forget all batches: mean 0, variance 1."""
+        """Reset the running statistics: mean 0, variance 1, no batches counted."""
         if self.track_running_stats:
-            init.zeros_(self.running_mean)
-            init.ones_(self.running_var)
-            init.zeros_(self.num_batches_tracked)
+            for name, fill in (("running_mean", 0.0), ("running_var", 1.0), ("num_batches_tracked", 0.0)):
+                init.constant_(self.get_buffer(name), fill)
 
     def reset_parameters(self) -> None:
-        """Forget all batches; scale 1, shift 0."""
+        """Reset the running statistics; weight 1, bias 0."""
         self.reset_running_stats()
-        if self.affine:
+        if self.weight is not None:
             init.ones_(self.weight)
         if self.bias is not None:
             init.zeros_(self.bias)
 
     def begin_batch(self) -> tuple[Tensor | None, Tensor | None, bool, float, Tensor | None]:
-        """What F.batch_norm needs: running mean and variance, training, momentum; and what is to count this batch.
+        """(running mean, running variance, training, momentum) for F.batch_norm, and the counter to increment or None.
 
-        momentum=None averages over all batches so far: the n-th has weight 1/n. For that it is counted here.
+        momentum=None averages over all batches so far: the n-th has weight 1/n, so this one is counted here.
         """
-        mean: Any
-        num_batches: Any
         momentum = self.momentum
-        try:  # from the registry: as attributes, each would be looked for in three, by a call
+        try:  # from the registry: an attribute costs a call of Module.__getattr__
             own = self._buffers
             mean, var, num_batches = own["running_mean"], own["running_var"], own["num_batches_tracked"]
         except KeyError:  # something else is there under the name
@@ -69,11 +68,12 @@ class _BatchNorm(Module):
         if not self.track_running_stats:
             return None, None, True, 0.0 if momentum is None else momentum, None
         if momentum is None:
+            assert num_batches is not None, "running statistics have a counter"
             num_batches.array.add_into(1)
             return mean, var, True, 1.0 / num_batches.item(), None
         return mean, var, True, momentum, num_batches
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks:
             expected = f"{' or '.join(map(str, self.ranks))} dimensions"
             raise ShapeError(describe(type(self).__name__, "input", expected, f"shape {input.shape}"))
@@ -90,20 +90,35 @@ class _BatchNorm(Module):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch norm of (N, C) or (N, C, L); arguments as of BatchNorm2d."""
+    """Batch normalization of features or signals, per channel; see BatchNorm2d for the formula and the arguments.
+
+    Shape: (N, C) or (N, C, L) → the same.
+
+    Example:
+        >>> nn.BatchNorm1d(2)(genesis.tensor([[1.0, 0.0], [3.0, 0.0]])).shape
+        (2, 2)
+    """
 
     ranks = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch norm of images, (N, C, H, W).
+    """Batch normalization of images, per channel: y = (x − mean) / √(var + eps) · weight + bias.
+
+    In training, mean and (biased) variance are those of the batch, and the running statistics move towards them; in
+    eval mode they are the running statistics.
 
     Args:
-        num_features: C.
-        eps: added to the variance.
-        momentum: the share of each batch in the running statistics; None averages over all batches.
-        affine: learn a scale and (with bias) a shift for each channel.
-        track_running_stats: keep running statistics for eval mode; else each batch is its own, in eval mode too.
+        num_features: C, number of channels.
+        eps: added to the variance, for numerical stability.
+        momentum: weight of the new batch in the running statistics; None averages over all batches.
+        affine: whether to learn weight and (with bias) bias, one of each per channel.
+        track_running_stats: whether to keep running statistics; without, eval mode uses those of the batch too.
+        device, dtype: of parameters and buffers.
+        bias: whether to learn a bias.
+    Shape: (N, C, H, W) → the same.
+    Raises: ShapeError: the input has another rank.
+    Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
 
     Example:
         >>> norm = nn.BatchNorm2d(3)

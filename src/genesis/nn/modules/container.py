@@ -2,58 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self, overload
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Generic, Self, overload
 
 from genesis.errors import DTypeError, describe
 from genesis.nn.module import Module, format_parts
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class _Numbered(Module):
+    M = TypeVar("M", bound=Module, default=Module)  # so that ModuleList alone is a list of any modules
+    Slice = slice[int | None, int | None, int | None]
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M", bound=Module)
+
+
+class _Numbered(Module, Generic[M]):
     """Modules under the names "0", "1", …: what Sequential and ModuleList have in common."""
+
+    _modules: dict[str, M]  # type: ignore[assignment]  # no entry is None
 
     def __len__(self) -> int:
         return len(self._modules)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[M]:
         return iter(self._modules.values())
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> M: ...
     @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: Slice) -> Self: ...
+    def __getitem__(self, index: int | Slice) -> M | Self:
         if isinstance(index, slice):
             return self._of(list(self._modules.items())[index])
         return self._modules[self._key(index)]
 
-    def __setitem__(self, index: int, module: Module) -> None:
-        self._modules[self._key(index)] = _checked(type(self).__name__, module)
+    def __setitem__(self, index: int, module: M) -> None:
+        _checked(type(self).__name__, module)
+        self._modules[self._key(index)] = module
 
-    def __delitem__(self, index: int | slice) -> None:
+    def __delitem__(self, index: int | Slice) -> None:
         for key in list(self._modules)[index] if isinstance(index, slice) else [self._key(index)]:
             del self._modules[key]
         self._renumber(list(self._modules.items()))
 
-    def append(self, module: Module) -> Self:
-        self.add_module(str(len(self)), _checked("append", module))
+    def append(self, module: M) -> Self:
+        """Add a module at the end; returns the container."""
+        _checked("append", module)
+        self.add_module(str(len(self)), module)
         return self
 
-    def extend(self, modules: Iterable[Module]) -> Self:
+    def extend(self, modules: Iterable[M]) -> Self:
+        """Add several modules at the end; returns the container."""
         for module in list(modules):
             self.append(module)
         return self
 
-    def insert(self, index: int, module: Module) -> Self:
-        """Put module before the one at index."""
-        entries: list[tuple[str, Any]] = list(self._modules.items())
-        entries.insert(index, ("", _checked("insert", module)))
+    def insert(self, index: int, module: M) -> Self:
+        """Insert a module before the one at index; returns the container."""
+        _checked("insert", module)
+        entries = list(self._modules.items())
+        entries.insert(index, ("", module))
         self._renumber(entries)
         return self
 
-    def pop(self, index: int = -1) -> Any:
+    def pop(self, index: int = -1) -> M:
+        """Remove and return the module at index. Raises: IndexError: there is none."""
         module = self[index]
         del self[index]
         return module
@@ -64,18 +82,23 @@ class _Numbered(Module):
             raise IndexError(describe(type(self).__name__, "index", f"an index into {len(keys)} modules", index))
         return keys[index]
 
-    def _renumber(self, entries: list[tuple[str, Any]]) -> None:
-        """Numbers follow the order again; names that are no numbers stay."""
+    def _renumber(self, entries: list[tuple[str, M]]) -> None:
+        """Number the modules in their order; names that are not numbers stay."""
         self._modules.clear()
         for position, (key, module) in enumerate(entries):
             self._modules[str(position) if not key or key.isdigit() else key] = module
 
-    def _of(self, entries: list[tuple[str, Any]]) -> Self:
+    def _of(self, entries: list[tuple[str, M]]) -> Self:
         raise NotImplementedError
 
 
-class Sequential(_Numbered):
-    """One module after the other, given one by one or by name in a dict.
+class Sequential(_Numbered[Module]):
+    """Call modules one after the other, each with the result of the one before.
+
+    Args:
+        modules: one by one, or a single dict of names and modules.
+    Shape: the input of the first module → the output of the last.
+    Raises: DTypeError: an argument is not a Module.
 
     Indexing gives a module, slicing a Sequential of the same modules.
 
@@ -85,29 +108,44 @@ class Sequential(_Numbered):
         ((1, 2), 2)
     """
 
-    def __init__(self, *args: Any) -> None:
+    @overload
+    def __init__(self, *modules: Module) -> None: ...
+    @overload
+    def __init__(self, modules: Mapping[str, Module], /) -> None: ...
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
         super().__init__()
-        named = args[0].items() if len(args) == 1 and isinstance(args[0], Mapping) else enumerate(args)
+        first = modules[0] if len(modules) == 1 else None
+        named = first.items() if isinstance(first, Mapping) else enumerate(modules)
         for name, module in named:
             self.add_module(str(name), _checked("Sequential", module))
 
-    def _of(self, entries: list[tuple[str, Any]]) -> Self:
+    def _of(self, entries: list[tuple[str, Module]]) -> Self:
         return type(self)(dict(entries))
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         for module in self:
             input = module(input)
         return input
 
 
-class ModuleList(_Numbered):
-    """A list whose modules are registered; it has no forward of its own."""
+class ModuleList(_Numbered[M]):
+    """A list of submodules. It registers them and has no forward; type checkers know its elements' type.
 
-    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+    Args:
+        modules: what the list begins with.
+    Raises: DTypeError: an element is not a Module.
+
+    Example:
+        >>> layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        >>> len(layers), [name for name, _ in layers.named_parameters()][:2]
+        (2, ['0.weight', '0.bias'])
+    """
+
+    def __init__(self, modules: Iterable[M] | None = None) -> None:
         super().__init__()
         self.extend(modules or ())
 
-    def _of(self, entries: list[tuple[str, Any]]) -> Self:
+    def _of(self, entries: list[tuple[str, M]]) -> Self:
         return type(self)(module for _, module in entries)
 
     def __repr__(self) -> str:
@@ -126,10 +164,22 @@ class ModuleList(_Numbered):
         return format_parts(type(self).__name__, [], children)
 
 
-class ModuleDict(Module):
-    """A dict whose modules are registered; it has no forward of its own."""
+class ModuleDict(Module, Generic[M]):
+    """A dict of submodules. It registers them and has no forward; type checkers know its values' type.
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    Args:
+        modules: what the dict begins with.
+    Raises: DTypeError: a value is not a Module.
+
+    Example:
+        >>> heads = nn.ModuleDict({"mask": nn.Linear(4, 1)})
+        >>> heads["mask"](genesis.ones(2, 4)).shape, list(heads)
+        ((2, 1), ['mask'])
+    """
+
+    _modules: dict[str, M]  # type: ignore[assignment]  # no entry is None
+
+    def __init__(self, modules: Mapping[str, M] | None = None) -> None:
         super().__init__()
         self.update(modules or {})
 
@@ -142,37 +192,54 @@ class ModuleDict(Module):
     def __contains__(self, key: str) -> bool:
         return key in self._modules
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> M:
         return self._modules[key]
 
-    def __setitem__(self, key: str, module: Module) -> None:
+    def __setitem__(self, key: str, module: M) -> None:
         self.add_module(key, _checked("ModuleDict", module))
 
     def __delitem__(self, key: str) -> None:
         del self._modules[key]
 
-    def keys(self) -> Iterable[str]:
+    def keys(self) -> KeysView[str]:
+        """The modules' names."""
         return self._modules.keys()
 
-    def values(self) -> Iterable[Any]:
+    def values(self) -> ValuesView[M]:
+        """The modules."""
         return self._modules.values()
 
-    def items(self) -> Iterable[tuple[str, Any]]:
+    def items(self) -> ItemsView[str, M]:
+        """(name, module) pairs."""
         return self._modules.items()
 
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+    def update(self, modules: Mapping[str, M] | Iterable[tuple[str, M]]) -> None:
+        """Add or replace modules."""
         for key, module in modules.items() if isinstance(modules, Mapping) else modules:
             self[key] = module
 
-    def pop(self, key: str) -> Any:
+    def pop(self, key: str) -> M:
+        """Remove and return the module of this name. Raises: KeyError: there is none."""
         return self._modules.pop(key)
 
     def clear(self) -> None:
+        """Remove all modules."""
         self._modules.clear()
 
 
 class ParameterList(Module):
-    """A list whose parameters are registered; a tensor that is appended becomes a parameter."""
+    """A list of parameters. It registers them; a tensor that is not a Parameter becomes one.
+
+    Args:
+        values: what the list begins with.
+
+    Example:
+        >>> weights = nn.ParameterList([genesis.ones(2), genesis.zeros(3)])
+        >>> [parameter.shape for parameter in weights]
+        [(2,), (3,)]
+    """
+
+    _parameters: dict[str, Parameter]  # type: ignore[assignment]  # no entry is None
 
     def __init__(self, values: Iterable[Tensor] | None = None) -> None:
         super().__init__()
@@ -182,36 +249,47 @@ class ParameterList(Module):
     def __len__(self) -> int:
         return len(self._parameters)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Parameter]:
         return iter(self._parameters.values())
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Parameter:
         return list(self._parameters.values())[index]
 
     def append(self, value: Tensor) -> Self:
+        """Add a parameter at the end; returns the list."""
         parameter = value if isinstance(value, Parameter) else Parameter(value)
         self.register_parameter(str(len(self)), parameter)
         return self
 
 
 class Residual(Module):
-    """y = module(x) + x, or + projection(x) where the shapes differ.
+    """Residual connection: y = module(x) + x, or module(x) + projection(x) where the shapes differ.
+
+    Args:
+        module: the residual branch.
+        projection: brings x to the shape of module(x); None adds x itself.
+    Shape: x of any shape; module(x) and the shortcut have one shape, the output's.
 
     Example:
         >>> nn.Residual(nn.Identity())(genesis.ones(2)).tolist()
         [2.0, 2.0]
     """
 
+    module: Module
+    projection: Module | None
+
     def __init__(self, module: Module, projection: Module | None = None) -> None:
         super().__init__()
         self.module = _checked("Residual", module)
         self.add_module("projection", projection)
 
-    def forward(self, input: Tensor) -> Any:
-        return self.module(input) + (input if self.projection is None else self.projection(input))
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self.module(input)
+        return output + (input if self.projection is None else self.projection(input))
 
 
-def _checked(op: str, module: Any) -> Module:
+def _checked(op: str, module: object) -> Module:
+    """module, if it is one."""
     if not isinstance(module, Module):
         raise DTypeError(describe(op, "module", "a Module", type(module).__name__))
     return module

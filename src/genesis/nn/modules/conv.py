@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import functional as F
-from genesis.creation import empty
+from genesis.creation import DeviceLike, empty
 from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.functional.windows import per_dimension
@@ -30,10 +29,13 @@ class _Conv(Module):
 
     spatial: int
     transposed: bool = False
+    weight: Parameter
+    bias: Parameter | None
+    padding: Shape | str
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str,
-        output_padding: Size, dilation: Size, groups: int, bias: bool, padding_mode: str, device: Any,
+        self, in_channels: int, out_channels: int, kernel_size: Size, *, stride: Size, padding: Size | str,
+        output_padding: Size, dilation: Size, groups: int, bias: bool, padding_mode: str, device: DeviceLike,
         dtype: DType | None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -49,8 +51,8 @@ class _Conv(Module):
         self.out_channels = out_channels
         self.kernel_size = per_dimension(op, "kernel_size", kernel_size, self.spatial, least=1)
         self.stride = per_dimension(op, "stride", stride, self.spatial, least=1)
-        self.padding: Any = (
-            padding if isinstance(padding, str) else per_dimension(op, "padding", padding, self.spatial, 0)
+        self.padding = (
+            padding if isinstance(padding, str) else per_dimension(op, "padding", padding, self.spatial, least=0)
         )
         self.dilation = per_dimension(op, "dilation", dilation, self.spatial, least=1)
         self.output_padding = per_dimension(op, "output_padding", output_padding, self.spatial, least=0)
@@ -71,7 +73,7 @@ class _Conv(Module):
             bound = 1 / math.sqrt(fan_in) if fan_in else 0
             init.uniform_(self.bias, -bound, bound)
 
-    def _pad(self, input: Tensor) -> Any:
+    def _pad(self, input: Tensor) -> Tensor:
         """input with the border that padding_mode asks for."""
         pads: list[int] = []
         for i in reversed(range(self.spatial)):
@@ -79,7 +81,7 @@ class _Conv(Module):
                 total = self.dilation[i] * (self.kernel_size[i] - 1)
                 pads += [total // 2, total - total // 2]
             else:
-                pads += [0, 0] if self.padding == "valid" else [self.padding[i]] * 2
+                pads += [0, 0] if isinstance(self.padding, str) else [self.padding[i]] * 2
         return F.pad(input, pads, mode=self.padding_mode)
 
     def extra_repr(self) -> str:
@@ -94,13 +96,23 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Convolution of signals, (N, C, L) or (C, L).
+    """1-d convolution (cross-correlation) of signals.
 
     Args:
-        in_channels, out_channels: C of input and output, multiples of groups.
-        kernel_size, stride, padding, dilation, groups: as of F.conv1d; padding may be "same" or "valid".
-        bias: whether there is one.
-        padding_mode: what the border holds: "zeros", "reflect", "replicate" or "circular".
+        in_channels: C, number of channels of the input; a multiple of groups.
+        out_channels: K, number of channels of the output; a multiple of groups.
+        kernel_size: size of the kernel.
+        stride: step of the kernel between outputs.
+        padding: width of the border on each side, "valid" (none) or "same" (the output has the input's size; stride 1).
+        dilation: spacing between the elements of the kernel.
+        groups: number of groups; each is convolved independently.
+        bias: whether to learn an additive bias per output channel.
+        padding_mode: contents of the border: "zeros" | "reflect" | "replicate" | "circular".
+        device, dtype: of the parameters.
+    Shape: (N, C, L) → (N, K, P), or (C, L) → (K, P), with P = ⌊(L + 2·padding − dilation·(S − 1) − 1) / stride⌋ + 1.
+    Parameters: weight (K, C / groups, S), bias (K,); both uniform in ±1/√fan_in at first.
+    Raises: ShapeError: groups does not divide both numbers of channels.
+        ValueError: a size is out of range, or a name is unknown.
 
     Example:
         >>> nn.Conv1d(3, 8, 5, padding="same")(genesis.ones(2, 3, 16)).shape
@@ -111,28 +123,38 @@ class Conv1d(_Conv):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: DeviceLike = None,
         dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias, padding_mode, device,
-            dtype,
+            in_channels, out_channels, kernel_size, stride=stride, padding=padding, output_padding=0,
+            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, device=device, dtype=dtype,
         )  # fmt: skip
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         if self.padding_mode == "zeros":
             return F.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
         return F.conv1d(self._pad(input), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
 class Conv2d(_Conv):
-    """Convolution of images, (N, C, H, W) or (C, H, W).
+    """2-d convolution (cross-correlation) of images. An int for a size stands for both spatial dimensions.
 
     Args:
-        in_channels, out_channels: C of input and output, multiples of groups.
-        kernel_size, stride, padding, dilation, groups: as of F.conv2d; padding may be "same" or "valid".
-        bias: whether there is one.
-        padding_mode: what the border holds: "zeros", "reflect", "replicate" or "circular".
+        in_channels: C, number of channels of the input; a multiple of groups.
+        out_channels: K, number of channels of the output; a multiple of groups.
+        kernel_size: size of the kernel, (R, S).
+        stride: step of the kernel between outputs.
+        padding: width of the border on each side, "valid" (none) or "same" (the output has the input's size; stride 1).
+        dilation: spacing between the elements of the kernel.
+        groups: number of groups; each is convolved independently.
+        bias: whether to learn an additive bias per output channel.
+        padding_mode: contents of the border: "zeros" | "reflect" | "replicate" | "circular".
+        device, dtype: of the parameters.
+    Shape: (N, C, H, W) → (N, K, P, Q), or without N, with P = ⌊(H + 2·padding − dilation·(R − 1) − 1) / stride⌋ + 1.
+    Parameters: weight (K, C / groups, R, S), bias (K,); both uniform in ±1/√fan_in at first.
+    Raises: ShapeError: groups does not divide both numbers of channels.
+        ValueError: a size is out of range, or a name is unknown.
 
     Example:
         >>> nn.Conv2d(3, 8, 3, stride=2, padding=1)(genesis.ones(1, 3, 32, 32)).shape
@@ -143,15 +165,15 @@ class Conv2d(_Conv):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: DeviceLike = None,
         dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias, padding_mode, device,
-            dtype,
+            in_channels, out_channels, kernel_size, stride=stride, padding=padding, output_padding=0,
+            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, device=device, dtype=dtype,
         )  # fmt: skip
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         if self.padding_mode == "zeros":
             return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
         return F.conv2d(self._pad(input), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
@@ -159,19 +181,20 @@ class Conv2d(_Conv):
 
 class _ConvTranspose(_Conv):
     transposed = True
+    padding: Shape
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
         output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1, padding_mode: str = "zeros",
-        device: Any = None, dtype: DType | None = None,
+        device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation, groups, bias,
-            padding_mode, device, dtype,
+            in_channels, out_channels, kernel_size, stride=stride, padding=padding, output_padding=output_padding,
+            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, device=device, dtype=dtype,
         )  # fmt: skip
 
     def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> Shape:
-        """The output_padding that gives output_size, which strides above 1 leave open."""
+        """The output_padding that gives output_size; strides above 1 leave several sizes to choose from."""
         if output_size is None:
             return self.output_padding
         wanted = tuple(output_size)[-self.spatial :]
@@ -190,7 +213,11 @@ class _ConvTranspose(_Conv):
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """Transposed convolution of signals: the gradient of Conv1d with respect to its input, as a layer.
+    """1-d transposed convolution of signals: computes the gradient of Conv1d with respect to its input.
+
+    Args: see ConvTranspose2d.
+    Shape: (N, C, L) → (N, K, P), or without N, with
+        P = (L − 1)·stride − 2·padding + dilation·(S − 1) + output_padding + 1.
 
     Example:
         >>> nn.ConvTranspose1d(8, 3, 4, stride=2, padding=1)(genesis.ones(1, 8, 16)).shape
@@ -199,7 +226,7 @@ class ConvTranspose1d(_ConvTranspose):
 
     spatial = 1
 
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Any:
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         output_padding = self._output_padding(input, output_size)
         return F.conv_transpose1d(
             input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
@@ -207,11 +234,27 @@ class ConvTranspose1d(_ConvTranspose):
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """Transposed convolution of images: the gradient of Conv2d with respect to its input, as a layer.
+    """2-d transposed convolution of images: computes the gradient of Conv2d with respect to its input.
+
+    An int for a size stands for both spatial dimensions.
 
     Args:
-        output_padding: rows and columns added at the end, below stride; call with output_size to have it worked out.
-        others: as of Conv2d; no named paddings.
+        in_channels: C, number of channels of the input; a multiple of groups.
+        out_channels: K, number of channels of the output; a multiple of groups.
+        kernel_size: size of the kernel, (R, S).
+        stride: step of the kernel between inputs: the factor of upsampling.
+        padding: width of the border that is cut off the output.
+        output_padding: rows and columns added at the end, below stride; calling with output_size computes it.
+        groups: number of groups; each is convolved independently.
+        bias: whether to learn an additive bias per output channel.
+        dilation: spacing between the elements of the kernel.
+        padding_mode: "zeros".
+        device, dtype: of the parameters.
+    Shape: (N, C, H, W) → (N, K, P, Q), or without N, with
+        P = (H − 1)·stride − 2·padding + dilation·(R − 1) + output_padding + 1.
+    Parameters: weight (C, K / groups, R, S), bias (K,).
+    Raises: ShapeError: groups does not divide both numbers of channels, or output_size is out of reach;
+        ValueError: a size is out of range.
 
     Example:
         >>> up = nn.ConvTranspose2d(8, 3, 3, stride=2, padding=1)
@@ -221,7 +264,7 @@ class ConvTranspose2d(_ConvTranspose):
 
     spatial = 2
 
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Any:
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         output_padding = self._output_padding(input, output_size)
         return F.conv_transpose2d(
             input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import functional as F
 from genesis.errors import describe
 from genesis.nn.module import Module
@@ -23,19 +21,38 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """Zero each element with probability p in training, and divide the others by 1 − p.
+    """In training, zero each element with probability p and divide the others by 1 − p; in eval mode, do nothing.
+
+    Args:
+        p: probability, in [0, 1].
+        inplace: overwrite the input.
+    Shape: any, of a floating dtype; the output has the same.
+    Raises: ValueError: p is not in [0, 1].
+    Source: Srivastava et al. 2014, JMLR 15:1929.
 
     Example:
         >>> nn.Dropout(0.5).eval()(genesis.ones(3)).tolist()
         [1.0, 1.0, 1.0]
     """
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.dropout(input, self.p, self.training, self.inplace)
 
 
 class Dropout2d(_Dropout):
-    """Zero whole channels of (N, C, H, W) with probability p in training, and divide the others by 1 − p."""
+    """In training, zero whole channels with probability p and divide the others by 1 − p; in eval mode, do nothing.
 
-    def forward(self, input: Tensor) -> Any:
+    Args:
+        p: probability, in [0, 1].
+        inplace: overwrite the input.
+    Shape: (N, C, H, W), of a floating dtype; the output has the same.
+    Raises: ValueError: p is not in [0, 1].
+    Source: Tompson et al. 2014, arXiv:1411.4280.
+
+    Example:
+        >>> nn.Dropout2d(1.0)(genesis.ones(1, 2, 1, 1)).flatten().tolist()
+        [0.0, 0.0]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
         return F.dropout2d(input, self.p, self.training, self.inplace)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from genesis import dtypes
 from genesis import functional as F
-from genesis.creation import arange, empty
+from genesis.creation import DeviceLike, arange, empty
 from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.nn import init
@@ -16,21 +16,28 @@ from genesis.tensor import Tensor
 
 
 class Embedding(Module):
-    """A row of a learned table for each index.
+    """Look up a learned vector for each index.
 
     Args:
-        num_embeddings, embedding_dim: rows and columns of the table.
-        padding_idx: a row that starts at zero and gets no gradient.
+        num_embeddings: V, number of vectors.
+        embedding_dim: E, size of each.
+        padding_idx: index of a vector that starts at zero and gets no gradient.
         scale_grad_by_freq: divide gradients by how often their index occurs in the batch.
+        device, dtype: of the parameter.
+    Shape: any, of an integer dtype → (*shape, E).
+    Parameters: weight (V, E), standard normal at first.
+    Raises: ValueError: padding_idx is out of range.
 
     Example:
         >>> nn.Embedding(10, 3)(genesis.tensor([[1, 2], [4, 5]])).shape
         (2, 2, 3)
     """
 
+    weight: Parameter
+
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
-        scale_grad_by_freq: bool = False, device: Any = None, dtype: DType | None = None,
+        scale_grad_by_freq: bool = False, device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
@@ -57,14 +64,25 @@ class Embedding(Module):
         *,
         scale_grad_by_freq: bool = False,
     ) -> Self:
-        """The layer of a given table, (num_embeddings, embedding_dim); it is not learned unless freeze is off."""
+        """Create the layer from given vectors; memory is shared.
+
+        Args:
+            embeddings: (num_embeddings, embedding_dim), a floating dtype.
+            freeze: whether the vectors stay as they are instead of being learned.
+            padding_idx: index of a vector that gets no gradient.
+            scale_grad_by_freq: divide gradients by how often their index occurs in the batch.
+        Raises: ShapeError: embeddings has not 2 dimensions.
+        Example:
+            >>> nn.Embedding.from_pretrained(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]))(genesis.tensor([1])).tolist()
+            [[3.0, 4.0]]
+        """
         if embeddings.ndim != 2:
             raise ShapeError(describe("from_pretrained", "embeddings", "2 dimensions", embeddings.ndim))
         layer = cls(embeddings.shape[0], embeddings.shape[1], padding_idx, scale_grad_by_freq=scale_grad_by_freq)
         layer.weight = Parameter(embeddings, requires_grad=not freeze)
         return layer
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.embedding(input, self.weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq)
 
     def extra_repr(self) -> str:
@@ -74,11 +92,13 @@ class Embedding(Module):
 
 
 class RotaryEmbedding(Module):
-    """Positions as rotations: pairs (x[i], x[i + dim/2]) are turned by the angle position · base^(−2i/dim).
+    """Rotary position embedding: rotates each pair (x[i], x[i + dim/2]) by the angle position · base^(−2i/dim).
 
     Args:
-        dim: the last dimension of the input, even.
-        base: the slowest pair's wavelength is 2π · base, nearly.
+        dim: size of the input's last dimension, even.
+        base: sets the wavelengths, from 2π to nearly 2π · base positions.
+    Shape: (…, L, dim), of a floating dtype → the same; angles are computed in float32 at least.
+    Raises: ShapeError: dim is odd, or the input does not fit.
     Source: Su et al. 2021, arXiv:2104.09864.
 
     Example:
@@ -95,8 +115,8 @@ class RotaryEmbedding(Module):
         self.dim = dim
         self.base = base
 
-    def forward(self, input: Tensor, offset: int = 0) -> Any:
-        """(…, L, dim), turned as positions offset … offset + L − 1."""
+    def forward(self, input: Tensor, offset: int = 0) -> Tensor:
+        """Rotate (…, L, dim), whose positions are offset … offset + L − 1."""
         if input.ndim < 2 or input.shape[-1] != self.dim:
             raise ShapeError(describe("RotaryEmbedding", "input", f"shape (…, L, {self.dim})", input.shape))
         # In float32 whatever the input's dtype is: half precision cannot tell long positions apart.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Self
 
 from genesis import functional as F
 from genesis.autograd.modes import state
+from genesis.creation import DeviceLike
+from genesis.dtypes import DType
 from genesis.errors import describe
+from genesis.functional.fused import PackedConv
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.nn.modules.activation import ReLU
@@ -19,23 +22,27 @@ from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
 # Weight and bias of the convolution; weight, bias, running mean and running variance of the norm.
-_Operands = tuple[Any, Any, Any, Any, Any, Any]
+_Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]
+_Entry = tuple[list[NDArray | None], list[object], PackedConv]  # the arrays and settings that a weight was packed from
 
 
 class ConvBNReLU(Module):
-    """relu(batch_norm(conv(x)) + residual).
+    """Convolution, batch norm and ReLU as one op: y = relu(batch_norm(conv(x)) + residual).
 
     Its parts and its state_dict are those of Sequential(Conv2d, BatchNorm2d, ReLU): "0.weight", "1.weight", … load
-    both ways. In training (and wherever gradients are needed) it is the one op F.conv_bn_relu; in eval mode without
-    gradients the norm is folded into a weight that is packed and used until a parameter changes; not while NumPy or
-    another library holds memory of a parameter, and may write into it unseen.
+    both ways. In training, and wherever gradients are needed, it runs F.conv_bn_relu. In eval mode without gradients
+    the norm is folded into the weight, which is packed once and reused until a parameter changes; it is not folded
+    while NumPy or another library shares memory of a parameter, and may write into it unnoticed.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, dilation, groups, bias: as of Conv2d.
+        in_channels, out_channels, kernel_size, stride, dilation, groups, bias: see Conv2d.
         padding: by default dilation · (kernel_size − 1) // 2, which keeps the size of the image at stride 1 for odd
             kernels.
-        eps, momentum, affine, track_running_stats: as of BatchNorm2d.
-        activation: "relu", or None for the norm's output as it is.
+        eps, momentum, affine, track_running_stats: see BatchNorm2d.
+        activation: "relu", or None for the output of the norm (plus residual).
+        device, dtype: of parameters and buffers.
+    Shape: (N, C, H, W) → (N, K, P, Q), see Conv2d; residual has the output's shape.
+    Raises: ValueError: activation is neither "relu" nor None; see Conv2d for others.
 
     Example:
         >>> layer = nn.ConvBNReLU(3, 8, 3)
@@ -47,16 +54,20 @@ class ConvBNReLU(Module):
         self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1,
         padding: Size | str | None = None, dilation: Size = 1, groups: int = 1, bias: bool = False, eps: float = 1e-5,
         momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
-        activation: str | None = "relu", device: Any = None, dtype: Any = None,
+        activation: str | None = "relu", device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if activation not in ("relu", None):
             raise ValueError(describe("ConvBNReLU", "activation", '"relu" or None', repr(activation)))
         padding = _centred(kernel_size, dilation) if padding is None else padding
         conv = Conv2d(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device=device, dtype=dtype
-        )
-        norm = BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+            in_channels, out_channels, kernel_size, stride=stride, padding=padding, dilation=dilation, groups=groups,
+            bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+        norm = BatchNorm2d(
+            out_channels, eps=eps, momentum=momentum, affine=affine, track_running_stats=track_running_stats,
+            device=device, dtype=dtype,
+        )  # fmt: skip
         for name, part in enumerate((conv, norm) if activation is None else (conv, norm, ReLU())):
             self.add_module(str(name), part)
         self.activation = activation
@@ -70,38 +81,46 @@ class ConvBNReLU(Module):
     def norm(self) -> BatchNorm2d:
         return self._modules["1"]  # type: ignore[return-value]
 
-    def train(self, mode: bool = True) -> ConvBNReLU:
+    def train(self, mode: bool = True) -> Self:
         self._fused.clear()
         return super().train(mode)
 
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:
-        """input: (N, C, H, W); residual: added before the activation, in the shape of the result."""
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Run on input, (N, C, H, W); residual, of the output's shape, is added before the activation."""
         return self._fused(self.conv, self.norm, input, residual, self.activation)
 
 
 class FusedConv:
-    """Runs a convolution and its batch norm as one op: for a module that has the two as parts, under whatever names.
+    """Run a convolution and its batch norm as one op, for a module that has the two as parts under any names.
 
-    It holds the folded and packed weights, one per input shape, each with the arrays that it was made of.
+    It caches the folded and packed weights, one per input shape, each with the arrays that it was made from.
+
+    Example:
+        >>> conv, norm = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        >>> nn.FusedConv()(conv, norm, genesis.ones(1, 3, 5, 5)).shape
+        (1, 8, 3, 3)
     """
 
-    max_shapes = 8
+    max_shapes = 8  # weights that are kept; the oldest goes first
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[Shape, str], tuple[list[NDArray | None], list[Any], Any]] = {}
+        self._entries: dict[tuple[Shape, str], _Entry] = {}
 
     def __call__(
         self, conv: Conv2d, norm: BatchNorm2d, input: Tensor, residual: Tensor | None = None,
         activation: str | None = "relu",
-    ) -> Any:  # fmt: skip
-        """activation(norm(conv(input)) + residual)."""
+    ) -> Tensor:  # fmt: skip
+        """Compute activation(norm(conv(input)) + residual)."""
         (weight, bias), (gamma, beta) = _parameters(conv), _parameters(norm)
+        assert weight is not None, "a convolution has a weight"
         if state.folding and not norm.training and state.autocast is None:
-            operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
-            if operands[4] is not None and not _needs_gradients(input, residual, *operands):
-                packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
-                if packed is not None:
-                    return F.conv_prepacked(input, packed, residual, activation)
+            mean, var = norm.running_mean, norm.running_var
+            if mean is not None and var is not None:
+                operands = (weight, bias, gamma, beta, mean, var)
+                if not _needs_gradients(input, residual, *operands):
+                    packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
+                    if packed is not None:
+                        return F.conv_prepacked(input, packed, residual, activation)
         mean, var, training, momentum, num_batches = norm.begin_batch()
         return F.conv_bn_relu(
             input, weight, bias, gamma, beta, mean, var, training=training, momentum=momentum,
@@ -110,13 +129,14 @@ class FusedConv:
         )  # fmt: skip
 
     def clear(self) -> None:
+        """Forget the packed weights."""
         self._entries.clear()
 
-    def _get_packed(self, conv: Conv2d, eps: float, operands: _Operands, input_shape: Shape) -> Any:
-        """The weight for this shape; None where it could change unseen."""
+    def _get_packed(self, conv: Conv2d, eps: float, operands: _Operands, input_shape: Shape) -> PackedConv | None:
+        """The weight for this shape; None if it could change unnoticed."""
         arrays = [None if tensor is None else tensor.array for tensor in operands]
         key = input_shape, get_float32_precision()
-        made_of = [0 if array is None else array.changes.version for array in arrays]
+        made_of: list[object] = [0 if array is None else array.changes.version for array in arrays]
         made_of += (eps, conv.stride, conv.padding, conv.dilation, conv.groups, get_float32_precision())
         entry = self._entries.get(key)
         # The very arrays, and as often changed in place as then: ids alone could have been given to new arrays.
@@ -135,8 +155,8 @@ class FusedConv:
         self._entries[key] = arrays, made_of, packed
         return packed
 
-    def _fitting(self, arrays: list[NDArray | None], made_of: list[Any]) -> Any:
-        """The weight that was packed for another shape, where it is the same for all."""
+    def _fitting(self, arrays: list[NDArray | None], made_of: list[object]) -> PackedConv | None:
+        """The weight that was packed for another shape, if the backend packs alike for all."""
         for known, known_made_of, packed in self._entries.values():
             if packed.fits_all_shapes and known_made_of == made_of and all(map(operator.is_, known, arrays)):
                 return packed
@@ -146,8 +166,8 @@ class FusedConv:
         return FusedConv, ()  # copies and pickles fold anew
 
 
-def _parameters(layer: Any) -> tuple[Any, Any]:
-    """layer.weight and layer.bias, from the registry: as attributes, each would be looked for in three, by a call."""
+def _parameters(layer: Conv2d | BatchNorm2d) -> tuple[Tensor | None, Tensor | None]:
+    """layer.weight and layer.bias, from the registry: an attribute costs a call of Module.__getattr__."""
     try:
         own = layer._parameters
         return own["weight"], own["bias"]

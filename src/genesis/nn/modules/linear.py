@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis import functional as F
-from genesis.creation import empty
+from genesis.creation import DeviceLike, empty
 from genesis.dtypes import DType
 from genesis.nn import init
 from genesis.nn.module import Module
@@ -15,20 +14,28 @@ from genesis.tensor import Tensor
 
 
 class Linear(Module):
-    """y = x · weightᵀ + bias, over the last dimension.
+    """Linear (fully connected) layer over the last dimension: y = x · weightᵀ + bias.
 
     Args:
-        in_features, out_features: the sizes of the last dimension of x and y.
-        bias: whether there is one.
+        in_features: size of the input's last dimension.
+        out_features: size of the output's last dimension.
+        bias: whether to learn an additive bias.
+        device, dtype: of the parameters.
+    Shape: (…, in_features) → (…, out_features), of the parameters' dtype.
+    Parameters: weight (out_features, in_features), bias (out_features,); both uniform in ±1/√in_features at first.
 
     Example:
         >>> nn.Linear(3, 2)(genesis.ones(5, 3)).shape
         (5, 2)
     """
 
+    weight: Parameter
+    bias: Parameter | None
+
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: DType | None = None
-    ) -> None:
+        self, in_features: int, out_features: int, bias: bool = True, device: DeviceLike = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
@@ -43,7 +50,7 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
             init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -51,17 +58,26 @@ class Linear(Module):
 
 
 class Identity(Module):
-    """Its input; takes any arguments, so that it can stand in for any layer."""
+    """Return the input. The constructor ignores its arguments, so that it can replace any layer.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Example:
+        >>> nn.Identity()(genesis.ones(2)).tolist()
+        [1.0, 1.0]
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return input
 
 
 class Flatten(Module):
-    """Dimensions start_dim to end_dim as one.
+    """Merge the dimensions start_dim … end_dim into one.
+
+    Args:
+        start_dim, end_dim: first and last dimension to merge; negative ones count from the end.
+    Shape: any; by default (N, …) → (N, product of the others).
 
     Example:
         >>> nn.Flatten()(genesis.ones(2, 3, 4)).shape
@@ -73,7 +89,7 @@ class Flatten(Module):
         self.start_dim = start_dim
         self.end_dim = end_dim
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.flatten(input, self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
@@ -81,7 +97,11 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Dimension dim as several: the inverse of Flatten.
+    """Split one dimension into several: the inverse of Flatten.
+
+    Args:
+        dim: the dimension to split.
+        unflattened_size: its new sizes, whose product is the old one; one may be −1.
 
     Example:
         >>> nn.Unflatten(1, (3, 4))(genesis.ones(2, 12)).shape
@@ -93,7 +113,7 @@ class Unflatten(Module):
         self.dim = dim
         self.unflattened_size = unflattened_size
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         dim = self.dim % input.ndim
         return F.reshape(input, (*input.shape[:dim], *self.unflattened_size, *input.shape[dim + 1 :]))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import functional as F
-from genesis.creation import ones, zeros
+from genesis.creation import DeviceLike, ones, zeros
 from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.nn.module import Module
@@ -16,20 +14,27 @@ from genesis.tensor import Tensor
 
 
 class _AffineNorm(Module):
-    """A norm with a learned scale and shift, ones and zeros at first."""
+    """A norm with a learned weight and bias, ones and zeros at first."""
 
-    def _register_affine(self, shape: Shape, weight: bool, bias: bool, device: Any, dtype: DType | None) -> None:
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _register_affine(self, shape: Shape, weight: bool, bias: bool, device: DeviceLike, dtype: DType | None) -> None:
         self.register_parameter("weight", Parameter(ones(shape, device=device, dtype=dtype)) if weight else None)
         self.register_parameter("bias", Parameter(zeros(shape, device=device, dtype=dtype)) if bias else None)
 
 
 class LayerNorm(_AffineNorm):
-    """Normalise over the last dimensions.
+    """Layer normalization over the last dimensions: y = (x − mean) / √(var + eps) · weight + bias.
 
     Args:
-        normalized_shape: their sizes; one number is the last dimension alone.
-        eps: added to the variance.
-        elementwise_affine: learn a scale and (with bias) a shift for each element.
+        normalized_shape: sizes of the dimensions to normalize over; an int stands for the last dimension alone.
+        eps: added to the variance, for numerical stability.
+        elementwise_affine: whether to learn weight and (with bias) bias, one of each per element.
+        bias: whether to learn a bias.
+        device, dtype: of the parameters.
+    Shape: (…, *normalized_shape) → the same.
+    Source: Ba et al. 2016, arXiv:1607.06450.
 
     Example:
         >>> nn.LayerNorm(4)(genesis.ones(2, 4)).tolist()[0]
@@ -38,7 +43,7 @@ class LayerNorm(_AffineNorm):
 
     def __init__(
         self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5, elementwise_affine: bool = True,
-        bias: bool = True, device: Any = None, dtype: DType | None = None,
+        bias: bool = True, device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.normalized_shape = _as_shape(normalized_shape)
@@ -46,7 +51,7 @@ class LayerNorm(_AffineNorm):
         self.elementwise_affine = elementwise_affine
         self._register_affine(self.normalized_shape, elementwise_affine, elementwise_affine and bias, device, dtype)
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -57,14 +62,24 @@ class LayerNorm(_AffineNorm):
 
 
 class RMSNorm(_AffineNorm):
-    """Divide by the root mean square of the last dimensions; eps=None is the machine precision of the input's dtype.
+    """Root-mean-square normalization over the last dimensions: y = x / √(mean(x²) + eps) · weight.
 
+    Args:
+        normalized_shape: sizes of the dimensions to normalize over; an int stands for the last dimension alone.
+        eps: added to the mean square; None for the machine epsilon of the input's dtype.
+        elementwise_affine: whether to learn a weight per element.
+        device, dtype: of the parameter.
+    Shape: (…, *normalized_shape) → the same.
     Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+
+    Example:
+        >>> nn.RMSNorm(2)(genesis.tensor([3.0, 3.0])).tolist()
+        [1.0, 1.0]
     """
 
     def __init__(
         self, normalized_shape: int | tuple[int, ...], eps: float | None = None, elementwise_affine: bool = True,
-        device: Any = None, dtype: DType | None = None,
+        device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.normalized_shape = _as_shape(normalized_shape)
@@ -73,7 +88,7 @@ class RMSNorm(_AffineNorm):
         weight = Parameter(ones(self.normalized_shape, device=device, dtype=dtype)) if elementwise_affine else None
         self.register_parameter("weight", weight)
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
@@ -81,16 +96,28 @@ class RMSNorm(_AffineNorm):
 
 
 class GroupNorm(_AffineNorm):
-    """Normalise each sample over groups of channels.
+    """Group normalization: mean and variance are those of each sample and group of channels.
+
+        y = (x − mean) / √(var + eps) · weight + bias
 
     Args:
-        num_groups: divides num_channels.
-        num_channels: C of (N, C, …).
-        affine: learn a scale and (with bias) a shift for each channel.
+        num_groups: number of groups, a divisor of num_channels; consecutive channels form a group.
+        num_channels: C.
+        eps: added to the variance, for numerical stability.
+        affine: whether to learn weight and (with bias) bias, one of each per channel.
+        device, dtype: of the parameters.
+        bias: whether to learn a bias.
+    Shape: (N, C, …) → the same.
+    Raises: ShapeError: num_groups does not divide num_channels.
+    Source: Wu & He 2018, arXiv:1803.08494.
+
+    Example:
+        >>> nn.GroupNorm(2, 4)(genesis.ones(1, 4, 3, 3)).shape
+        (1, 4, 3, 3)
     """
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: DeviceLike = None,
         dtype: DType | None = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -102,7 +129,7 @@ class GroupNorm(_AffineNorm):
         self.affine = affine
         self._register_affine((num_channels,), affine, affine and bias, device, dtype)
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -113,15 +140,15 @@ class GroupNorm(_AffineNorm):
 
 
 class _InstanceNorm(_BatchNorm):
-    """Batch norm's settings and state, with other defaults, over each sample alone."""
+    """Batch norm's settings and state, with other defaults, over each sample by itself."""
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-        track_running_stats: bool = False, device: Any = None, dtype: DType | None = None, *, bias: bool = True,
+        track_running_stats: bool = False, device: DeviceLike = None, dtype: DType | None = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks:
             expected = f"{' or '.join(map(str, self.ranks))} dimensions"
             raise ShapeError(describe(type(self).__name__, "input", expected, f"shape {input.shape}"))
@@ -142,15 +169,38 @@ class _InstanceNorm(_BatchNorm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Normalise each channel of each sample of (N, C, L) or (C, L)."""
+    """Instance normalization of signals; see InstanceNorm2d for the formula and the arguments.
+
+    Shape: (N, C, L) or (C, L) → the same.
+
+    Example:
+        >>> nn.InstanceNorm1d(1)(genesis.tensor([[[2.0, 2.0]]])).tolist()
+        [[[0.0, 0.0]]]
+    """
 
     ranks = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Normalise each channel of each sample of (N, C, H, W) or (C, H, W).
+    """Instance normalization of images: mean and variance are those of each sample and channel.
 
+        y = (x − mean) / √(var + eps) · weight + bias
+
+    Args:
+        num_features: C, number of channels.
+        eps: added to the variance, for numerical stability.
+        momentum: weight of the new batch in the running statistics.
+        affine: whether to learn weight and (with bias) bias, one of each per channel.
+        track_running_stats: whether to keep running statistics and to use them in eval mode.
+        device, dtype: of parameters and buffers.
+        bias: whether to learn a bias.
+    Shape: (N, C, H, W) or (C, H, W) → the same.
+    Raises: ShapeError: the input has another rank.
     Source: Ulyanov et al. 2016, arXiv:1607.08022.
+
+    Example:
+        >>> nn.InstanceNorm2d(1)(genesis.ones(1, 1, 2, 2)).flatten().tolist()
+        [0.0, 0.0, 0.0, 0.0]
     """
 
     ranks = (3, 4)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from genesis import functional as F
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
 Size = int | tuple[int, ...]
+OutputSize = int | tuple[int | None, int | None]
+WithIndices = tuple[Tensor, Tensor]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Output = TypeVar("Output", default=Tensor)  # WithIndices with return_indices=True
+else:
+    from typing import TypeVar
+
+    Output = TypeVar("Output")
 
 
-class _MaxPool(Module):
+class _MaxPool(Module, Generic[Output]):
     def __init__(
         self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
         return_indices: bool = False, ceil_mode: bool = False,
@@ -31,39 +42,86 @@ class _MaxPool(Module):
         )
 
 
-class MaxPool1d(_MaxPool):
-    """The maximum of each window of (N, C, L) or (C, L); arguments as of MaxPool2d."""
+class MaxPool1d(_MaxPool[Output]):
+    """Maximum over sliding windows of signals; see MaxPool2d for the arguments.
 
-    def forward(self, input: Tensor) -> Any:
-        return F.max_pool1d(
+    Shape: (N, C, L) → (N, C, P), or without N.
+
+    Example:
+        >>> nn.MaxPool1d(2)(genesis.tensor([[1.0, 2.0, 4.0, 3.0]])).tolist()
+        [[2.0, 4.0]]
+    """
+
+    @overload
+    def __init__(
+        self: MaxPool1d[Tensor], kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: Literal[False] = False, ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MaxPool1d[WithIndices], kernel_size: Size, stride: Size | None = None, padding: Size = 0,
+        dilation: Size = 1, return_indices: Literal[True] = ..., ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+
+    def forward(self, input: Tensor) -> Output:
+        return F.max_pool1d(  # type: ignore[return-value, unused-ignore]  # Output says what return_indices does
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
 
-class MaxPool2d(_MaxPool):
-    """The maximum of each window of (N, C, H, W) or (C, H, W).
+class MaxPool2d(_MaxPool[Output]):
+    """Maximum over sliding windows of images.
 
     Args:
-        kernel_size: of the window.
-        stride: from window to window; kernel_size by default.
-        padding: a border of −∞.
-        dilation: from element to element of a window.
-        return_indices: also return where each maximum was, in the flattened plane.
-        ceil_mode: count a last window that is not whole.
+        kernel_size: size of the window.
+        stride: step between windows; kernel_size by default.
+        padding: width of the border of −∞ on each side; at most half of kernel_size.
+        dilation: spacing between the elements of a window.
+        return_indices: also return the position of each maximum in its flattened H·W plane, int64.
+        ceil_mode: also use the windows at the end that reach beyond the border.
+    Shape: (N, C, H, W) → (N, C, P, Q), or without N; with return_indices a pair of these.
 
     Example:
         >>> nn.MaxPool2d(2)(genesis.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).item()
         4.0
     """
 
-    def forward(self, input: Tensor) -> Any:
-        return F.max_pool2d(
+    @overload
+    def __init__(
+        self: MaxPool2d[Tensor], kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: Literal[False] = False, ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    @overload
+    def __init__(
+        self: MaxPool2d[WithIndices], kernel_size: Size, stride: Size | None = None, padding: Size = 0,
+        dilation: Size = 1, return_indices: Literal[True] = ..., ceil_mode: bool = False,
+    ) -> None: ...  # fmt: skip
+    def __init__(
+        self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+        return_indices: bool = False, ceil_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+
+    def forward(self, input: Tensor) -> Output:
+        return F.max_pool2d(  # type: ignore[return-value, unused-ignore]  # Output says what return_indices does
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
 
 class AvgPool1d(Module):
-    """The mean of each window of (N, C, L) or (C, L); arguments as of AvgPool2d."""
+    """Mean over sliding windows of signals; see AvgPool2d for the arguments.
+
+    Shape: (N, C, L) → (N, C, P), or without N.
+
+    Example:
+        >>> nn.AvgPool1d(2)(genesis.tensor([[1.0, 3.0, 4.0, 2.0]])).tolist()
+        [[2.0, 3.0]]
+    """
 
     def __init__(
         self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
@@ -76,7 +134,7 @@ class AvgPool1d(Module):
         self.ceil_mode = ceil_mode
         self.count_include_pad = count_include_pad
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
     def extra_repr(self) -> str:
@@ -84,12 +142,20 @@ class AvgPool1d(Module):
 
 
 class AvgPool2d(Module):
-    """The mean of each window of (N, C, H, W) or (C, H, W).
+    """Mean over sliding windows of images.
 
     Args:
-        kernel_size, stride, padding, ceil_mode: as of MaxPool2d; the border is zero.
-        count_include_pad: divide by the window's size at the border too, not by the elements that it covers.
-        divisor_override: divide by this instead.
+        kernel_size: size of the window.
+        stride: step between windows; kernel_size by default.
+        padding: width of the border of zeros on each side; at most half of kernel_size.
+        ceil_mode: also use the windows at the end that reach beyond the border.
+        count_include_pad: count the border's zeros in the mean.
+        divisor_override: divide the window's sum by this instead of by the number of its elements.
+    Shape: (N, C, H, W) → (N, C, P, Q), or without N.
+
+    Example:
+        >>> nn.AvgPool2d(2)(genesis.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).item()
+        2.5
     """
 
     def __init__(
@@ -104,7 +170,7 @@ class AvgPool2d(Module):
         self.count_include_pad = count_include_pad
         self.divisor_override = divisor_override
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool2d(
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
             self.divisor_override,
@@ -115,34 +181,57 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means over a grid of output_size windows; None in it keeps the input's size.
+    """Mean over a grid of windows whose number is given, whatever the size of the image.
+
+    Args:
+        output_size: (P, Q), or one number for both; None keeps the input's size.
+    Shape: (N, C, H, W) → (N, C, P, Q), or without N.
 
     Example:
         >>> nn.AdaptiveAvgPool2d(1)(genesis.ones(2, 3, 7, 5)).shape
         (2, 3, 1, 1)
     """
 
-    def __init__(self, output_size: int | tuple[int | None, int | None]) -> None:
+    def __init__(self, output_size: OutputSize) -> None:
         super().__init__()
         self.output_size = output_size
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(input, self.output_size)
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"
 
 
-class AdaptiveMaxPool2d(Module):
-    """Maxima over a grid of output_size windows; None in it keeps the input's size."""
+class AdaptiveMaxPool2d(Module, Generic[Output]):
+    """Maximum over a grid of windows whose number is given, whatever the size of the image.
 
-    def __init__(self, output_size: int | tuple[int | None, int | None], return_indices: bool = False) -> None:
+    Args:
+        output_size: (P, Q), or one number for both; None keeps the input's size.
+        return_indices: also return the position of each maximum in its flattened H·W plane, int64.
+    Shape: (N, C, H, W) → (N, C, P, Q), or without N; with return_indices a pair of these.
+
+    Example:
+        >>> nn.AdaptiveMaxPool2d(1)(genesis.arange(4.0).reshape(1, 2, 2)).item()
+        3.0
+    """
+
+    @overload
+    def __init__(
+        self: AdaptiveMaxPool2d[Tensor], output_size: OutputSize, return_indices: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AdaptiveMaxPool2d[WithIndices], output_size: OutputSize, return_indices: Literal[True]
+    ) -> None: ...
+    def __init__(self, output_size: OutputSize, return_indices: bool = False) -> None:
         super().__init__()
         self.output_size = output_size
         self.return_indices = return_indices
 
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+    def forward(self, input: Tensor) -> Output:
+        output = F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+        return output  # type: ignore[return-value, unused-ignore]  # Output says what return_indices does
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"

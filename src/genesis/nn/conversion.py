@@ -1,0 +1,94 @@
+"""Convertible: what moves a module to other devices and casts it to other dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+from genesis import dtypes
+from genesis.creation import DeviceLike
+from genesis.dtypes import DType
+from genesis.errors import DTypeError, describe
+from genesis.ndarray import Device, NDArray
+from genesis.nn.parameter import Parameter
+from genesis.tensor import Tensor
+
+
+class Convertible:
+    """Base of Module, which gives parameters and buffers."""
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        raise NotImplementedError
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        raise NotImplementedError
+
+    def to(
+        self, *args: DeviceLike | DType | Tensor | bool, device: DeviceLike = None, dtype: DType | None = None,
+        non_blocking: bool = False, memory_format: str | None = None,
+    ) -> Self:  # fmt: skip
+        """Move or cast parameters and buffers in place: to(device), to(dtype), to(device, dtype), to(tensor).
+
+        Gradients move along. Parameters stay the same objects: tied weights stay tied, an optimizer keeps its own.
+
+        Args:
+            device: "cpu", "cuda", "cuda:1" or a genesis.device.
+            dtype: a floating dtype; integer and bool tensors keep theirs.
+            memory_format: "channels_last" | "contiguous", for 4-d tensors.
+        Returns: the module itself.
+        Raises: DTypeError: dtype is not floating.
+        Example:
+            >>> nn.Linear(2, 1).to(genesis.float64).weight.dtype
+            genesis.float64
+        """
+        for arg in args:
+            if isinstance(arg, DType):
+                dtype = arg
+            elif isinstance(arg, Tensor):
+                device, dtype = arg.device, arg.dtype
+            elif isinstance(arg, str | Device):
+                device = arg
+            elif not isinstance(arg, bool) and arg is not None:
+                raise DTypeError(describe("to", "args", "a device, a dtype or a tensor", type(arg).__name__))
+        if dtype is not None and not dtype.is_floating_point:
+            raise DTypeError(describe("to", "dtype", "a floating dtype", dtype))
+        target = None if device is None else Device(device)
+
+        def moved(array: NDArray) -> NDArray:
+            if dtype is not None and array.dtype.is_floating_point:
+                array = array.to(dtype)
+            if target is not None:
+                array = array.to_device(target)
+            if memory_format is not None and array.ndim == 4:
+                array = array.contiguous(memory_format == "channels_last")
+            return array
+
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.array = moved(tensor.array)
+            if tensor.grad is not None:
+                tensor.grad.array = moved(tensor.grad.array)
+        return self
+
+    def cpu(self) -> Self:
+        """Move parameters and buffers to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | Device | None = None) -> Self:
+        """Move parameters and buffers to a CUDA device, the current one by default."""
+        return self.to(Device("cuda", device) if isinstance(device, int) or device is None else Device(device))
+
+    def float(self) -> Self:
+        """Cast floating parameters and buffers to float32."""
+        return self.to(dtypes.float32)
+
+    def double(self) -> Self:
+        """Cast floating parameters and buffers to float64."""
+        return self.to(dtypes.float64)
+
+    def half(self) -> Self:
+        """Cast floating parameters and buffers to float16."""
+        return self.to(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """Cast floating parameters and buffers to bfloat16."""
+        return self.to(dtypes.bfloat16)

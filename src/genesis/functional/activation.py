@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
-from genesis.dtypes import DType
+from genesis.autograd import ArrayFunction, Context, Tensor
+from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, describe
 from genesis.ndarray import NDArray
 
 
-def relu(input: Tensor, inplace: bool = False) -> Any:
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(0, input).
 
     Args:
@@ -29,23 +26,23 @@ def relu(input: Tensor, inplace: bool = False) -> Any:
 
 class ReLU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.relu()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.relu_backward(y)  # 1 where y > 0
 
 
-def relu6(input: Tensor, inplace: bool = False) -> Any:
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(0, input), 6)."""
     return input._change(relu6) if inplace else hardtanh(input, 0.0, 6.0)
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
     if inplace:
         return input._change(hardtanh, min_val, max_val)
@@ -54,7 +51,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return Hardtanh.apply(input, low=min_val, high=max_val)
 
 
-def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
+def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Number, Number]:
     if dtype.name == "bool":
         raise DTypeError(describe("hardtanh", "input", "numbers", dtype))
     if dtype.name == "uint8" and low < 0:
@@ -64,18 +61,18 @@ def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
 
 class Hardtanh(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, low: float, high: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, low: float, high: float) -> NDArray:
         ctx.save(x)
         ctx.low, ctx.high = low, high
         return x.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return x.le(ctx.low).logical_or(x.ge(ctx.high)).where(0.0, grad)  # NaN hands its gradient on
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where it is positive, else negative_slope · input."""
     return (
         input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
@@ -84,36 +81,36 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 class LeakyReLU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, negative_slope: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, negative_slope: float) -> NDArray:
         ctx.save(x)
         ctx.negative_slope = negative_slope
         return x.leaky_relu(negative_slope)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.leaky_relu_backward(x, ctx.negative_slope)
 
 
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where it is positive, else alpha · (eˣ − 1)."""
     return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
 
 
 class ELU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, alpha: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, alpha: float) -> NDArray:
         ctx.save(x)
         ctx.alpha = alpha
         return x.elu(alpha)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.elu_backward(x, ctx.alpha)
 
 
-def gelu(input: Tensor, approximate: str = "none") -> Any:
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x · Φ(x), Φ the normal distribution; approximate="tanh" for its approximation by tanh.
 
     Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
@@ -125,124 +122,124 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
 
 class GELU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, approximate: str) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, approximate: str) -> NDArray:
         ctx.save(x)
         ctx.approximate = approximate
         return x.gelu(approximate)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.gelu_backward(x, ctx.approximate)
 
 
-def silu(input: Tensor, inplace: bool = False) -> Any:
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x · sigmoid(x), also called swish."""
     return input._change(silu) if inplace else SiLU.apply(input)
 
 
 class SiLU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.silu()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.silu_backward(x)
 
 
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """ln(1 + exp(beta · x)) / beta; x itself where beta · x > threshold."""
     return Softplus.apply(input, beta=beta, threshold=threshold)
 
 
 class Softplus(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, beta: float, threshold: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, beta: float, threshold: float) -> NDArray:
         ctx.save(x)
         ctx.beta = beta
         ctx.threshold = threshold
         return x.softplus(beta, threshold)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.softplus_backward(x, ctx.beta, ctx.threshold)
 
 
-def hardswish(input: Tensor, inplace: bool = False) -> Any:
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · relu6(x + 3) / 6."""
     return input._change(hardswish) if inplace else Hardswish.apply(input)
 
 
 class Hardswish(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.hardswish()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.hardswish_backward(x)
 
 
-def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
     return input._change(hardsigmoid) if inplace else Hardsigmoid.apply(input)
 
 
 class Hardsigmoid(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.hardsigmoid()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.hardsigmoid_backward(x)
 
 
-def sigmoid(input: Tensor) -> Any:
+def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + e⁻ˣ)."""
     return Sigmoid.apply(input)
 
 
 class Sigmoid(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.sigmoid()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.sigmoid_backward(y)
 
 
-def tanh(input: Tensor) -> Any:
+def tanh(input: Tensor) -> Tensor:
     """The hyperbolic tangent."""
     return Tanh.apply(input)
 
 
 class Tanh(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.tanh()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.tanh_backward(y)
 
 
-def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
+def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
     """exp(x) / Σ exp(x) along dim; never overflows.
 
     Args:
@@ -258,7 +255,7 @@ class Softmax(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
         y = x.softmax(dim)
         ctx.save(y)
@@ -266,12 +263,12 @@ class Softmax(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.softmax_backward(y, ctx.dim)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
+def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
     """x − ln Σ exp(x) along dim.
 
     Args:
@@ -287,7 +284,7 @@ class LogSoftmax(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
         y = x.log_softmax(dim)
         ctx.save(y)
@@ -295,7 +292,7 @@ class LogSoftmax(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.log_softmax_backward(y, ctx.dim)
 

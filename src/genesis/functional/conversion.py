@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, ShapeError, describe
 from genesis.ndarray import Device, NDArray
 
 
-def cast(input: Tensor, dtype: DType) -> Any:
+def cast(input: Tensor, dtype: DType) -> Tensor:
     """input in dtype; the gradient comes back in input's dtype. The same tensor if nothing changes."""
     return input if input.array.dtype is dtype else Cast.apply(input, dtype=dtype)
 
 
 class Cast(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dtype: DType) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dtype: DType) -> NDArray:
         return x.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad  # the walk casts it to the input's dtype
 
 
-def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Any:
+def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
     """input on device; the gradient comes back on input's device. The same tensor if it is there already.
 
     non_blocking: while pinned memory travels to a CUDA device, the host goes on.
@@ -38,16 +35,16 @@ def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Any:
 
 class ToDevice(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, device: Device, non_blocking: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, device: Device, non_blocking: bool) -> NDArray:
         ctx.device = x.device
         return x.to_device(device, non_blocking)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.to_device(ctx.device)
 
 
-def pin_memory(input: Tensor) -> Any:
+def pin_memory(input: Tensor) -> Tensor:
     """A copy of a CPU tensor in page-locked memory, from which CUDA devices copy by themselves; input, if it is there.
 
     Raises: DeviceError: input is not on the CPU, or there is no CUDA device.
@@ -59,15 +56,15 @@ def pin_memory(input: Tensor) -> Any:
 
 class PinMemory(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.pin_memory()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad
 
 
-def clone(input: Tensor, *, memory_format: str = "preserve") -> Any:
+def clone(input: Tensor, *, memory_format: str = "preserve") -> Tensor:
     """A copy with its own memory, in the order of input's unless memory_format says another."""
     copied = Clone.apply(input)
     return copied if memory_format == "preserve" else contiguous(copied, memory_format)
@@ -75,15 +72,15 @@ def clone(input: Tensor, *, memory_format: str = "preserve") -> Any:
 
 class Clone(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad
 
 
-def contiguous(input: Tensor, memory_format: str = "contiguous") -> Any:
+def contiguous(input: Tensor, memory_format: str = "contiguous") -> Tensor:
     """input with its elements in row-major order in memory, or in NHWC order for genesis.channels_last."""
     channels_last = memory_format == "channels_last"
     if channels_last and input.array.ndim != 4:
@@ -94,9 +91,9 @@ def contiguous(input: Tensor, memory_format: str = "contiguous") -> Any:
 
 class Contiguous(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, channels_last: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, channels_last: bool) -> NDArray:
         return x.contiguous(channels_last)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad

@@ -7,19 +7,18 @@ and in the wider dtype: the backward walk sums and casts it to the input's shape
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction, BinaryFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, BinaryFunction, Context, Gradients, Tensor
+from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, binary, result_type
 
-Number = bool | int | float
+Operand = NDArray | Number
 
 
-def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """input + alpha · other.
 
     Example:
@@ -31,15 +30,15 @@ def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 
 class Add(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return binary("add", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, grad
 
 
-def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """input − alpha · other."""
     for value in (input, other):
         if value is True or value is False or (isinstance(value, Tensor) and value.array.dtype.name == "bool"):
@@ -49,15 +48,15 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 
 class Sub(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return binary("sub", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, grad.neg() if ctx.needs_input_grad[1] else None
 
 
-def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
+def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Number) -> Tensor | Number:
     kinds = [value.array.dtype for value in (input, other) if isinstance(value, Tensor)]
     if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
@@ -66,25 +65,25 @@ def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
     return mul(other, alpha) if isinstance(other, Tensor) else other * alpha
 
 
-def mul(input: Tensor | Number, other: Tensor | Number) -> Any:
+def mul(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """input · other."""
     return Mul.apply(input, other)
 
 
 class Mul(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
         return binary("mul", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return None if y is None else grad.mul(y), None if x is None else grad.mul(x)
 
 
-def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Any:
+def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Tensor:
     """input / other; rounding_mode "floor" or "trunc" rounds the quotient (and has gradient zero)."""
     if rounding_mode is None:
         return Div.apply(input, other)
@@ -97,20 +96,20 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
 
 class Div(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_y = ctx.needs_input_grad[1]
         ctx.save(x if needs_y else None, y)
         return binary("div", x, y, floating=True)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         grad_x = grad.div(y)  # d/dx x/y = 1/y
         grad_y = grad_x.mul(x).div(y).neg() if ctx.needs_input_grad[1] else None  # d/dy x/y = −x/y²
         return grad_x, grad_y
 
 
-def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Any:
+def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """⌊input / other⌋; its gradient is zero."""
     _require_divisor("floor_divide", input, other)
     return FloorDivide.apply(input, other)
@@ -131,20 +130,20 @@ class Stepwise(ArrayFunction):
     """A function that is constant between steps: its gradient is zero everywhere."""
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray | Gradients:
         zero = grad.full_like(0)
         return zero if len(ctx.needs_input_grad) == 1 else tuple(zero for _ in ctx.needs_input_grad)
 
 
 class FloorDivide(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return binary("floor_divide", x, y)
 
 
 class TruncDivide(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         quotient = binary("div", x, y, floating=True)
         if not (exact := binary("floor_divide", x, y)).dtype.is_floating_point:
             # ⌊q⌋ is one too low where it is inexact and negative.
@@ -153,7 +152,7 @@ class TruncDivide(Stepwise):
         return quotient.lt(0).where(quotient.ceil(), quotient.floor())
 
 
-def remainder(input: Tensor | Number, other: Tensor | Number) -> Any:
+def remainder(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """input − other · ⌊input / other⌋: the sign of other, as Python's %."""
     _require_divisor("remainder", input, other)
     return Remainder.apply(input, other)
@@ -161,17 +160,17 @@ def remainder(input: Tensor | Number, other: Tensor | Number) -> Any:
 
 class Remainder(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(*((x, y) if ctx.needs_input_grad[1] else (None, None)))
         return binary("remainder", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return grad, binary("floor_divide", x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
 
 
-def pow(input: Tensor | Number, exponent: Tensor | Number) -> Any:
+def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     """input to the power of exponent.
 
     Raises: ValueError: a negative number as the exponent of integers, whose powers would be fractions.
@@ -189,19 +188,18 @@ def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tens
         return exponent
     if exponent < 0:
         raise ValueError(describe("pow", "exponent", "at least 0, as input is of integers", exponent))
-    held: Number = dtypes.number("pow", "exponent", exponent, dtype)
-    return held
+    return dtypes.number("pow", "exponent", exponent, dtype)
 
 
 class Pow(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         result = binary("pow", x, y)
         ctx.save(x, y, result if ctx.needs_input_grad[1] else None)
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y, result = ctx.saved
         needs_x, needs_y = ctx.needs_input_grad
         grad_x = grad_y = None
@@ -222,7 +220,7 @@ class Pow(BinaryFunction):
         return grad_x, grad_y
 
 
-def maximum(input: Tensor, other: Tensor) -> Any:
+def maximum(input: Tensor, other: Tensor) -> Tensor:
     """The larger of both; NaN if either is. Where they are equal, each gets half the gradient."""
     require_tensors("maximum", input=input, other=other)
     return Maximum.apply(input, other)
@@ -230,17 +228,17 @@ def maximum(input: Tensor, other: Tensor) -> Any:
 
 class Maximum(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(x, y)
         return binary("maximum", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return _share(grad, x, y, x.gt(y), x.lt(y))
 
 
-def minimum(input: Tensor, other: Tensor) -> Any:
+def minimum(input: Tensor, other: Tensor) -> Tensor:
     """The smaller of both; NaN if either is. Where they are equal, each gets half the gradient."""
     require_tensors("minimum", input=input, other=other)
     return Minimum.apply(input, other)
@@ -248,12 +246,12 @@ def minimum(input: Tensor, other: Tensor) -> Any:
 
 class Minimum(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(x, y)
         return binary("minimum", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return _share(grad, x, y, x.lt(y), x.gt(y))
 
@@ -264,7 +262,7 @@ def _share(grad: NDArray, x: NDArray, y: NDArray, first_wins: NDArray, second_wi
     return second_wins.where(0.0, half), first_wins.where(0.0, half)
 
 
-def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Any:
+def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
     """input, but at least min and at most max; max where min > max."""
     if min is None and max is None:
         raise ValueError(describe("clamp", "min", "at least one of min and max", None))
@@ -282,7 +280,7 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
 
 class Clamp(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
         ctx.save(x)
         ctx.min, ctx.max = min, max
         bounds = [bound for bound in (min, max) if bound is not None]
@@ -296,20 +294,20 @@ class Clamp(ArrayFunction):
         return x.to(dtype).clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return _inside(x, ctx.min, ctx.max).where(grad, 0.0)
 
 
 class ClampBetween(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
         ctx.save(x, low, high)
         y = x if low is None else x.maximum(low)
         return y if high is None else y.minimum(high)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, low, high = ctx.saved
         grad_x = _inside(x, low, high).where(grad, 0.0)
         grad_low = grad_high = None
@@ -322,13 +320,13 @@ class ClampBetween(ArrayFunction):
         return grad_x, grad_low, grad_high
 
 
-def _inside(x: NDArray, low: Any, high: Any) -> NDArray:
+def _inside(x: NDArray, low: Operand | None, high: Operand | None) -> NDArray:
     if low is None:
         return x.le(high)
     return x.ge(low) if high is None else x.ge(low).logical_and(x.le(high))
 
 
-def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Any:
+def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """input where condition is true, else other."""
     if condition.array.dtype.name not in ("bool", "uint8"):
         raise DTypeError(describe("where", "condition", "genesis.bool", condition.array.dtype))
@@ -337,13 +335,13 @@ def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> 
 
 class Where(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, condition: NDArray, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, condition: NDArray, x: Operand, y: Operand) -> NDArray:
         condition = condition.ne(0) if condition.dtype.name == "uint8" else condition
         ctx.save(condition)
         return condition.where(x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         (condition,) = ctx.saved
         _, needs_x, needs_y = ctx.needs_input_grad
         return None, condition.where(grad, 0.0) if needs_x else None, condition.where(0.0, grad) if needs_y else None

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.autograd.modes import state
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.shape import reshape
@@ -44,7 +43,7 @@ EVERYTHING = slice(None)
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def getitem(input: Tensor, index: Any) -> Any:
+def getitem(input: Tensor, index: Any) -> Tensor:
     """input[index] by NumPy's rules: a view for integers, slices, None and Ellipsis, a copy for tensors and lists.
 
     Example:
@@ -57,12 +56,12 @@ def getitem(input: Tensor, index: Any) -> Any:
 
 class GetItem(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, index: Index) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, index: Index) -> NDArray:
         ctx.shape, ctx.index = x.shape, index
         return _read(x, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
         _write(whole, ctx.index, grad, accumulate=True)  # an element that was read twice gets both gradients
         return whole
@@ -76,13 +75,13 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
     _assign("setitem", input, parse("setitem", input.array, index), value, accumulate=False)
 
 
-def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of input with input[indices] = values, or += with accumulate; indices are tensors, one per dimension."""
     index = parse("index_put", input.array, _index_tensors(indices))
     return SetItem.apply(input, _assignable("index_put", input, index, values), index=index, accumulate=accumulate)
 
 
-def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """index_put in place."""
     index = parse("index_put_", input.array, _index_tensors(indices))
     _assign("index_put_", input, index, values, accumulate)
@@ -124,14 +123,14 @@ def _assignable(op: str, input: Tensor, index: Index, value: Any) -> Any:
 
 class SetItem(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, value: Any, *, index: Index, accumulate: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, value: Any, *, index: Index, accumulate: bool) -> NDArray:
         ctx.index, ctx.accumulate = index, accumulate
         y = x.clone()
         _write(y, index, value, accumulate)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_value = ctx.needs_input_grad
         grad_value = _read(grad, ctx.index) if needs_value else None
         if not needs_x or ctx.accumulate:

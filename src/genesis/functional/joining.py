@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.dtypes import INTEGER, promote
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
@@ -17,7 +15,7 @@ from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along dim; their other sizes are equal. Dtypes are promoted.
 
     Example:
@@ -43,7 +41,7 @@ class Cat(ArrayFunction):
     autocast = "widest"
 
     @staticmethod
-    def forward(ctx: Any, *arrays: NDArray, dim: int, shape: Shape) -> NDArray:
+    def forward(ctx: Context, *arrays: NDArray, dim: int, shape: Shape) -> NDArray:
         dtype = arrays[0].dtype
         for array in arrays[1:]:
             dtype = promote(dtype, array.dtype)
@@ -53,7 +51,7 @@ class Cat(ArrayFunction):
         return NDArray.cat([part.to(dtype) for part in parts], dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         grads, start = [], 0
         for shape, needed in zip(ctx.shapes, ctx.needs_input_grad, strict=True):
             length = 0 if shape == (0,) else shape[ctx.dim]
@@ -63,7 +61,7 @@ class Cat(ArrayFunction):
         return tuple(grads)
 
 
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Any:
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape along a new dimension dim."""
     listed = _tensors("stack", tensors)
     shape = listed[0].array.shape
@@ -76,7 +74,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     return cat([unsqueeze(tensor, dim) for tensor in listed], dim)
 
 
-def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> Any:
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Parts of one size (the last may be smaller), or of the given sizes, along dim; views.
 
     Example:
@@ -97,7 +95,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     return Split.apply(tensor, dim=dim, sections=tuple(sections))
 
 
-def chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most that many parts of equal size (the last may be smaller) along dim; views."""
     require_ints("chunk", chunks=chunks)
     if chunks < 1:
@@ -108,17 +106,17 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
 
 class Split(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, sections: Shape) -> tuple[NDArray, ...]:
+    def forward(ctx: Context, x: NDArray, *, dim: int, sections: Shape) -> tuple[NDArray, ...]:
         ctx.dim = dim
         starts = [sum(sections[:i]) for i in range(len(sections))]
         return tuple([x.narrow(dim, start, length) for start, length in zip(starts, sections, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *grads: NDArray) -> Any:
+    def backward(ctx: Context, *grads: NDArray) -> NDArray:
         return NDArray.cat(grads, ctx.dim)
 
 
-def unbind(input: Tensor, dim: int = 0) -> Any:
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices along dim, without that dimension; views."""
     dim, size = _split_dim("unbind", input, dim)
     return Unbind.apply(input, dim=dim) if size else ()
@@ -126,16 +124,16 @@ def unbind(input: Tensor, dim: int = 0) -> Any:
 
 class Unbind(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int) -> tuple[NDArray, ...]:
+    def forward(ctx: Context, x: NDArray, *, dim: int) -> tuple[NDArray, ...]:
         ctx.dim = dim
         return tuple([x.select(dim, index) for index in range(x.shape[dim])])
 
     @staticmethod
-    def backward(ctx: Any, *grads: NDArray) -> Any:
+    def backward(ctx: Context, *grads: NDArray) -> NDArray:
         return NDArray.cat([grad.unsqueeze(ctx.dim) for grad in grads], ctx.dim)
 
 
-def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:
+def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     """length elements of dim from start on, as a view."""
     dim, size = _split_dim("narrow", input, dim)
     if isinstance(start, Tensor):
@@ -153,18 +151,18 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:
 
 class Narrow(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, start: int, length: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, start: int, length: int) -> NDArray:
         ctx.shape, ctx.cut = x.shape, (dim, start, length)
         return x.narrow(dim, start, length)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
         whole.narrow(*ctx.cut).copy_into(grad)
         return whole
 
 
-def _tensors(op: str, tensors: Any) -> list[Tensor]:
+def _tensors(op: str, tensors: object) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
         raise DTypeError(describe(op, "tensors", "a list or tuple of tensors", type(tensors).__name__))
     if not tensors:

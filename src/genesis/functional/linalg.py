@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import mul
@@ -15,7 +12,7 @@ from genesis.ndarray import NDArray
 from genesis.precision import follows_forward, get_float32_precision
 
 
-def matmul(input: Tensor, other: Tensor) -> Any:
+def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; the others broadcast.
 
     Vectors: a 1-d input is a row, a 1-d other a column, and that dimension is gone from the result.
@@ -39,7 +36,7 @@ class Matmul(ArrayFunction):
     autocast = "lower"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, y: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, y: NDArray) -> NDArray:
         if x.dtype is not y.dtype:
             raise DTypeError(describe("matmul", "other", f"{x.dtype}, as input", y.dtype))
         if x.dtype.name == "bool":
@@ -53,7 +50,7 @@ class Matmul(ArrayFunction):
 
     @staticmethod
     @follows_forward
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         x_shape, y_shape = ctx.shapes
         grad = grad.unsqueeze(grad.ndim) if len(y_shape) == 1 else grad
@@ -91,17 +88,17 @@ def _transposed(x: NDArray) -> NDArray:
     return x.transpose(x.ndim - 2, x.ndim - 1)
 
 
-def mm(input: Tensor, mat2: Tensor) -> Any:
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices: (M, K) by (K, N)."""
     return _product("mm", 2, input, "mat2", mat2)
 
 
-def bmm(input: Tensor, mat2: Tensor) -> Any:
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of two batches of matrices: (B, M, K) by (B, K, N)."""
     return _product("bmm", 3, input, "mat2", mat2)
 
 
-def dot(input: Tensor, tensor: Tensor) -> Any:
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The inner product of two vectors of one length."""
     require_tensors("dot", input=input, tensor=tensor)
     _require_ndim("dot", "input", input, 1)
@@ -110,7 +107,7 @@ def dot(input: Tensor, tensor: Tensor) -> Any:
     return Matmul.apply(input, tensor)
 
 
-def mv(input: Tensor, vec: Tensor) -> Any:
+def mv(input: Tensor, vec: Tensor) -> Tensor:
     """A matrix times a vector: (M, K) by (K)."""
     require_tensors("mv", input=input, vec=vec)
     _require_ndim("mv", "input", input, 2)
@@ -119,7 +116,7 @@ def mv(input: Tensor, vec: Tensor) -> Any:
     return Matmul.apply(input, vec)
 
 
-def outer(input: Tensor, vec2: Tensor) -> Any:
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """Every product of an element of input with one of vec2: (M) by (N) gives (M, N).
 
     Example:
@@ -132,7 +129,7 @@ def outer(input: Tensor, vec2: Tensor) -> Any:
     return mul(unsqueeze(input, 1), vec2)
 
 
-def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Any:
+def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Tensor:
     require_tensors(op, **{"input": input, name: other})
     _require_ndim(op, "input", input, ndim)
     _require_ndim(op, name, other, ndim)

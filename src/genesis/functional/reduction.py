@@ -6,12 +6,11 @@ A gradient spreads back over the reduced dimensions; each rule stands in its bac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, overload
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.dtypes import DType, float32, uint8
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
@@ -25,29 +24,29 @@ Dims = int | Sequence[int] | None
 class ValuesAndIndices(NamedTuple):
     """What max, min, sort and topk return."""
 
-    values: Any
-    indices: Any
+    values: Tensor
+    indices: Tensor
 
 
 class Reduction(ArrayFunction):
     """Keeps what spread() needs: the shape before and the dimensions that went away."""
 
     @staticmethod
-    def note(ctx: Any, x: NDArray, dims: Shape, keepdim: bool) -> None:
+    def note(ctx: Context, x: NDArray, dims: Shape, keepdim: bool) -> None:
         ctx.shape, ctx.dims, ctx.keepdim = x.shape, dims, keepdim
 
     @staticmethod
-    def kept(ctx: Any, reduced: NDArray) -> NDArray:
+    def kept(ctx: Context, reduced: NDArray) -> NDArray:
         """A reduced array with its dimensions back as size 1, so that it broadcasts against the input."""
         return reduced if ctx.keepdim else reduced.reshape(shapes.reduced(ctx.shape, ctx.dims, True))
 
     @staticmethod
-    def spread(ctx: Any, grad: NDArray) -> NDArray:
+    def spread(ctx: Context, grad: NDArray) -> NDArray:
         """grad in the shape of the input."""
         return Reduction.kept(ctx, grad).expand(ctx.shape)
 
 
-def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
+def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Σ input over dim; bool and integers give int64, unless dtype says another.
 
     Example:
@@ -61,16 +60,16 @@ class Sum(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         return x.sum(dims, keepdim) if dtype is None else x.to(dtype).sum(dims, keepdim).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return Reduction.spread(ctx, grad)
 
 
-def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
+def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """The average over dim.
 
     Raises: DTypeError: input is not floating and no floating dtype is given.
@@ -82,16 +81,16 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType
 
 class Mean(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         return (x if dtype is None else x.to(dtype)).mean(dims, keepdim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return Reduction.spread(ctx, grad.div(_count(ctx) or 1))
 
 
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Π input over dim; bool and integers give int64."""
     dims = _dims("prod", dim, input)
     return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
@@ -101,7 +100,7 @@ class Prod(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         x = x if dtype is None else x.to(dtype)
         ctx.save(x)
@@ -109,7 +108,7 @@ class Prod(Reduction):
         return y if dtype is None else y.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         # dy/dxᵢ = Π of the others: y / xᵢ, but the product of the nonzero ones where xᵢ is the only zero.
         zero = x.eq(0)
@@ -120,31 +119,31 @@ class Prod(Reduction):
         return Reduction.kept(ctx, grad).mul(zero.where(at_zero, elsewhere))
 
 
-def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
+def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The largest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
     return Extreme.apply(input, op="amax", dims=_dims("amax", dim, input, filled=True), keepdim=keepdim)
 
 
-def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
+def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The smallest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
     return Extreme.apply(input, op="amin", dims=_dims("amin", dim, input, filled=True), keepdim=keepdim)
 
 
 class Extreme(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         y = getattr(x, op)(dims, keepdim)
         ctx.save(x, y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         return _shared(ctx, x.eq(Reduction.kept(ctx, y)), Reduction.kept(ctx, grad))
 
 
-def _shared(ctx: Any, chosen: NDArray, grad: NDArray) -> NDArray:
+def _shared(ctx: Context, chosen: NDArray, grad: NDArray) -> NDArray:
     """grad in equal parts to the chosen; NaN to all where none is, as NaN equals nothing."""
     return chosen.to(grad.dtype).mul(grad).div(chosen.sum(ctx.dims, True))
 
@@ -153,14 +152,24 @@ class ExtremeOfAll(Extreme):
     """As Extreme, but that NaN is found among the elements, as PyTorch's max() and min() do."""
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         y = Reduction.kept(ctx, y)
         chosen = x.isnan().logical_and(y.isnan()).logical_or(x.eq(y))
         return chosen.where(Reduction.kept(ctx, grad).div(chosen.sum(ctx.dims, True)), 0.0)
 
 
-def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+@overload
+def max(input: Tensor) -> Tensor: ...
+@overload
+def max(input: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
+@overload
+def max(input: Tensor, other: Tensor, /) -> Tensor: ...
+@overload
+def max(input: Tensor, *, other: Tensor) -> Tensor: ...
+def max(
+    input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None
+) -> Tensor | ValuesAndIndices:
     """The largest value: of all; per slice of dim, as (values, indices); of two tensors, as maximum(input, other).
 
     Example:
@@ -170,15 +179,30 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
     return _extreme("max", maximum, input, dim, keepdim, other)
 
 
-def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+@overload
+def min(input: Tensor) -> Tensor: ...
+@overload
+def min(input: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
+@overload
+def min(input: Tensor, other: Tensor, /) -> Tensor: ...
+@overload
+def min(input: Tensor, *, other: Tensor) -> Tensor: ...
+def min(
+    input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None
+) -> Tensor | ValuesAndIndices:
     """The smallest value: of all; per slice of dim, as (values, indices); of two tensors, as minimum(input, other)."""
     return _extreme("min", minimum, input, dim, keepdim, other)
 
 
-def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other: Any) -> Any:
+def _extreme(
+    op: str, of_two: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: int | Tensor | None, keepdim: bool,
+    other: Tensor | None,
+) -> Tensor | ValuesAndIndices:  # fmt: skip
     require_tensors(op, input=input)
-    if isinstance(dim, Tensor) or other is not None:
-        return of_two(input, dim if other is None else other)
+    if other is not None:
+        return of_two(input, other)
+    if isinstance(dim, Tensor):
+        return of_two(input, dim)
     if dim is None:
         return ExtremeOfAll.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
@@ -188,7 +212,7 @@ def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other
 
 class ExtremeOfDim(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dim: int, keepdim: bool) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, op: str, dim: int, keepdim: bool) -> tuple[NDArray, NDArray]:
         Reduction.note(ctx, x, (dim,) if x.ndim else (), keepdim)
         ctx.dim = dim
         indices = _arg_extreme(op, x, dim, True)
@@ -199,17 +223,17 @@ class ExtremeOfDim(Reduction):
         return values.squeeze((dim,)), indices.clone().squeeze((dim,))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+    def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
         (indices,) = ctx.saved
         return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, Reduction.kept(ctx, grad))
 
 
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the largest value (in the flattened input without dim); the first of equals."""
     return ArgExtreme.apply(input, op="argmax", dim=dim, keepdim=keepdim)
 
 
-def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the smallest value (in the flattened input without dim); the first of equals."""
     return ArgExtreme.apply(input, op="argmin", dim=dim, keepdim=keepdim)
 
@@ -218,7 +242,7 @@ class ArgExtreme(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dim: int | None, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: str, dim: int | None, keepdim: bool) -> NDArray:
         if dim is None:
             _require_elements(op, x.shape, tuple(range(x.ndim)))
             flat = _arg_extreme(op, x.reshape((-1,)), 0, False)
@@ -236,12 +260,12 @@ def _arg_extreme(op: str, x: NDArray, dim: int, keepdim: bool) -> NDArray:
 
 def var(
     input: Tensor,
-    dim: Any = None,
+    dim: Dims = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
     correction: float | None = None,
-) -> Any:
+) -> Tensor:
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
     Args:
@@ -253,19 +277,19 @@ def var(
 
 class Var(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
         ctx.save(x)
         return x.var(dims, correction, keepdim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return _grad_var(ctx, x, Reduction.kept(ctx, grad))
 
 
-def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
+def _grad_var(ctx: Context, x: NDArray, grad: NDArray) -> NDArray:
     freedom = _count(ctx) - ctx.correction
     slope = 2 / freedom if freedom > 0 else (math.inf if freedom == 0 else math.nan)
     return grad.mul(x.sub(x.mean(ctx.dims, True)).mul(slope))  # d var / dxᵢ = 2 (xᵢ − mean) / (n − correction)
@@ -273,12 +297,12 @@ def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
 
 def std(
     input: Tensor,
-    dim: Any = None,
+    dim: Dims = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
     correction: float | None = None,
-) -> Any:
+) -> Tensor:
     """The standard deviation over dim, the square root of var; its gradient is zero where it is zero."""
     dims, correction = _statistics_arguments("std", input, dim, unbiased, correction)
     return Std.apply(input, dims=dims, correction=correction, keepdim=keepdim)
@@ -286,7 +310,7 @@ def std(
 
 class Std(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
         y = x.var(dims, correction, keepdim).sqrt()
@@ -294,12 +318,14 @@ class Std(Reduction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         return _grad_var(ctx, x, Reduction.kept(ctx, y.eq(0).where(0.0, grad.div(y.mul(2)))))  # dσ = dσ² / 2σ
 
 
-def _statistics_arguments(op: str, input: Tensor, dim: Any, unbiased: Any, correction: Any) -> tuple[Shape, float]:
+def _statistics_arguments(
+    op: str, input: Tensor, dim: Dims, unbiased: bool | None, correction: float | None
+) -> tuple[Shape, float]:
     if isinstance(dim, bool):  # var(x, False): the older form, unbiased without dim
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
@@ -308,12 +334,12 @@ def _statistics_arguments(op: str, input: Tensor, dim: Any, unbiased: Any, corre
     return _dims(op, dim, input), (1 if unbiased in (None, True) else 0) if correction is None else correction
 
 
-def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
+def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether every element over dim is true (nonzero)."""
     return Truth.apply(input, op="all", dims=_dims("all", dim, input), keepdim=keepdim)
 
 
-def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
+def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether some element over dim is true (nonzero)."""
     return Truth.apply(input, op="any", dims=_dims("any", dim, input), keepdim=keepdim)
 
@@ -322,12 +348,12 @@ class Truth(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
         y = getattr(x, op)(dims, keepdim)
         return y.to(uint8) if x.dtype is uint8 else y  # PyTorch's rule: uint8 stays uint8
 
 
-def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Any:
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """ln Σ eˣ over dim; never overflows."""
     return LogSumExp.apply(input, dims=_dims("logsumexp", dim, input), keepdim=keepdim)
 
@@ -336,19 +362,19 @@ class LogSumExp(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         y = x.logsumexp(dims, keepdim)
         ctx.save(x, y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         return x.sub(Reduction.kept(ctx, y)).exp().mul(Reduction.kept(ctx, grad))  # dy/dxᵢ = exp(xᵢ − y)
 
 
-def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Any:
+def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The running sum along dim; bool and integers give int64."""
     if dtype is not None and dtype.name == "bool":
         raise DTypeError(describe("cumsum", "dtype", "a dtype of numbers", dtype))
@@ -359,12 +385,12 @@ class CumSum(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         ctx.dim = dim
         return x.cumsum(dim) if dtype is None else x.to(dtype).cumsum(dim).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         if not grad.ndim:
             return grad
         dims = (ctx.dim,)
@@ -373,7 +399,7 @@ class CumSum(ArrayFunction):
 
 def norm(
     input: Tensor, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False, dtype: DType | None = None
-) -> Any:
+) -> Tensor:
     """The vector norm over dim: (Σ |x|ᵖ)^(1/p); p may be inf, -inf, 0 (the count of nonzeros); "fro" is 2.
 
     Raises: DTypeError: input is not floating. NotImplementedError: p="nuc", which needs singular values.
@@ -392,7 +418,7 @@ class Norm(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, order: float, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, order: float, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.order = order
         x = x if dtype is None else x.to(dtype)
@@ -412,7 +438,7 @@ class Norm(Reduction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         grad, y, order = Reduction.kept(ctx, grad), Reduction.kept(ctx, y), ctx.order
         if order == 0:
@@ -454,6 +480,6 @@ def _require_floating(op: str, argument: str, dtype: DType) -> None:
         raise DTypeError(describe(op, argument, "a floating dtype; convert with .float() or pass dtype=", dtype))
 
 
-def _count(ctx: Any) -> int:
+def _count(ctx: Context) -> int:
     """How many elements went into one of the result's."""
     return math.prod(ctx.shape[dim] for dim in ctx.dims)

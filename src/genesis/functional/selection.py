@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, overload
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
+from genesis.dtypes import Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.conversion import cast
@@ -17,12 +17,10 @@ from genesis.functional.shape import expand, reshape
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
-Number = bool | int | float
-
 # --- by index ---------------------------------------------------------------------------------------------------------
 
 
-def index_select(input: Tensor, dim: int, index: Tensor) -> Any:
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of input along dim at the positions index (1-d, integers).
 
     Example:
@@ -36,16 +34,16 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Any:
 
 class IndexSelect(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index.reshape((-1,))
         return x.index_select(dim, ctx.index)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.full_like(0, ctx.shape).index_add(ctx.dim, ctx.index, grad)
 
 
-def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
     """A copy of input with alpha · source added to its slices at index; repeats add up."""
     dim = shapes.normalize_dim("index_add", dim, input.array.ndim)
     _require_index("index_add", index, 1)
@@ -59,17 +57,17 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
 class IndexAdd(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
+    def forward(ctx: Context, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
         ctx.dim, ctx.index, ctx.alpha, ctx.source_shape = dim, index.reshape((-1,)), alpha, source.shape
         return x.index_add(dim, ctx.index, source if alpha == 1 else source.mul(alpha))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         selected = grad.index_select(ctx.dim, ctx.index).reshape(ctx.source_shape)
         return grad, selected if ctx.alpha == 1 else selected.mul(ctx.alpha)
 
 
-def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """y[i][j][k] = input[i][index[i][j][k]][k] for dim=1, and so for any dim.
 
     Args:
@@ -86,17 +84,17 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 class Gather(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
         return x.gather(dim, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.full_like(0, ctx.shape).scatter_add(ctx.dim, ctx.index, grad)
 
 
-def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Any:
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """gather, with input and indices broadcast against each other; without dim, from the flattened input."""
     if dim is None:
         return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
@@ -113,8 +111,14 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> An
 
 
 def scatter(
-    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Number | None = None, reduce: str | None = None
-) -> Any:
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Number | None = None,
+    *,
+    value: Number | None = None,
+    reduce: str | None = None,
+) -> Tensor:
     """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1, and so for any dim; src may be a number.
 
     Args:
@@ -130,13 +134,13 @@ def scatter(
 
 class Scatter(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, source: Any, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, source: NDArray | Number, *, dim: int, index: NDArray) -> NDArray:
         ctx.dim, ctx.index = dim, index
         ctx.source_shape = source.shape if isinstance(source, NDArray) else None
         return x.scatter(dim, index, source)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_source = ctx.needs_input_grad
         return (
             grad.scatter(ctx.dim, ctx.index, 0.0) if needs_x else None,
@@ -144,7 +148,7 @@ class Scatter(ArrayFunction):
         )
 
 
-def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1, and so for any dim; repeats add up."""
     if not isinstance(src, Tensor):
         raise DTypeError(describe("scatter_add", "src", "a tensor", type(src).__name__))
@@ -153,16 +157,18 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 
 class ScatterAdd(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
         ctx.dim, ctx.index, ctx.source_shape = dim, index, source.shape
         return x.scatter_add(dim, index, source)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, _gathered(ctx, grad) if ctx.needs_input_grad[1] else None
 
 
-def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, source: Any) -> Any:
+def _scatter(
+    op: str, function: type[Scatter | ScatterAdd], input: Tensor, dim: int, index: Tensor, source: Tensor | Number
+) -> Tensor:
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
     _require_index(op, index)
     _require_fitting_index(op, index.array.shape, "input", input.array.shape, dim)
@@ -176,7 +182,7 @@ def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, sou
     return function.apply(input, source, dim=dim, index=_int64(index))
 
 
-def _gathered(ctx: Any, grad: NDArray) -> NDArray:
+def _gathered(ctx: Context, grad: NDArray) -> NDArray:
     """The gradient of the source: read where it was written, zero where it is larger than the index."""
     found = grad.gather(ctx.dim, ctx.index)
     if found.shape == ctx.source_shape:
@@ -191,7 +197,7 @@ def _gathered(ctx: Any, grad: NDArray) -> NDArray:
 # --- by mask ----------------------------------------------------------------------------------------------------------
 
 
-def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """input, but value (a number or a 0-d tensor) where mask is true."""
     _require_mask("masked_fill", mask)
     if not isinstance(value, Tensor):
@@ -206,18 +212,18 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
 
 class MaskedFill(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
+    def forward(ctx: Context, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
         ctx.save(mask)
         shape = shapes.broadcast("masked_fill", x.shape, mask.shape, names=("input", "mask"))
         return x.expand(shape).masked_fill(mask, value)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         (mask,) = ctx.saved
         return grad.masked_fill(mask, 0.0), None
 
 
-def masked_select(input: Tensor, mask: Tensor) -> Any:
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of input where mask is true, in one dimension; both broadcast."""
     _require_mask("masked_select", mask)
     shape = shapes.broadcast("masked_select", input.array.shape, mask.array.shape, names=("input", "mask"))
@@ -225,7 +231,11 @@ def masked_select(input: Tensor, mask: Tensor) -> Any:
     return reshape(selected, (-1,))
 
 
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
     """The positions of the nonzero elements: (n, ndim), or with as_tuple one vector for each dimension.
 
     Example:
@@ -242,14 +252,14 @@ class NonZero(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.nonzero()
 
 
 # --- by order ---------------------------------------------------------------------------------------------------------
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesAndIndices:
     """(values, indices) of input sorted along dim; NaN is the largest.
 
     Example:
@@ -264,26 +274,26 @@ class Ordered(ArrayFunction):
     """A function that gives (values, indices) along a dimension."""
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+    def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
         (indices,) = ctx.saved
         return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
 
 
 class Sort(Ordered):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.sort(dim, descending, stable)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices
 
 
-def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The indices that sort input along dim."""
     return sort(input, dim, descending, stable).indices
 
 
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     """(values, indices) of the k largest (or smallest) along dim, in order."""
     require_ints("topk", k=k)
     if input.array.dtype is dtypes.bool_:
@@ -297,7 +307,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
 class TopK(Ordered):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.topk(k, dim, largest)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.conversion import clone
@@ -18,7 +16,7 @@ from genesis.shapes import Shape
 # --- another shape, same order ----------------------------------------------------------------------------------------
 
 
-def reshape(input: Tensor, shape: Sequence[int]) -> Any:
+def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
     """input in another shape; one size may be -1. A view where the strides allow one, else a copy.
 
     Example:
@@ -30,16 +28,16 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Any:
 
 class Reshape(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, shape: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, shape: Shape) -> NDArray:
         ctx.shape = x.shape
         return x.reshape(shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.reshape(ctx.shape)
 
 
-def view(input: Tensor, shape: Sequence[int]) -> Any:
+def view(input: Tensor, shape: Sequence[int]) -> Tensor:
     """input's memory in another shape; an error where only a copy could show it.
 
     A tensor whose channels come last in memory, as after a convolution, first moves to row-major memory, so that both
@@ -59,7 +57,7 @@ def view(input: Tensor, shape: Sequence[int]) -> Any:
     return Reshape.apply(input, shape=target)
 
 
-def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The dimensions start_dim … end_dim as one."""
     shape = input.array.shape
     first = shapes.normalize_dim("flatten", start_dim, len(shape), "start_dim")
@@ -69,7 +67,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
     return reshape(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
 
-def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """dim as several dimensions; one of sizes may be -1."""
     shape = input.array.shape
     dim = shapes.normalize_dim("unflatten", dim, len(shape))
@@ -79,14 +77,14 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
     return reshape(input, (*shape[:dim], *split, *shape[dim + 1 :]))
 
 
-def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Any:
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without the dimensions of size 1 (or only without those of dim)."""
     shape = input.array.shape
     chosen = () if dim == () else shapes.normalize_dims("squeeze", dim, len(shape))
     return view(input, tuple(size for i, size in enumerate(shape) if size != 1 or i not in chosen))
 
 
-def unsqueeze(input: Tensor, dim: int) -> Any:
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """With a new dimension of size 1 at dim."""
     dim = shapes.normalize_dim("unsqueeze", dim, input.array.ndim + 1)
     return Unsqueeze.apply(input, dim=dim)
@@ -94,19 +92,19 @@ def unsqueeze(input: Tensor, dim: int) -> Any:
 
 class Unsqueeze(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int) -> NDArray:
         ctx.shape = x.shape
         return x.unsqueeze(dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.reshape(ctx.shape)
 
 
 # --- another order ----------------------------------------------------------------------------------------------------
 
 
-def permute(input: Tensor, dims: Sequence[int]) -> Any:
+def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
     """The dimensions in another order, as a view.
 
     Example:
@@ -122,16 +120,16 @@ def permute(input: Tensor, dims: Sequence[int]) -> Any:
 
 class Permute(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape) -> NDArray:
         ctx.dims = dims
         return x.permute(dims)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.permute(sorted(range(len(ctx.dims)), key=ctx.dims.__getitem__))
 
 
-def transpose(input: Tensor, dim0: int, dim1: int) -> Any:
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two dimensions swapped, as a view."""
     ndim = input.array.ndim
     first = shapes.normalize_dim("transpose", dim0, ndim, "dim0")
@@ -142,19 +140,19 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Any:
     return Permute.apply(input, dims=tuple(order))
 
 
-def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
     """NumPy's name of transpose."""
     return transpose(input, axis0, axis1)
 
 
-def t(input: Tensor) -> Any:
+def t(input: Tensor) -> Tensor:
     """The transpose of a matrix; vectors and 0-d tensors as they are."""
     if input.array.ndim > 2:
         raise ShapeError(describe("t", "input", "at most 2 dimensions; use .mT or .transpose()", input.array.ndim))
     return permute(input, tuple(reversed(range(input.array.ndim))))
 
 
-def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
+def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """The dimensions source moved to the places destination; the others keep their order."""
     ndim = input.array.ndim
     sources, targets = (
@@ -169,7 +167,7 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     return permute(input, [sources[targets.index(i)] if i in targets else next(rest) for i in range(ndim)])
 
 
-def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """The diagonal of the plane (dim1, dim2) as the last dimension, as a view; offset > 0 lies above the main one."""
     ndim = input.array.ndim
     first = shapes.normalize_dim("diagonal", dim1, ndim, "dim1")
@@ -182,19 +180,19 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> An
 
 class Diagonal(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: tuple[int, int], offset: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: tuple[int, int], offset: int) -> NDArray:
         ctx.shape, ctx.dims, ctx.offset = x.shape, dims, offset
         return x.diagonal(*dims, offset)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
         dim1, dim2 = ctx.dims
         whole.diagonal(dim1, dim2, ctx.offset).copy_into(grad)
         return whole
 
 
-def flip(input: Tensor, dims: int | Sequence[int]) -> Any:
+def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
     """dims in reverse order; a copy."""
     chosen = () if dims == () or dims == [] else shapes.normalize_dims("flip", dims, input.array.ndim, "dims")
     return Flip.apply(input, dims=chosen)
@@ -202,16 +200,16 @@ def flip(input: Tensor, dims: int | Sequence[int]) -> Any:
 
 class Flip(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape) -> NDArray:
         ctx.dims = dims
         return x.flip(dims)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.flip(ctx.dims)
 
 
-def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Any:
+def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
     """Elements shifted along dims; what leaves at the end comes in at the start. Without dims, in the flattened input.
 
     Example:
@@ -235,12 +233,12 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
 
 class Roll(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, shifts: Shape, dims: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, shifts: Shape, dims: Shape) -> NDArray:
         ctx.shifts, ctx.dims = shifts, dims
         return _rolled(x, shifts, dims)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return _rolled(grad, tuple(-shift for shift in ctx.shifts), ctx.dims)
 
 
@@ -257,7 +255,7 @@ def _rolled(x: NDArray, shifts: Shape, dims: Shape) -> NDArray:
 # --- repeated ---------------------------------------------------------------------------------------------------------
 
 
-def expand(input: Tensor, size: Sequence[int]) -> Any:
+def expand(input: Tensor, size: Sequence[int]) -> Tensor:
     """input repeated to size without a copy; -1 keeps a size."""
     shape = input.array.shape
     lead = len(size) - len(shape)
@@ -267,27 +265,27 @@ def expand(input: Tensor, size: Sequence[int]) -> Any:
     return _expanded("expand", input, tuple(shape[i - lead] if n == -1 else n for i, n in enumerate(size)))
 
 
-def broadcast_to(input: Tensor, size: Sequence[int]) -> Any:
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
     """input repeated to size without a copy, by the rule of broadcasting."""
     return expand(input, size)
 
 
-def _expanded(op: str, input: Tensor, size: Shape) -> Any:
+def _expanded(op: str, input: Tensor, size: Shape) -> Tensor:
     shapes.broadcast_strides(op, input.array.shape, input.array.strides, size)
     return Expand.apply(input, shape=size)
 
 
 class Expand(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, shape: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, shape: Shape) -> NDArray:
         return x.view(shape, shapes.broadcast_strides("expand", x.shape, x.strides, shape))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad  # the walk sums over what was repeated
 
 
-def repeat(input: Tensor, repeats: Sequence[int]) -> Any:
+def repeat(input: Tensor, repeats: Sequence[int]) -> Tensor:
     """input laid out repeats[i] times along each dimension; more repeats than dimensions add dimensions in front."""
     times = int_tuple("repeat", repeats, "repeats")
     if len(times) < input.array.ndim:
@@ -299,7 +297,7 @@ def repeat(input: Tensor, repeats: Sequence[int]) -> Any:
 
 class Repeat(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, repeats: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, repeats: Shape) -> NDArray:
         shape = (1,) * (len(repeats) - x.ndim) + x.shape
         ctx.pairs = tuple(size for pair in zip(repeats, shape, strict=True) for size in pair)
         ones = tuple(size for length in shape for size in (1, length))
@@ -308,12 +306,12 @@ class Repeat(ArrayFunction):
         return tiled.contiguous().reshape(tuple(n * size for n, size in zip(repeats, shape, strict=True)))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         folded = grad.reshape(ctx.pairs)
         return (folded.sum(tuple(range(0, folded.ndim, 2))) if folded.ndim else folded).reshape(ctx.shape)
 
 
-def tile(input: Tensor, dims: Sequence[int]) -> Any:
+def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
     """As repeat, but fewer numbers than dimensions count for the last ones."""
     times = int_tuple("tile", dims, "dims")
     return repeat(input, (1,) * (input.array.ndim - len(times)) + times)
@@ -322,13 +320,13 @@ def tile(input: Tensor, dims: Sequence[int]) -> Any:
 # --- triangles --------------------------------------------------------------------------------------------------------
 
 
-def tril(input: Tensor, diagonal: int = 0) -> Any:
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of each matrix, with the diagonals up to this one; zero above."""
     require_ints("tril", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("tril", input), diagonal=diagonal)
 
 
-def triu(input: Tensor, diagonal: int = 0) -> Any:
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of each matrix, with the diagonals from this one on; zero below."""
     require_ints("triu", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("triu", input), diagonal=diagonal)
@@ -336,12 +334,12 @@ def triu(input: Tensor, diagonal: int = 0) -> Any:
 
 class Triangle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, diagonal: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: str, diagonal: int) -> NDArray:
         ctx.op, ctx.diagonal = op, diagonal
         return getattr(x, op)(diagonal)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return getattr(grad, ctx.op)(ctx.diagonal)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.elementwise import Mul, Stepwise
@@ -14,7 +12,7 @@ from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
 
 
-def neg(input: Tensor) -> Any:
+def neg(input: Tensor) -> Tensor:
     """−input."""
     if input.array.dtype.name == "bool":
         raise DTypeError(describe("neg", "input", "numbers; for bool tensors use ~ or logical_not", "bool"))
@@ -23,245 +21,245 @@ def neg(input: Tensor) -> Any:
 
 class Neg(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.neg()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.neg()
 
 
-def abs(input: Tensor) -> Any:
+def abs(input: Tensor) -> Tensor:
     """|input|."""
     return Abs.apply(input)
 
 
 class Abs(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.abs()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.mul(x.sign())  # d|x| = sign x, 0 at 0
 
 
-def exp(input: Tensor) -> Any:
+def exp(input: Tensor) -> Tensor:
     """eˣ."""
     return Exp.apply(input)
 
 
 class Exp(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.exp()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.mul(y)  # d eˣ = eˣ
 
 
-def expm1(input: Tensor) -> Any:
+def expm1(input: Tensor) -> Tensor:
     """eˣ − 1, exact near 0."""
     return Expm1.apply(input)
 
 
 class Expm1(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.expm1()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.mul(y.add(1))  # d(eˣ − 1) = eˣ
 
 
-def log(input: Tensor) -> Any:
+def log(input: Tensor) -> Tensor:
     """The natural logarithm."""
     return Log.apply(input)
 
 
 class Log(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.log()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.div(x)  # d ln x = 1/x
 
 
-def log1p(input: Tensor) -> Any:
+def log1p(input: Tensor) -> Tensor:
     """ln(1 + x), exact near 0."""
     return Log1p.apply(input)
 
 
 class Log1p(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.log1p()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.div(x.add(1))  # d ln(1 + x) = 1/(1 + x)
 
 
-def sqrt(input: Tensor) -> Any:
+def sqrt(input: Tensor) -> Tensor:
     """√input."""
     return Sqrt.apply(input)
 
 
 class Sqrt(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.sqrt()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.div(y.mul(2))  # d √x = 1/(2√x)
 
 
-def rsqrt(input: Tensor) -> Any:
+def rsqrt(input: Tensor) -> Tensor:
     """1/√input."""
     return Rsqrt.apply(input)
 
 
 class Rsqrt(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.rsqrt()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.mul(y.mul(y).mul(y)).mul(-0.5)  # d x^(−1/2) = −x^(−3/2)/2
 
 
-def reciprocal(input: Tensor) -> Any:
+def reciprocal(input: Tensor) -> Tensor:
     """1/input."""
     return Reciprocal.apply(input)
 
 
 class Reciprocal(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.reciprocal()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.mul(y.mul(y)).neg()  # d 1/x = −1/x²
 
 
-def square(input: Tensor) -> Any:
+def square(input: Tensor) -> Tensor:
     """input²."""
     return Mul.apply(input, input) if input.array.dtype.name != "bool" else power(input, 2)
 
 
-def sin(input: Tensor) -> Any:
+def sin(input: Tensor) -> Tensor:
     """The sine of an angle in radians."""
     return Sin.apply(input)
 
 
 class Sin(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.sin()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.mul(x.cos())  # d sin = cos
 
 
-def cos(input: Tensor) -> Any:
+def cos(input: Tensor) -> Tensor:
     """The cosine of an angle in radians."""
     return Cos.apply(input)
 
 
 class Cos(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.cos()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.mul(x.sin()).neg()  # d cos = −sin
 
 
-def erf(input: Tensor) -> Any:
+def erf(input: Tensor) -> Tensor:
     """The error function 2/√π · ∫₀ˣ exp(−t²) dt."""
     return Erf.apply(input)
 
 
 class Erf(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.erf()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.mul(x.mul(x).neg().exp()).mul(2 / math.sqrt(math.pi))  # d erf = 2/√π · exp(−x²)
 
 
-def sign(input: Tensor) -> Any:
+def sign(input: Tensor) -> Tensor:
     """−1, 0 or 1; its gradient is zero."""
     return Sign.apply(input)
 
 
 class Sign(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.sign()
 
 
-def floor(input: Tensor) -> Any:
+def floor(input: Tensor) -> Tensor:
     """The largest integer ≤ input; its gradient is zero."""
     return Floor.apply(input)
 
 
 class Floor(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.floor()
 
 
-def ceil(input: Tensor) -> Any:
+def ceil(input: Tensor) -> Tensor:
     """The smallest integer ≥ input; its gradient is zero."""
     return Ceil.apply(input)
 
 
 class Ceil(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.ceil()
 
 
-def round(input: Tensor, *, decimals: int = 0) -> Any:
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """The nearest integer (or multiple of 10^−decimals), halves to even; its gradient is zero."""
     require_ints("round", decimals=decimals)
     return Round.apply(input, decimals=decimals)
@@ -269,5 +267,5 @@ def round(input: Tensor, *, decimals: int = 0) -> Any:
 
 class Round(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, decimals: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, decimals: int) -> NDArray:
         return x.round(decimals)

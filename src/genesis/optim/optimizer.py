@@ -172,6 +172,7 @@ class Optimizer:
 
     def _checked_grad(self, param: Tensor) -> NDArray:
         """The gradient, in memory as the parameter is: fused kernels walk both side by side."""
+        assert param.grad is not None  # who has none is not updated
         array, grad = param.array, param.grad.array
         if grad.shape != array.shape:
             raise ShapeError(describe(f"{self._name}.step", "grad", f"the parameter's shape {array.shape}", grad.shape))

@@ -6,7 +6,7 @@ import errno
 import os
 import pickle
 import zipfile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from genesis import dtypes
 from genesis.autograd import Variable
@@ -18,11 +18,21 @@ from genesis.ndarray import CPU, Device, NDArray, backend_of
 if TYPE_CHECKING:
     import torch
 
+    from genesis.tensor import Tensor
+
 HANDS_OUT_MEMORY = "hands its memory to another library (to_torch, DLPack)"
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu"}  # DLDeviceType: CPU, CUDA, pinned host memory
 
 
-def from_dlpack(ext_tensor: Any, /) -> Any:
+class SupportsDLPack(Protocol):
+    """What has memory to share: tensors and arrays of NumPy, PyTorch, JAX, CuPy …"""
+
+    def __dlpack__(self, *, stream: None = None) -> object: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
+def from_dlpack(ext_tensor: SupportsDLPack, /) -> Tensor:
     """A tensor on the memory of anything that has `__dlpack__`: numpy, PyTorch, JAX, CuPy …
 
     Example:
@@ -43,7 +53,7 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
     return Variable._result_class(array)
 
 
-def from_torch(tensor: torch.Tensor) -> Any:
+def from_torch(tensor: torch.Tensor) -> Tensor:
     """A tensor on the memory of a PyTorch tensor, outside its graph.
 
     On CUDA, what is launched next on Genesis' current stream waits for what PyTorch's has been given.
@@ -69,7 +79,7 @@ def _hold_memory(tensor: torch.Tensor, device: Device) -> None:
         tensor.record_stream(torch.cuda.ExternalStream(ours, device.index) if ours else default)
 
 
-def to_torch(tensor: Variable) -> torch.Tensor:
+def to_torch(tensor: Tensor) -> torch.Tensor:
     """A PyTorch tensor on the memory of a tensor, outside its graph.
 
     On CUDA, what is launched next on PyTorch's current stream waits for what Genesis' has been given.

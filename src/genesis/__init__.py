@@ -2,12 +2,12 @@
 
 __version__ = "0.2.0"
 
+import typing as _typing
 from importlib import import_module as _import_module
 from math import e as e
 from math import inf as inf
 from math import nan as nan
 from math import pi as pi
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from genesis import amp as amp
 from genesis import autograd as autograd
@@ -203,7 +203,7 @@ _FROM_THERE = {  # a name, and the package that it is from
     "tuning": "cuda",
 }
 
-if _TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
+if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
     from genesis import cuda as cuda
     from genesis import data as data
     from genesis import growth as growth

@@ -38,7 +38,11 @@ _FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is n
 
 
 def tensor(
-    data: npt.ArrayLike, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+    data: npt.ArrayLike | Sequence[object],
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """A new tensor with a copy of data.
 
@@ -62,7 +66,7 @@ def tensor(
     return Tensor(array.to_device(_device(device)), requires_grad)
 
 
-def as_tensor(data: npt.ArrayLike, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
+def as_tensor(data: npt.ArrayLike | Sequence[object], dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
     """data as a tensor; memory is shared with a tensor or numpy array of that dtype and device."""
     if isinstance(data, Tensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
@@ -84,7 +88,7 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     return Tensor(array)
 
 
-def _host_values(op: str, data: npt.ArrayLike) -> tuple[np.ndarray, DType]:
+def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[np.ndarray, DType]:
     """A fresh numpy array with data's values, and the dtype that a tensor of them has (Python's floats keep all their
     bits here, for whoever asks for float64)."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):

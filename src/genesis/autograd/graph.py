@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeAlias, cast, final
 
 from genesis import callsite
 from genesis.autograd.modes import no_grad, state
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
 P = ParamSpec("P")
-H = TypeVar("H")  # a hook
 GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 LeafHook: TypeAlias = "Callable[[Tensor], None]"
 
@@ -133,8 +132,8 @@ class Variable:
 class HookHandle:
     """Takes a hook away again."""
 
-    def __init__(self, hooks: list[H], hook: H) -> None:
-        self._hooks, self._hook = cast("list[object]", hooks), hook
+    def __init__(self, hooks: list[Any], hook: object) -> None:
+        self._hooks, self._hook = hooks, hook
         hooks.append(hook)
 
     def remove(self) -> None:
@@ -178,8 +177,11 @@ class Context:
                     )
         return self._saved
 
-    save_for_backward = save  # PyTorch's names, for users' functions
-    saved_tensors = saved
+    save_for_backward = save  # PyTorch's names, for users' functions on tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        return self.saved
 
     def mark_non_differentiable(self, *outputs: NDArray | Tensor) -> None:
         self.non_differentiable = outputs

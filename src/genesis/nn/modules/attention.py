@@ -129,8 +129,7 @@ class MultiheadAttention(Module):
         """query, key and value through their own linear layer, all of size E then."""
         if self.in_proj_weight is not None:
             if query is key and key is value:
-                q, k, v = F.chunk(F.linear(query, self.in_proj_weight, self.in_proj_bias), 3, -1)
-                return q, k, v
+                return F.chunk(F.linear(query, self.in_proj_weight, self.in_proj_bias), 3, -1)
             weights = F.chunk(self.in_proj_weight, 3)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)

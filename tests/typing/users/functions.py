@@ -35,18 +35,17 @@ class MinMax(Function):
         return (grad_min + grad_max) * ctx.scale, None
 
 
-class Swish(ArrayFunction):
+class Transpose(ArrayFunction):
     """On arrays, as the functional layer is written."""
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, y: NDArray) -> NDArray:
-        ctx.save(x, y)
-        return x.mul(y)
+    def forward(ctx: Context, x: NDArray, dims: tuple[int, int]) -> NDArray:
+        ctx.dims = dims
+        return x.transpose(*dims)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
-        x, y = ctx.saved
-        return grad.mul(y), grad.mul(x)
+        return grad.transpose(*ctx.dims), None
 
 
 class Halves(ArrayFunction):
@@ -60,7 +59,7 @@ class Halves(ArrayFunction):
 x = genesis.ones(2, requires_grad=True)
 assert_type(Cube.apply(x), Tensor)
 assert_type(MinMax.apply(x, scale=2.0), tuple[Tensor, Tensor])
-assert_type(Swish.apply(x, x), Tensor)
+assert_type(Transpose.apply(x, (0, 1)), Tensor)
 assert_type(Halves.apply(x), tuple[Tensor, Tensor])
 assert_type(genesis.autograd.gradcheck(Cube.apply, x), bool)
 

@@ -10,16 +10,15 @@ from genesis.ndarray import NDArray
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """max(0, input).
+    """max(0, x).
 
     Args:
         input: any shape and floating dtype (integers too, without gradient).
         inplace: write the result into input.
+    Returns: the shape and dtype of input.
     Grad: input. Saves the output.
-
-    Example:
-        >>> F.relu(genesis.tensor([-1.0, 2.0])).tolist()
-        [0.0, 2.0]
+    Example: >>> F.relu(genesis.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
     """
     return input._change(relu) if inplace else ReLU.apply(input)
 
@@ -38,12 +37,32 @@ class ReLU(ArrayFunction):
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """min(max(0, input), 6)."""
+    """min(max(0, x), 6).
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.relu6(genesis.tensor([-1.0, 2.0, 9.0])).tolist()
+    [0.0, 2.0, 6.0]
+    """
     return input._change(relu6) if inplace else hardtanh(input, 0.0, 6.0)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
+    """Clamp to [min_val, max_val]; the gradient at the limits is zero.
+
+    Args:
+        input: any shape and floating dtype.
+        min_val, max_val: the limits; for integers they must fit the dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Raises: DTypeError: input is bool. ValueError: a negative limit for uint8.
+    Grad: input. Saves input.
+    Example: >>> F.hardtanh(genesis.tensor([-3.0, 0.5, 3.0])).tolist()
+    [-1.0, 0.5, 1.0]
+    """
     if inplace:
         return input._change(hardtanh, min_val, max_val)
     if not input.array.dtype.is_floating_point:
@@ -73,7 +92,17 @@ class Hardtanh(ArrayFunction):
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """input where it is positive, else negative_slope · input."""
+    """x where it is positive, else negative_slope · x.
+
+    Args:
+        input: any shape and floating dtype.
+        negative_slope: the slope below 0.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.leaky_relu(genesis.tensor([-2.0, 3.0]), 0.5).tolist()
+    [-1.0, 3.0]
+    """
     return (
         input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
     )
@@ -93,7 +122,18 @@ class LeakyReLU(ArrayFunction):
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """input where it is positive, else alpha · (eˣ − 1)."""
+    """x where it is positive, else alpha · (eˣ − 1).
+
+    Args:
+        input: any shape and floating dtype.
+        alpha: the negative limit, −alpha, as x → −∞.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Source: Clevert, Unterthiner & Hochreiter 2015, arXiv:1511.07289.
+    Example: >>> F.elu(genesis.tensor([-genesis.inf, 3.0])).tolist()
+    [-1.0, 3.0]
+    """
     return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
 
 
@@ -111,9 +151,17 @@ class ELU(ArrayFunction):
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x · Φ(x), Φ the normal distribution; approximate="tanh" for its approximation by tanh.
+    """x · Φ(x), where Φ is the cumulative normal distribution.
 
+    Args:
+        input: any shape and floating dtype.
+        approximate: "none", or "tanh" for the approximation by tanh.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: another approximate.
+    Grad: input. Saves input.
     Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+    Example: >>> F.gelu(genesis.tensor([0.0, 100.0])).tolist()
+    [0.0, 100.0]
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(describe("gelu", "approximate", '"none" or "tanh"', repr(approximate)))
@@ -134,7 +182,16 @@ class GELU(ArrayFunction):
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """x · sigmoid(x), also called swish."""
+    """x · sigmoid(x), also known as swish.
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.silu(genesis.tensor([0.0, 100.0])).tolist()
+    [0.0, 100.0]
+    """
     return input._change(silu) if inplace else SiLU.apply(input)
 
 
@@ -151,7 +208,17 @@ class SiLU(ArrayFunction):
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """ln(1 + exp(beta · x)) / beta; x itself where beta · x > threshold."""
+    """ln(1 + exp(beta · x)) / beta, a smooth relu.
+
+    Args:
+        input: any shape and floating dtype.
+        beta: the larger, the sharper.
+        threshold: where beta · x exceeds it, the result is x itself.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.softplus(genesis.tensor([0.0, 100.0])).tolist()
+    [0.6931471824645996, 100.0]
+    """
     return Softplus.apply(input, beta=beta, threshold=threshold)
 
 
@@ -170,7 +237,16 @@ class Softplus(ArrayFunction):
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x · relu6(x + 3) / 6."""
+    """x · relu6(x + 3) / 6.
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.hardswish(genesis.tensor([-4.0, 0.0, 4.0])).tolist()
+    [-0.0, 0.0, 4.0]
+    """
     return input._change(hardswish) if inplace else Hardswish.apply(input)
 
 
@@ -187,7 +263,16 @@ class Hardswish(ArrayFunction):
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """relu6(x + 3) / 6."""
+    """relu6(x + 3) / 6.
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.hardsigmoid(genesis.tensor([-4.0, 0.0, 4.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
     return input._change(hardsigmoid) if inplace else Hardsigmoid.apply(input)
 
 
@@ -204,7 +289,15 @@ class Hardsigmoid(ArrayFunction):
 
 
 def sigmoid(input: Tensor) -> Tensor:
-    """1 / (1 + e⁻ˣ)."""
+    """1 / (1 + e⁻ˣ).
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.sigmoid(genesis.tensor([0.0])).tolist()
+    [0.5]
+    """
     return Sigmoid.apply(input)
 
 
@@ -222,7 +315,15 @@ class Sigmoid(ArrayFunction):
 
 
 def tanh(input: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.tanh(genesis.tensor([0.0, 100.0])).tolist()
+    [0.0, 1.0]
+    """
     return Tanh.apply(input)
 
 
@@ -240,12 +341,17 @@ class Tanh(ArrayFunction):
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
-    """exp(x) / Σ exp(x) along dim; never overflows.
+    """exp(x) / Σ exp(x) along dim, computed so that nothing overflows.
 
     Args:
-        input: any shape.
+        input: any shape and floating dtype; computed in float32 under autocast.
         dim: the dimension that sums to one.
         dtype: compute in and return this dtype.
+    Returns: the shape of input, in its dtype or the given one.
+    Raises: ValueError: no dim is given. IndexError: input has no such dimension.
+    Grad: input. Saves the output.
+    Example: >>> F.softmax(genesis.tensor([1.0, 1.0]), dim=0).tolist()
+    [0.5, 0.5]
     """
     dim = _given_dim("softmax", dim, input)
     return Softmax.apply(input, dim=dim, dtype=dtype)
@@ -269,12 +375,17 @@ class Softmax(ArrayFunction):
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
-    """x − ln Σ exp(x) along dim.
+    """x − ln Σ exp(x) along dim: the logarithm of softmax, accurate where that is near 0.
 
     Args:
-        input: any shape.
+        input: any shape and floating dtype; computed in float32 under autocast.
         dim: the dimension that sums to one after exp.
         dtype: compute in and return this dtype.
+    Returns: the shape of input, in its dtype or the given one.
+    Raises: ValueError: no dim is given. IndexError: input has no such dimension.
+    Grad: input. Saves the output.
+    Example: >>> F.log_softmax(genesis.tensor([1.0, 1.0]), dim=0).tolist()
+    [-0.6931471824645996, -0.6931471824645996]
     """
     dim = _given_dim("log_softmax", dim, input)
     return LogSoftmax.apply(input, dim=dim, dtype=dtype)

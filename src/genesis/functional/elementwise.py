@@ -21,9 +21,14 @@ Operand = NDArray | Number
 def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """input + alpha · other.
 
-    Example:
-        >>> F.add(genesis.tensor([1.0, 2.0]), 1).tolist()
-        [2.0, 3.0]
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+        alpha: a factor of other; an integer if both operands are.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves nothing.
+    Example: >>> F.add(genesis.tensor([1.0, 2.0]), 1).tolist()
+    [2.0, 3.0]
     """
     return Add.apply(input, other if alpha == 1 else _scaled("add", other, alpha, input))
 
@@ -39,7 +44,17 @@ class Add(BinaryFunction):
 
 
 def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
-    """input − alpha · other."""
+    """input − alpha · other.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+        alpha: a factor of other; an integer if both operands are.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast. DTypeError: an operand is bool.
+    Grad: input, other. Saves nothing.
+    Example: >>> F.sub(genesis.tensor([1.0, 2.0]), 1, alpha=2).tolist()
+    [-1.0, 0.0]
+    """
     for value in (input, other):
         if value is True or value is False or (isinstance(value, Tensor) and value.array.dtype.name == "bool"):
             raise DTypeError(describe("sub", "other", "numbers; for bool tensors use ^ or logical_not", "bool"))
@@ -66,7 +81,16 @@ def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Numb
 
 
 def mul(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """input · other."""
+    """input · other.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves the operands that the other's gradient needs.
+    Example: >>> F.mul(genesis.tensor([1.0, 2.0]), 3).tolist()
+    [3.0, 6.0]
+    """
     return Mul.apply(input, other)
 
 
@@ -84,7 +108,17 @@ class Mul(BinaryFunction):
 
 
 def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Tensor:
-    """input / other; rounding_mode "floor" or "trunc" rounds the quotient (and has gradient zero)."""
+    """input / other, or the quotient rounded.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+        rounding_mode: None; "floor" rounds down, "trunc" towards zero; a rounded quotient has gradient zero.
+    Returns: the common shape; the promoted dtype, but the default float dtype for unrounded integers.
+    Raises: ValueError: the shapes don't broadcast; another rounding_mode.
+    Grad: input, other. Saves other, and input if other's gradient needs it.
+    Example: >>> F.div(genesis.tensor([5.0, -5.0]), 2, rounding_mode="trunc").tolist()
+    [2.0, -2.0]
+    """
     if rounding_mode is None:
         return Div.apply(input, other)
     if rounding_mode == "floor":
@@ -110,7 +144,16 @@ class Div(BinaryFunction):
 
 
 def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """⌊input / other⌋; its gradient is zero."""
+    """⌊input / other⌋, as Python's //.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast. DTypeError: both are bool. ZeroDivisionError: integers by 0.
+    Grad: input, other: zero everywhere. Saves nothing.
+    Example: >>> F.floor_divide(genesis.tensor([5, -5]), 2).tolist()
+    [2, -3]
+    """
     _require_divisor("floor_divide", input, other)
     return FloorDivide.apply(input, other)
 
@@ -153,7 +196,16 @@ class TruncDivide(Stepwise):
 
 
 def remainder(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """input − other · ⌊input / other⌋: the sign of other, as Python's %."""
+    """input − other · ⌊input / other⌋: the sign of other, as Python's %.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast. DTypeError: both are bool. ZeroDivisionError: integers by 0.
+    Grad: input, other. Saves both, if other needs a gradient.
+    Example: >>> F.remainder(genesis.tensor([5, -5]), 3).tolist()
+    [2, 1]
+    """
     _require_divisor("remainder", input, other)
     return Remainder.apply(input, other)
 
@@ -173,7 +225,14 @@ class Remainder(BinaryFunction):
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     """input to the power of exponent.
 
-    Raises: ValueError: a negative number as the exponent of integers, whose powers would be fractions.
+    Args:
+        input, exponent: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: integers to a negative number, which would be fractions; the shapes don't broadcast.
+        DTypeError: both are bool.
+    Grad: input, exponent. Saves both, and the output if exponent needs a gradient.
+    Example: >>> F.pow(genesis.tensor([2.0, 3.0]), 2).tolist()
+    [4.0, 9.0]
     """
     if not (isinstance(input, Tensor) and input.array.dtype.is_floating_point):
         exponent = _integer_exponent(input, exponent)
@@ -221,7 +280,16 @@ class Pow(BinaryFunction):
 
 
 def maximum(input: Tensor, other: Tensor) -> Tensor:
-    """The larger of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    """The larger of both; NaN if either is. Equal values share the gradient.
+
+    Args:
+        input, other: tensors whose shapes broadcast.
+    Returns: the common shape, in the promoted dtype.
+    Raises: TypeError: an operand is no tensor. ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves both.
+    Example: >>> F.maximum(genesis.tensor([1.0, 5.0]), genesis.tensor([3.0, 2.0])).tolist()
+    [3.0, 5.0]
+    """
     require_tensors("maximum", input=input, other=other)
     return Maximum.apply(input, other)
 
@@ -239,7 +307,16 @@ class Maximum(BinaryFunction):
 
 
 def minimum(input: Tensor, other: Tensor) -> Tensor:
-    """The smaller of both; NaN if either is. Where they are equal, each gets half the gradient."""
+    """The smaller of both; NaN if either is. Equal values share the gradient.
+
+    Args:
+        input, other: tensors whose shapes broadcast.
+    Returns: the common shape, in the promoted dtype.
+    Raises: TypeError: an operand is no tensor. ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves both.
+    Example: >>> F.minimum(genesis.tensor([1.0, 5.0]), genesis.tensor([3.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
     require_tensors("minimum", input=input, other=other)
     return Minimum.apply(input, other)
 
@@ -263,7 +340,18 @@ def _share(grad: NDArray, x: NDArray, y: NDArray, first_wins: NDArray, second_wi
 
 
 def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-    """input, but at least min and at most max; max where min > max."""
+    """input, but at least min and at most max; max where min > max.
+
+    Args:
+        input: any shape, numbers.
+        min, max: two numbers or two tensors that broadcast with input; one of them may be None.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: neither bound is given. DTypeError: input is bool; one bound a number, the other a tensor
+        with dimensions.
+    Grad: input, min, max. Saves input, and bounds that are tensors.
+    Example: >>> F.clamp(genesis.tensor([-1.0, 0.5, 2.0]), 0, 1).tolist()
+    [0.0, 0.5, 1.0]
+    """
     if min is None and max is None:
         raise ValueError(describe("clamp", "min", "at least one of min and max", None))
     bounds = (("min", min), ("max", max))
@@ -327,7 +415,17 @@ def _inside(x: NDArray, low: Operand | None, high: Operand | None) -> NDArray:
 
 
 def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """input where condition is true, else other."""
+    """input where condition is true, else other.
+
+    Args:
+        condition: bool (or uint8), any shape.
+        input, other: tensors that broadcast with condition, or numbers.
+    Returns: the common shape, in the promoted dtype.
+    Raises: DTypeError: condition is of another dtype. ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves condition.
+    Example: >>> F.where(genesis.tensor([True, False]), genesis.tensor([1.0, 2.0]), 0.0).tolist()
+    [1.0, 0.0]
+    """
     if condition.array.dtype.name not in ("bool", "uint8"):
         raise DTypeError(describe("where", "condition", "genesis.bool", condition.array.dtype))
     return Where.apply(condition, input, other)

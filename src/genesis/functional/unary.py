@@ -13,7 +13,16 @@ from genesis.ndarray import NDArray
 
 
 def neg(input: Tensor) -> Tensor:
-    """−input."""
+    """−input.
+
+    Args:
+        input: any shape, numbers.
+    Returns: shape and dtype of input.
+    Raises: DTypeError: input is bool.
+    Grad: input. Saves nothing.
+    Example: >>> F.neg(genesis.tensor([1.0, -2.0])).tolist()
+    [-1.0, 2.0]
+    """
     if input.array.dtype.name == "bool":
         raise DTypeError(describe("neg", "input", "numbers; for bool tensors use ~ or logical_not", "bool"))
     return Neg.apply(input)
@@ -30,7 +39,15 @@ class Neg(ArrayFunction):
 
 
 def abs(input: Tensor) -> Tensor:
-    """|input|."""
+    """|input|; the gradient at 0 is 0.
+
+    Args:
+        input: any shape and dtype.
+    Returns: shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.abs(genesis.tensor([1.0, -2.0])).tolist()
+    [1.0, 2.0]
+    """
     return Abs.apply(input)
 
 
@@ -47,7 +64,15 @@ class Abs(ArrayFunction):
 
 
 def exp(input: Tensor) -> Tensor:
-    """eˣ."""
+    """eˣ.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.exp(genesis.tensor([0.0, -genesis.inf])).tolist()
+    [1.0, 0.0]
+    """
     return Exp.apply(input)
 
 
@@ -65,7 +90,15 @@ class Exp(ArrayFunction):
 
 
 def expm1(input: Tensor) -> Tensor:
-    """eˣ − 1, exact near 0."""
+    """eˣ − 1, accurate near 0.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.expm1(genesis.tensor([0.0, 1e-10])).tolist()
+    [0.0, 1.000000013351432e-10]
+    """
     return Expm1.apply(input)
 
 
@@ -83,7 +116,15 @@ class Expm1(ArrayFunction):
 
 
 def log(input: Tensor) -> Tensor:
-    """The natural logarithm."""
+    """The natural logarithm; NaN below 0.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves input.
+    Example: >>> F.log(genesis.tensor([1.0, 0.0])).tolist()
+    [0.0, -inf]
+    """
     return Log.apply(input)
 
 
@@ -100,7 +141,15 @@ class Log(ArrayFunction):
 
 
 def log1p(input: Tensor) -> Tensor:
-    """ln(1 + x), exact near 0."""
+    """ln(1 + x), accurate near 0.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves input.
+    Example: >>> F.log1p(genesis.tensor([0.0, 1e-10])).tolist()
+    [0.0, 1.000000013351432e-10]
+    """
     return Log1p.apply(input)
 
 
@@ -117,7 +166,15 @@ class Log1p(ArrayFunction):
 
 
 def sqrt(input: Tensor) -> Tensor:
-    """√input."""
+    """√x; NaN below 0.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.sqrt(genesis.tensor([4.0, 9.0])).tolist()
+    [2.0, 3.0]
+    """
     return Sqrt.apply(input)
 
 
@@ -135,7 +192,15 @@ class Sqrt(ArrayFunction):
 
 
 def rsqrt(input: Tensor) -> Tensor:
-    """1/√input."""
+    """1/√x.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.rsqrt(genesis.tensor([4.0, 16.0])).tolist()
+    [0.5, 0.25]
+    """
     return Rsqrt.apply(input)
 
 
@@ -153,7 +218,15 @@ class Rsqrt(ArrayFunction):
 
 
 def reciprocal(input: Tensor) -> Tensor:
-    """1/input."""
+    """1/x.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.reciprocal(genesis.tensor([2.0, 4.0])).tolist()
+    [0.5, 0.25]
+    """
     return Reciprocal.apply(input)
 
 
@@ -171,12 +244,28 @@ class Reciprocal(ArrayFunction):
 
 
 def square(input: Tensor) -> Tensor:
-    """input²."""
+    """x².
+
+    Args:
+        input: any shape and dtype.
+    Returns: the shape and dtype of input (int64 for bool).
+    Grad: input. Saves input.
+    Example: >>> F.square(genesis.tensor([3.0, -2.0])).tolist()
+    [9.0, 4.0]
+    """
     return Mul.apply(input, input) if input.array.dtype.name != "bool" else power(input, 2)
 
 
 def sin(input: Tensor) -> Tensor:
-    """The sine of an angle in radians."""
+    """The sine of an angle in radians.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves input.
+    Example: >>> F.sin(genesis.tensor([0.0])).tolist()
+    [0.0]
+    """
     return Sin.apply(input)
 
 
@@ -193,7 +282,15 @@ class Sin(ArrayFunction):
 
 
 def cos(input: Tensor) -> Tensor:
-    """The cosine of an angle in radians."""
+    """The cosine of an angle in radians.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves input.
+    Example: >>> F.cos(genesis.tensor([0.0])).tolist()
+    [1.0]
+    """
     return Cos.apply(input)
 
 
@@ -210,7 +307,15 @@ class Cos(ArrayFunction):
 
 
 def erf(input: Tensor) -> Tensor:
-    """The error function 2/√π · ∫₀ˣ exp(−t²) dt."""
+    """The error function, 2/√π · ∫₀ˣ exp(−t²) dt.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves input.
+    Example: >>> F.erf(genesis.tensor([0.0, genesis.inf])).tolist()
+    [0.0, 1.0]
+    """
     return Erf.apply(input)
 
 
@@ -227,7 +332,15 @@ class Erf(ArrayFunction):
 
 
 def sign(input: Tensor) -> Tensor:
-    """−1, 0 or 1; its gradient is zero."""
+    """The sign of each element: −1, 0 or 1.
+
+    Args:
+        input: any shape and dtype.
+    Returns: shape and dtype of input.
+    Grad: input, zero everywhere. Saves nothing.
+    Example: >>> F.sign(genesis.tensor([-3.0, 0.0, 2.0])).tolist()
+    [-1.0, 0.0, 1.0]
+    """
     return Sign.apply(input)
 
 
@@ -238,7 +351,15 @@ class Sign(Stepwise):
 
 
 def floor(input: Tensor) -> Tensor:
-    """The largest integer ≤ input; its gradient is zero."""
+    """The largest integer ≤ x.
+
+    Args:
+        input: any shape and dtype.
+    Returns: shape and dtype of input.
+    Grad: input, zero everywhere. Saves nothing.
+    Example: >>> F.floor(genesis.tensor([1.5, -1.5])).tolist()
+    [1.0, -2.0]
+    """
     return Floor.apply(input)
 
 
@@ -249,7 +370,15 @@ class Floor(Stepwise):
 
 
 def ceil(input: Tensor) -> Tensor:
-    """The smallest integer ≥ input; its gradient is zero."""
+    """The smallest integer ≥ x.
+
+    Args:
+        input: any shape and dtype.
+    Returns: shape and dtype of input.
+    Grad: input, zero everywhere. Saves nothing.
+    Example: >>> F.ceil(genesis.tensor([1.5, -1.5])).tolist()
+    [2.0, -1.0]
+    """
     return Ceil.apply(input)
 
 
@@ -260,7 +389,17 @@ class Ceil(Stepwise):
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """The nearest integer (or multiple of 10^−decimals), halves to even; its gradient is zero."""
+    """The nearest integer, or multiple of 10^−decimals; halves go to even.
+
+    Args:
+        input: any shape and dtype.
+        decimals: digits to keep after the point; negative ones round to tens, hundreds, …
+    Returns: shape and dtype of input.
+    Raises: DTypeError: decimals is no int.
+    Grad: input, zero everywhere. Saves nothing.
+    Example: >>> F.round(genesis.tensor([0.5, 1.5, 2.4])).tolist()
+    [0.0, 2.0, 2.0]
+    """
     require_ints("round", decimals=decimals)
     return Round.apply(input, decimals=decimals)
 

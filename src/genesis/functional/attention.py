@@ -10,10 +10,11 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import softmax
 from genesis.functional.comparison import ne
 from genesis.functional.conversion import cast
+from genesis.functional.dimensions import flatten
 from genesis.functional.elementwise import add, mul, where
 from genesis.functional.linalg import matmul
 from genesis.functional.random import dropout
-from genesis.functional.shape import expand, flatten, transpose, tril, unsqueeze
+from genesis.functional.shape import expand, transpose, tril, unsqueeze
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape

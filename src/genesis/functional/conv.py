@@ -132,7 +132,10 @@ def conv_transpose1d(
         input: (N, C, L) or (C, L).
         weight: (C, K / groups, S).
     Returns: (N, K, Q) or (K, Q), Q = (L − 1)·stride − 2·padding + dilation·(S − 1) + output_padding + 1.
-    Grad: input, weight, bias.
+    Raises: as conv_transpose2d.
+    Grad: input, weight, bias. Saves input and weight.
+    Example: >>> F.conv_transpose1d(genesis.ones(1, 1, 2), genesis.ones(1, 1, 2), stride=2).tolist()
+    [[[1.0, 1.0, 1.0, 1.0]]]
     """
     options = (stride, padding, output_padding, groups, dilation)
     return convolve_transposed("conv_transpose1d", 1, input, weight, bias, *options)

@@ -9,7 +9,15 @@ from genesis.ndarray import Device, NDArray
 
 
 def cast(input: Tensor, dtype: DType) -> Tensor:
-    """input in dtype; the gradient comes back in input's dtype. The same tensor if nothing changes."""
+    """Convert to dtype; the same tensor if it has that dtype.
+
+    Args:
+        input: any shape and dtype.
+    Returns: the shape of input, in dtype.
+    Grad: input, converted back. Saves nothing.
+    Example: >>> F.cast(genesis.tensor([1.5, 0.0]), genesis.bool).tolist()
+    [True, False]
+    """
     return input if input.array.dtype is dtype else Cast.apply(input, dtype=dtype)
 
 
@@ -24,9 +32,16 @@ class Cast(ArrayFunction):
 
 
 def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
-    """input on device; the gradient comes back on input's device. The same tensor if it is there already.
+    """Copy to device; the same tensor if it is there.
 
-    non_blocking: while pinned memory travels to a CUDA device, the host goes on.
+    Args:
+        input: any shape and dtype.
+        non_blocking: the host does not wait while pinned memory is copied to a CUDA device.
+    Returns: shape and dtype of input.
+    Raises: DeviceError: there is no such device.
+    Grad: input, on its own device. Saves nothing.
+    Example: >>> F.to_device(genesis.ones(2), genesis.Device("cpu")).device.type
+    'cpu'
     """
     if input.array.device is device:
         return input
@@ -45,9 +60,13 @@ class ToDevice(ArrayFunction):
 
 
 def pin_memory(input: Tensor) -> Tensor:
-    """A copy of a CPU tensor in page-locked memory, from which CUDA devices copy by themselves; input, if it is there.
+    """Copy a CPU tensor to page-locked memory, from which CUDA devices copy by themselves; the same tensor if it is there.
 
+    Args:
+        input: any shape and dtype, on the CPU.
+    Returns: shape and dtype of input.
     Raises: DeviceError: input is not on the CPU, or there is no CUDA device.
+    Grad: input. Saves nothing.
     """
     if input.array.device.type != "cpu":
         raise DeviceError(describe("pin_memory", "self", "a tensor on the CPU", f"one on {input.array.device}"))
@@ -65,7 +84,18 @@ class PinMemory(ArrayFunction):
 
 
 def clone(input: Tensor, *, memory_format: str = "preserve") -> Tensor:
-    """A copy with its own memory, in the order of input's unless memory_format says another."""
+    """Copy to memory of its own.
+
+    Args:
+        input: any shape and dtype.
+        memory_format: "preserve" the order of memory, "contiguous" or "channels_last".
+    Returns: shape and dtype of input.
+    Raises: ShapeError: channels_last of another rank than 4.
+    Grad: input. Saves nothing.
+    Example: >>> x = genesis.ones(2)
+    >>> F.clone(x).add_(1).tolist(), x.tolist()
+    ([2.0, 2.0], [1.0, 1.0])
+    """
     copied = Clone.apply(input)
     return copied if memory_format == "preserve" else contiguous(copied, memory_format)
 
@@ -81,7 +111,17 @@ class Clone(ArrayFunction):
 
 
 def contiguous(input: Tensor, memory_format: str = "contiguous") -> Tensor:
-    """input with its elements in row-major order in memory, or in NHWC order for genesis.channels_last."""
+    """The same elements, dense in row-major or NHWC order; the same tensor if they are.
+
+    Args:
+        input: any shape and dtype.
+        memory_format: "contiguous", or "channels_last" for NHWC.
+    Returns: shape and dtype of input.
+    Raises: ShapeError: channels_last of another rank than 4.
+    Grad: input. Saves nothing.
+    Example: >>> F.contiguous(genesis.zeros(2, 3).T).stride()
+    (2, 1)
+    """
     channels_last = memory_format == "channels_last"
     if channels_last and input.array.ndim != 4:
         raise ShapeError(describe("contiguous", "self", "4 dimensions for channels_last", input.array.ndim))

@@ -98,11 +98,16 @@ def transposed_conv_into(
     out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1, *, precision: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """transposed_conv, with the result written into out, which is returned. No gradients.
+    """transposed_conv, with the result written into out, which is returned.
 
     Args:
         out: of the shape that transposed_conv_output_shape() gives; otherwise as for conv_into().
+    Returns: out.
     Raises: as conv_into().
+    Grad: none; GraphError if an operand requires one.
+    Example: >>> out = genesis.empty(1, 1, 4)
+    >>> genesis.transposed_conv_into(out, genesis.ones(1, 2), genesis.ones(1, 1, 1, 2), stride=2).tolist()
+    [[[1.0, 1.0, 1.0, 1.0]]]
     """
     _check("transposed_conv_into", input, weight, bias)
     options = (stride, padding, output_padding, groups, dilation)

@@ -34,12 +34,13 @@ def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
         equation: a letter per dimension, operands parted by commas, `->` before the output. Without `->` the output has
             the letters that occur once, in alphabetical order. `...` stands for dimensions that broadcast; a letter
             twice in one operand takes its diagonal.
-        operands: the tensors, or one list of them.
-
-    Example:
-        >>> a = genesis.tensor([[1.0, 2.0], [3.0, 4.0]])
-        >>> F.einsum("ij,kj->ik", a, a).tolist(), F.einsum("ii->i", a).tolist()
-        ([[5.0, 11.0], [11.0, 25.0]], [1.0, 4.0])
+        operands: the tensors, or one list of them; of one dtype.
+    Returns: a dimension for each letter of the output.
+    Raises: ShapeError: sizes or letters that don't fit. DTypeError: an operand is no tensor.
+    Grad: each operand. Saves what the products save.
+    Example: >>> a = genesis.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> F.einsum("ij,kj->ik", a, a).tolist(), F.einsum("ii->i", a).tolist()
+    ([[5.0, 11.0], [11.0, 25.0]], [1.0, 4.0])
     """
     listed = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
     tensors: list[Tensor] = []

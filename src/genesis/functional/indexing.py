@@ -52,12 +52,17 @@ EVERYTHING = slice(None)
 
 
 def getitem(input: Tensor, index: Indices) -> Tensor:
-    """input[index] by NumPy's rules: a view for integers, slices, None and Ellipsis, a copy for tensors and lists.
+    """input[index], by NumPy's rules.
 
-    Example:
-        >>> x = genesis.arange(6).reshape(2, 3)
-        >>> x[1, ::2].tolist(), x[x > 3].tolist(), x[:, [2, 0]].tolist()
-        ([3, 5], [4, 5], [[2, 0], [5, 3]])
+    Args:
+        input: any shape and dtype.
+        index: integers, slices, None, Ellipsis, bools, tensors or lists of integers or bools, or a tuple of them.
+    Returns: a view without tensors and lists in index, else a copy.
+    Raises: IndexError: too many indices, or one out of range. DTypeError: another index. ValueError: a step < 1.
+    Grad: input. Saves index.
+    Example: >>> x = genesis.arange(6).reshape(2, 3)
+    >>> x[1, ::2].tolist(), x[x > 3].tolist(), x[:, [2, 0]].tolist()
+    ([3, 5], [4, 5], [[2, 0], [5, 3]])
     """
     return GetItem.apply(input, index=parse("getitem", input.array, index))
 
@@ -79,18 +84,53 @@ class GetItem(ArrayFunction):
 
 
 def setitem(input: Tensor, index: Indices, value: Tensor | Number) -> None:
-    """input[index] = value, broadcast and cast. Where gradients are recorded, input becomes part of value's graph."""
+    """input[index] = value, in place. Where gradients are recorded, input becomes part of value's graph.
+
+    Args:
+        input: any shape and dtype.
+        index: as for getitem.
+        value: a tensor that broadcasts, is cast; or a number.
+    Returns: None.
+    Raises: IndexError, DTypeError, ValueError: as getitem. ShapeError: value does not broadcast. GraphError: input is
+        a leaf that requires grad, or a view in the graph.
+    Grad: input and value. Saves index.
+    Example: >>> x = genesis.zeros(2, 2)
+    >>> x[:, 0] = 1
+    >>> x.tolist()
+    [[1.0, 0.0], [1.0, 0.0]]
+    """
     _assign("setitem", input, parse("setitem", input.array, index), value, accumulate=False)
 
 
 def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """A copy of input with input[indices] = values, or += with accumulate; indices are tensors, one per dimension."""
+    """A copy of input with input[indices] = values, or += with accumulate.
+
+    Args:
+        input: any shape and dtype.
+        indices: a tensor for each dimension; None for all of it.
+        values: a tensor that broadcasts; it is cast.
+    Returns: the shape and dtype of input.
+    Raises: as setitem.
+    Grad: input, values. Saves indices.
+    Example: >>> F.index_put(genesis.zeros(3), [genesis.tensor([0, 0])], genesis.ones(1), accumulate=True).tolist()
+    [2.0, 0.0, 0.0]
+    """
     index = parse("index_put", input.array, _index_tensors(indices))
     return SetItem.apply(input, _assignable("index_put", input, index, values), index=index, accumulate=accumulate)
 
 
 def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """index_put in place."""
+    """index_put in place.
+
+    Args:
+        input: any shape and dtype. It is changed.
+        indices, values, accumulate: as for index_put.
+    Returns: input.
+    Raises: as setitem.
+    Grad: input, values. Saves indices.
+    Example: >>> F.index_put_(genesis.zeros(3), [genesis.tensor([2])], genesis.ones(1)).tolist()
+    [0.0, 0.0, 1.0]
+    """
     index = parse("index_put_", input.array, _index_tensors(indices))
     _assign("index_put_", input, index, values, accumulate)
     return input

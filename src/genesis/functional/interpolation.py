@@ -164,11 +164,16 @@ class PixelShuffle(ArrayFunction):
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """The inverse of pixel_shuffle: (…, C, H·r, W·r) becomes (…, C·r², H, W).
+    """The inverse of pixel_shuffle: resolution becomes channels.
 
-    Example:
-        >>> F.pixel_unshuffle(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
-        [[[0.0]], [[1.0]], [[2.0]], [[3.0]]]
+    Args:
+        input: (…, C, H·r, W·r).
+        downscale_factor: r.
+    Returns: (…, C·r², H, W).
+    Raises: ShapeError: a size is no multiple of r; fewer than 3 dimensions.
+    Grad: input. Saves nothing.
+    Example: >>> F.pixel_unshuffle(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
+    [[[0.0]], [[1.0]], [[2.0]], [[3.0]]]
     """
     op = "pixel_unshuffle"
     factor = _check_factor(op, "downscale_factor", input, downscale_factor)

@@ -16,11 +16,16 @@ from genesis.shapes import Shape
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """The tensors one after the other along dim; their other sizes are equal. Dtypes are promoted.
+    """Concatenate tensors along dim.
 
-    Example:
-        >>> F.cat([genesis.zeros(1), genesis.ones(2)]).tolist()
-        [0.0, 1.0, 1.0]
+    Args:
+        tensors: equal sizes but in dim; dtypes are promoted. Empty vectors fit anywhere.
+        dim: counts from the end if negative.
+    Returns: a copy, in the promoted dtype.
+    Raises: ShapeError: no tensors; 0-d ones; other sizes differ. TypeError: not a list or tuple of tensors.
+    Grad: each tensor. Saves nothing.
+    Example: >>> F.cat([genesis.zeros(1), genesis.ones(2)]).tolist()
+    [0.0, 1.0, 1.0]
     """
     listed = _tensors("cat", tensors)
     parts = [x for x in listed if x.array.shape != (0,)]  # PyTorch lets empty vectors take part anywhere
@@ -62,7 +67,17 @@ class Cat(ArrayFunction):
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape along a new dimension dim."""
+    """Join tensors along a new dimension.
+
+    Args:
+        tensors: of one shape; dtypes are promoted.
+        dim: where the new dimension goes, from 0 to ndim.
+    Returns: a copy, in the promoted dtype.
+    Raises: ShapeError: no tensors, or shapes that differ. TypeError: not a list or tuple of tensors.
+    Grad: each tensor. Saves nothing.
+    Example: >>> F.stack([genesis.zeros(2), genesis.ones(2)], dim=1).tolist()
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
     listed = _tensors("stack", tensors)
     shape = listed[0].array.shape
     for number, tensor in enumerate(listed):
@@ -75,11 +90,16 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Parts of one size (the last may be smaller), or of the given sizes, along dim; views.
+    """Cut into parts along dim.
 
-    Example:
-        >>> [part.tolist() for part in F.split(genesis.arange(5), 2)]
-        [[0, 1], [2, 3], [4]]
+    Args:
+        tensor: at least 1 dimension, any dtype.
+        split_size_or_sections: the size of each part (the last may be smaller), or a list of all sizes.
+    Returns: a tuple of views.
+    Raises: ShapeError: sizes that don't add up, or a size below 1.
+    Grad: tensor. Saves nothing.
+    Example: >>> [part.tolist() for part in F.split(genesis.arange(5), 2)]
+    [[0, 1], [2, 3], [4]]
     """
     dim, size = _split_dim("split", tensor, dim)
     if isinstance(split_size_or_sections, int):
@@ -96,7 +116,16 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most that many parts of equal size (the last may be smaller) along dim; views."""
+    """Cut into at most that many parts of equal size along dim; the last may be smaller.
+
+    Args:
+        input: at least 1 dimension, any dtype.
+    Returns: a tuple of views.
+    Raises: ShapeError: chunks < 1, or a 0-d input. DTypeError: chunks is no int.
+    Grad: input. Saves nothing.
+    Example: >>> [part.tolist() for part in F.chunk(genesis.arange(5), 2)]
+    [[0, 1, 2], [3, 4]]
+    """
     require_ints("chunk", chunks=chunks)
     if chunks < 1:
         raise ShapeError(describe("chunk", "chunks", "at least 1", chunks))
@@ -117,7 +146,16 @@ class Split(ArrayFunction):
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """The slices along dim, without that dimension; views."""
+    """The slices along dim, without that dimension.
+
+    Args:
+        input: at least 1 dimension, any dtype.
+    Returns: a tuple of views.
+    Raises: ShapeError: a 0-d input.
+    Grad: input. Saves nothing.
+    Example: >>> [row.tolist() for row in F.unbind(genesis.arange(4).reshape(2, 2))]
+    [[0, 1], [2, 3]]
+    """
     dim, size = _split_dim("unbind", input, dim)
     return Unbind.apply(input, dim=dim) if size else ()
 
@@ -134,7 +172,17 @@ class Unbind(ArrayFunction):
 
 
 def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
-    """length elements of dim from start on, as a view."""
+    """length elements of dim from start on.
+
+    Args:
+        input: at least 1 dimension, any dtype.
+        start: an int, from −size to size, or a 0-d tensor of integers.
+    Returns: a view.
+    Raises: IndexError: start is out of range. ShapeError: too long, or a 0-d input. DTypeError: no ints.
+    Grad: input. Saves nothing.
+    Example: >>> F.narrow(genesis.arange(5), 0, 1, 3).tolist()
+    [1, 2, 3]
+    """
     dim, size = _split_dim("narrow", input, dim)
     if isinstance(start, Tensor):
         if start.array.ndim or start.array.dtype.category != INTEGER:

@@ -15,11 +15,14 @@ from genesis.precision import follows_forward, get_float32_precision
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; the others broadcast.
 
-    Vectors: a 1-d input is a row, a 1-d other a column, and that dimension is gone from the result.
-
-    Example:
-        >>> F.matmul(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 1.0])).tolist()
-        [3.0, 7.0]
+    Args:
+        input: (…, M, K), or (K,): a row, which is gone from the result.
+        other: (…, K, N), or (K,): a column, which is gone from the result; dtype of input.
+    Returns: (…, M, N).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, other. Saves what each other's gradient needs.
+    Example: >>> F.matmul(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 1.0])).tolist()
+    [3.0, 7.0]
     """
     require_tensors("matmul", input=input, other=other)
     x, y = input.array.shape, other.array.shape
@@ -89,17 +92,46 @@ def _transposed(x: NDArray) -> NDArray:
 
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The product of two matrices: (M, K) by (K, N)."""
+    """The product of two matrices.
+
+    Args:
+        input: (M, K).
+        mat2: (K, N), dtype of input.
+    Returns: (M, N).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, mat2. Saves what each other's gradient needs.
+    Example: >>> F.mm(genesis.tensor([[1.0, 2.0]]), genesis.tensor([[3.0], [4.0]])).tolist()
+    [[11.0]]
+    """
     return _product("mm", 2, input, "mat2", mat2)
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The products of two batches of matrices: (B, M, K) by (B, K, N)."""
+    """The products of two batches of matrices.
+
+    Args:
+        input: (B, M, K).
+        mat2: (B, K, N), dtype of input.
+    Returns: (B, M, N).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, mat2. Saves what each other's gradient needs.
+    Example: >>> F.bmm(genesis.ones(2, 1, 3), genesis.ones(2, 3, 1)).tolist()
+    [[[3.0]], [[3.0]]]
+    """
     return _product("bmm", 3, input, "mat2", mat2)
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
-    """The inner product of two vectors of one length."""
+    """The inner product of two vectors.
+
+    Args:
+        input, tensor: (K,), of one dtype.
+    Returns: 0-d.
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, tensor. Saves what each other's gradient needs.
+    Example: >>> F.dot(genesis.tensor([1.0, 2.0]), genesis.tensor([3.0, 4.0])).item()
+    11.0
+    """
     require_tensors("dot", input=input, tensor=tensor)
     _require_ndim("dot", "input", input, 1)
     _require_ndim("dot", "tensor", tensor, 1)
@@ -108,7 +140,17 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
-    """A matrix times a vector: (M, K) by (K)."""
+    """A matrix times a vector.
+
+    Args:
+        input: (M, K).
+        vec: (K,), dtype of input.
+    Returns: (M,).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, vec. Saves what each other's gradient needs.
+    Example: >>> F.mv(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 0.0])).tolist()
+    [1.0, 3.0]
+    """
     require_tensors("mv", input=input, vec=vec)
     _require_ndim("mv", "input", input, 2)
     _require_ndim("mv", "vec", vec, 1)
@@ -117,11 +159,16 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    """Every product of an element of input with one of vec2: (M) by (N) gives (M, N).
+    """Every product of an element of input with one of vec2.
 
-    Example:
-        >>> F.outer(genesis.tensor([1, 2]), genesis.tensor([3, 4])).tolist()
-        [[3, 4], [6, 8]]
+    Args:
+        input: (M,).
+        vec2: (N,); dtypes are promoted.
+    Returns: (M, N).
+    Raises: TypeError: no tensors. ShapeError: not vectors.
+    Grad: input, vec2. Saves what each other's gradient needs.
+    Example: >>> F.outer(genesis.tensor([1, 2]), genesis.tensor([3, 4])).tolist()
+    [[3, 4], [6, 8]]
     """
     require_tensors("outer", input=input, vec2=vec2)
     _require_ndim("outer", "input", input, 1)

@@ -69,9 +69,13 @@ def l1_loss(
 ) -> Tensor:  # fmt: skip
     """The absolute difference |input − target|; the arguments are those of mse_loss.
 
-    Example:
-        >>> F.l1_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
-        1.0
+    Args:
+        input, target: shapes that broadcast (with a warning where they differ).
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: another reduction; weight's shape. DTypeError: integers that would be averaged.
+    Grad: input, target, weight. Saves the sign of the difference.
+    Example: >>> F.l1_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
+    1.0
     """
     reduction = check_pair("l1_loss", input, target, reduction, size_average, reduce, floating="none")
     dtypes = [input.array.dtype, target.array.dtype]
@@ -100,7 +104,15 @@ def smooth_l1_loss(
 ) -> Tensor:  # fmt: skip
     """½d²/beta where |d| < beta, else |d| − ½beta, with d = input − target: huber_loss / beta; l1_loss for beta 0.
 
+    Args:
+        the others are those of mse_loss.
+        beta: where the parabola goes over into the line; at least 0.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: beta < 0; another reduction.
+    Grad: input, target. Saves the slope.
     Source: Girshick 2015, arXiv:1504.08083.
+    Example: >>> F.smooth_l1_loss(genesis.tensor([3.0]), genesis.tensor([0.0])).item()
+    2.5
     """
     reduction = check_pair("smooth_l1_loss", input, target, reduction, size_average, reduce, floating="one")
     if beta < 0:
@@ -115,8 +127,16 @@ def huber_loss(
 ) -> Tensor:
     """½d² where |d| < delta, else delta·(|d| − ½delta), with d = input − target.
 
-    Args: as mse_loss; weight multiplies each loss before an unweighted mean.
+    Args:
+        delta: where the parabola goes over into the line; positive.
+        weight: the shape of input; multiplies each loss before an unweighted mean.
+        the others are those of mse_loss.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: delta ≤ 0; another reduction; weight's shape.
+    Grad: input, target, weight. Saves the slope.
     Source: Huber 1964, doi:10.1214/aoms/1177703732.
+    Example: >>> F.huber_loss(genesis.tensor([3.0]), genesis.tensor([0.0])).item()
+    2.5
     """
     check_pair("huber_loss", input, target, reduction)
     if delta <= 0:

@@ -36,7 +36,16 @@ def max_pool1d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """The largest of each window of a signal (N, C, L) or (C, L); the arguments are those of max_pool2d."""
+    """The maximum of each window of a signal; the arguments are those of max_pool2d.
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+    Returns: (N, C, Q) or (C, Q); with return_indices a pair.
+    Raises: ValueError: as max_pool2d.
+    Grad: input. Saves where each value was found.
+    Example: >>> F.max_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
+    [[1.0, 3.0]]
+    """
     options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     return _max_pool("max_pool1d", 1, input, *options)
 
@@ -116,7 +125,16 @@ def avg_pool1d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:  # fmt: skip
-    """The mean of each window of a signal (N, C, L) or (C, L); the arguments are those of avg_pool2d."""
+    """The mean of each window of a signal; the arguments are those of avg_pool2d.
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+    Returns: (N, C, Q) or (C, Q).
+    Raises: ValueError: as avg_pool2d.
+    Grad: input. Saves input.
+    Example: >>> F.avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
+    [[0.5, 2.5]]
+    """
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
@@ -171,7 +189,15 @@ class AvgPool2d(ArrayFunction):
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: OutputSize) -> Tensor:
-    """Means of equal parts of a signal (N, C, L) or (C, L): as many as output_size."""
+    """The means of output_size windows of equal length; see adaptive_avg_pool2d.
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+    Returns: (N, C, output_size) or (C, output_size).
+    Grad: input. Saves input.
+    Example: >>> F.adaptive_avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
+    [[0.5, 2.5]]
+    """
     return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
 
 

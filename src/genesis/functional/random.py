@@ -52,9 +52,18 @@ class Dropout(ArrayFunction):
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """dropout of whole channels of (N, C, H, W), or of (N, C, L).
+    """dropout of whole channels.
 
+    Args:
+        input: (N, C, H, W) or (N, C, L), any floating dtype.
+        p: in [0, 1].
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability, or input has other dimensions. DTypeError: input is not floating.
+    Grad: input. Saves the mask of the channels.
     Source: Tompson et al. 2015, arXiv:1411.4280.
+    Example: >>> F.dropout2d(genesis.ones(1, 2, 1, 1), training=False).flatten().tolist()
+    [1.0, 1.0]
     """
     _check("dropout2d", input, p)
     if input.array.ndim not in (3, 4):

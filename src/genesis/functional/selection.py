@@ -21,11 +21,16 @@ from genesis.shapes import Shape
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices of input along dim at the positions index (1-d, integers).
+    """Select slices along dim.
 
-    Example:
-        >>> F.index_select(genesis.tensor([5.0, 6.0, 7.0]), 0, genesis.tensor([2, 0])).tolist()
-        [7.0, 5.0]
+    Args:
+        input: any shape and dtype.
+        index: int64 or int32, at most 1 dimension.
+    Returns: a copy; its size in dim is that of index.
+    Raises: TypeError: index is no tensor of integers. ShapeError: its rank. IndexError: a position out of range.
+    Grad: input. Saves index.
+    Example: >>> F.index_select(genesis.tensor([5.0, 6.0, 7.0]), 0, genesis.tensor([2, 0])).tolist()
+    [7.0, 5.0]
     """
     dim = shapes.normalize_dim("index_select", dim, input.array.ndim)
     _require_index("index_select", index, 1)
@@ -44,7 +49,18 @@ class IndexSelect(ArrayFunction):
 
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
-    """A copy of input with alpha · source added to its slices at index; repeats add up."""
+    """A copy of input with alpha · source added to the slices at index; repeats add up.
+
+    Args:
+        input: any shape and dtype.
+        index: int64 or int32, at most 1 dimension.
+        source: the shape of input, but index's size in dim; dtype of input.
+    Returns: shape and dtype of input.
+    Raises: TypeError: dtypes. ShapeError: source's shape, index's rank. IndexError: out of range.
+    Grad: input, source. Saves index.
+    Example: >>> F.index_add(genesis.zeros(3), 0, genesis.tensor([2, 2]), genesis.ones(2)).tolist()
+    [0.0, 0.0, 2.0]
+    """
     dim = shapes.normalize_dim("index_add", dim, input.array.ndim)
     _require_index("index_add", index, 1)
     _require_same_dtype("index_add", "source", input, source)
@@ -68,11 +84,16 @@ class IndexAdd(ArrayFunction):
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """y[i][j][k] = input[i][index[i][j][k]][k] for dim=1, and so for any dim.
+    """Select elements along dim: y[i][j][k] = input[i][index[i][j][k]][k] for dim=1.
 
     Args:
-        index: integers, as many dimensions as input, no larger than it except in dim.
-        sparse_grad: not supported; NotImplementedError.
+        input: any shape and dtype.
+        index: int64 or int32, as many dimensions as input, no larger than it but in dim.
+    Returns: the shape of index, dtype of input.
+    Raises: TypeError: index's dtype. ShapeError: its shape. NotImplementedError: sparse_grad.
+    Grad: input. Saves index.
+    Example: >>> F.gather(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), 1, genesis.tensor([[1], [0]])).tolist()
+    [[2.0], [3.0]]
     """
     if sparse_grad:
         raise NotImplementedError("gather: sparse_grad=True is not supported; gradients are dense")
@@ -95,7 +116,18 @@ class Gather(ArrayFunction):
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """gather, with input and indices broadcast against each other; without dim, from the flattened input."""
+    """gather, with input and indices broadcast; without dim, from the flattened input.
+
+    Args:
+        input: any shape and dtype.
+        indices: int64 or int32, as many dimensions as input.
+    Returns: the common shape, dtype of input.
+    Raises: TypeError: the dtype of indices. ShapeError: shapes that don't fit.
+    Grad: input. Saves indices.
+    Example: >>> x = genesis.tensor([[3.0, 1.0, 2.0]])
+    >>> F.take_along_dim(x, x.argsort(), dim=1).tolist()
+    [[1.0, 2.0, 3.0]]
+    """
     if dim is None:
         return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
     _require_index("take_along_dim", indices)
@@ -119,10 +151,17 @@ def scatter(
     value: Number | None = None,
     reduce: str | None = None,
 ) -> Tensor:
-    """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1, and so for any dim; src may be a number.
+    """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1.
 
     Args:
-        reduce: not supported, NotImplementedError; scatter_add adds.
+        input: any shape and dtype.
+        index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
+        src: dtype of input, or a number, which may be given as value.
+    Returns: shape and dtype of input.
+    Raises: TypeError: dtypes; neither src nor value. ShapeError: shapes. NotImplementedError: reduce.
+    Grad: input, src. Saves index.
+    Example: >>> F.scatter(genesis.zeros(3), 0, genesis.tensor([2, 0]), genesis.tensor([5.0, 6.0])).tolist()
+    [6.0, 0.0, 5.0]
     """
     if reduce is not None:
         raise NotImplementedError(f"scatter: reduce={reduce!r} is not supported; use scatter_add")
@@ -149,7 +188,18 @@ class Scatter(ArrayFunction):
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1, and so for any dim; repeats add up."""
+    """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1; repeats add up.
+
+    Args:
+        input: any shape and dtype.
+        index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
+        src: dtype of input.
+    Returns: shape and dtype of input.
+    Raises: TypeError: dtypes; src is no tensor. ShapeError: shapes that don't fit.
+    Grad: input, src. Saves index.
+    Example: >>> F.scatter_add(genesis.zeros(2), 0, genesis.tensor([1, 1]), genesis.tensor([5.0, 6.0])).tolist()
+    [0.0, 11.0]
+    """
     if not isinstance(src, Tensor):
         raise DTypeError(describe("scatter_add", "src", "a tensor", type(src).__name__))
     return _scatter("scatter_add", ScatterAdd, input, dim, index, src)
@@ -198,7 +248,18 @@ def _gathered(ctx: Context, grad: NDArray) -> NDArray:
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
-    """input, but value (a number or a 0-d tensor) where mask is true."""
+    """input, but value where mask is true.
+
+    Args:
+        input: any shape and dtype.
+        mask: bool, broadcasts with input.
+        value: a number that the dtype holds, or a 0-d tensor.
+    Returns: the common shape, dtype of input.
+    Raises: TypeError: mask is not bool. ShapeError: value has dimensions. OverflowError: the dtype does not hold it.
+    Grad: input, and value if it is a tensor. Saves mask.
+    Example: >>> F.masked_fill(genesis.tensor([1.0, 2.0]), genesis.tensor([True, False]), 0).tolist()
+    [0.0, 2.0]
+    """
     _require_mask("masked_fill", mask)
     if not isinstance(value, Tensor):
         if not isinstance(value, bool | int | float):
@@ -224,7 +285,17 @@ class MaskedFill(ArrayFunction):
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements of input where mask is true, in one dimension; both broadcast."""
+    """The elements of input where mask is true.
+
+    Args:
+        input: any shape and dtype.
+        mask: bool; both broadcast.
+    Returns: 1 dimension, dtype of input.
+    Raises: TypeError: mask is not bool. ValueError: the shapes don't broadcast.
+    Grad: input. Saves the positions.
+    Example: >>> F.masked_select(genesis.tensor([1.0, 2.0, 3.0]), genesis.tensor([True, False, True])).tolist()
+    [1.0, 3.0]
+    """
     _require_mask("masked_select", mask)
     shape = shapes.broadcast("masked_select", input.array.shape, mask.array.shape, names=("input", "mask"))
     selected = getitem(expand(input, shape), expand(mask, shape))
@@ -236,11 +307,15 @@ def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
 @overload
 def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
-    """The positions of the nonzero elements: (n, ndim), or with as_tuple one vector for each dimension.
+    """The positions of the nonzero elements.
 
-    Example:
-        >>> F.nonzero(genesis.tensor([0, 3, 0, 5])).tolist()
-        [[1], [3]]
+    Args:
+        input: any shape and dtype.
+        as_tuple: a vector for each dimension instead of one matrix.
+    Returns: (n, ndim), int64; with as_tuple a tuple of (n,).
+    Grad: none.
+    Example: >>> F.nonzero(genesis.tensor([0, 3, 0, 5])).tolist()
+    [[1], [3]]
     """
     if not as_tuple:
         return NonZero.apply(input)
@@ -260,11 +335,16 @@ class NonZero(ArrayFunction):
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesAndIndices:
-    """(values, indices) of input sorted along dim; NaN is the largest.
+    """Sort along dim; NaN is the largest.
 
-    Example:
-        >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
-        [1, 2, 0]
+    Args:
+        input: any shape, numbers or bool.
+        stable: equal elements keep their order.
+    Returns: (values, indices): dtype of input, and int64.
+    Raises: IndexError: input has no such dimension.
+    Grad: input. Saves the indices.
+    Example: >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
+    [1, 2, 0]
     """
     dim = shapes.normalize_dim("sort", dim, input.array.ndim)
     return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
@@ -289,12 +369,29 @@ class Sort(Ordered):
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort input along dim."""
+    """The indices that sort input along dim; the arguments are those of sort.
+
+    Args:
+        input: any shape, numbers or bool.
+    Returns: the shape of input, int64.
+    Grad: none.
+    Example: >>> F.argsort(genesis.tensor([3.0, 1.0, 2.0]), descending=True).tolist()
+    [0, 2, 1]
+    """
     return sort(input, dim, descending, stable).indices
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
-    """(values, indices) of the k largest (or smallest) along dim, in order."""
+    """The k largest (or smallest) elements along dim, in order.
+
+    Args:
+        input: any shape, numbers.
+    Returns: (values, indices) with k in the place of dim: dtype of input, and int64.
+    Raises: ShapeError: k is negative or more than there are. DTypeError: k is no int; input is bool.
+    Grad: input. Saves the indices.
+    Example: >>> F.topk(genesis.tensor([3.0, 1.0, 2.0]), 2).values.tolist()
+    [3.0, 2.0]
+    """
     require_ints("topk", k=k)
     if input.array.dtype is dtypes.bool_:
         raise DTypeError(describe("topk", "input", "numbers", input.array.dtype))

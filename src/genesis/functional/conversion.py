@@ -60,7 +60,7 @@ class ToDevice(ArrayFunction):
 
 
 def pin_memory(input: Tensor) -> Tensor:
-    """Copy a CPU tensor to page-locked memory, from which CUDA devices copy by themselves; the same tensor if it is there.
+    """Copy to page-locked memory, from which CUDA devices copy by themselves; the same tensor if it is there.
 
     Args:
         input: any shape and dtype, on the CPU.

@@ -409,9 +409,10 @@ class ClampBetween(ArrayFunction):
 
 
 def _inside(x: NDArray, low: Operand | None, high: Operand | None) -> NDArray:
-    if low is None:
-        return x.le(high)
-    return x.ge(low) if high is None else x.ge(low).logical_and(x.le(high))
+    if high is None:
+        assert low is not None  # clamp() asks for one of them
+        return x.ge(low)
+    return x.le(high) if low is None else x.ge(low).logical_and(x.le(high))
 
 
 def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Tensor:

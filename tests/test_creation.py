@@ -66,6 +66,7 @@ def test_values_and_dtypes_are_those_of_torch(call: Any) -> None:
         lambda lib: lib.rand(3, 2),
         lambda lib: lib.randn((3,), dtype=lib.float64),
         lambda lib: lib.randint(10, (4,)),
+        lambda lib: lib.randint(10, size=(4,)),
         lambda lib: lib.randint(-3, 3, (4,), dtype=lib.int32),
         lambda lib: lib.randperm(7),
         lambda lib: lib.rand_like(lib.ones(2)),

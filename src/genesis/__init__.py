@@ -2,6 +2,8 @@
 
 __version__ = "0.2.0"
 
+import typing as _typing
+from importlib import import_module as _import_module
 from math import e as e
 from math import inf as inf
 from math import nan as nan
@@ -184,7 +186,8 @@ from genesis.precision import set_float32_precision as set_float32_precision
 from genesis.tensor import Tensor as Tensor
 
 bool, promote_types = bool_, promote
-dtype, device = DType, Device  # PyTorch's names of the types
+dtype = DType  # PyTorch's names of the types
+device = Device
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
@@ -200,14 +203,22 @@ _FROM_THERE = {  # a name, and the package that it is from
     "tuning": "cuda",
 }
 
+if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
+    from genesis import cuda as cuda
+    from genesis import data as data
+    from genesis import growth as growth
+    from genesis import models as models
+    from genesis import profiler as profiler
+    from genesis import torch as torch
+    from genesis.cuda import tune as tune
+    from genesis.cuda import tuning as tuning
+    from genesis.fusion import fuse as fuse
+    from genesis.profiler import Profiler as Profiler
+else:
 
-def __getattr__(name: str) -> object:
-    if name in _ON_FIRST_USE:
-        import importlib
-
-        return importlib.import_module(f"genesis.{name}")
-    if name in _FROM_THERE:
-        import importlib
-
-        return getattr(importlib.import_module(f"genesis.{_FROM_THERE[name]}"), name)
-    raise AttributeError(f"module 'genesis' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in _ON_FIRST_USE:
+            return _import_module(f"genesis.{name}")
+        if name in _FROM_THERE:
+            return getattr(_import_module(f"genesis.{_FROM_THERE[name]}"), name)
+        raise AttributeError(f"module 'genesis' has no attribute {name!r}")

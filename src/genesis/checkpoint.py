@@ -13,7 +13,7 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -31,7 +31,7 @@ MAX_DEPTH = 100  # of containers in containers
 _MAX_BITS = 14_000  # Python reads integers of up to 4,300 digits
 
 
-def save(obj: Any, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+def save(obj: object, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write a state to path atomically, through a temporary file next to it.
 
     An interruption at any moment, kill -9 and a full disk included, leaves the old file as it was; a kill may also
@@ -95,7 +95,9 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _opened(path: Any) -> Iterator[Any]:
+def _opened(
+    path: str | os.PathLike[str],
+) -> Iterator[tuple[BinaryIO, tensor_files.Header, dict[str, str], int]]:
     """The file, its header, its metadata, and where the elements start; of a format that we can read."""
     with open(path, "rb") as file:
         header, notes, start = tensor_files.read_header(path, file)
@@ -128,7 +130,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _shortened(value: Any) -> str:
+def _shortened(value: object) -> str:
     """A value from a file for use in a message: printable and short."""
     return value if isinstance(value, str) and value.isalnum() and len(value) < 20 else reprlib.repr(value)
 
@@ -141,9 +143,9 @@ class _Packer:
 
     def __init__(self) -> None:
         self.tensors: dict[str, NDArray] = {}
-        self._names: dict[Any, str] = {}  # by the memory that a tensor shows
+        self._names: dict[object, str] = {}  # by the memory that a tensor shows
 
-    def pack(self, value: Any, place: tuple[str, ...]) -> Any:
+    def pack(self, value: object, place: tuple[str, ...]) -> object:
         """JSON for value: itself if JSON has it, else a dictionary of one entry that names the kind."""
         if len(place) > MAX_DEPTH:
             expected = f"containers nested at most {MAX_DEPTH} deep, and none inside itself"
@@ -171,7 +173,7 @@ class _Packer:
         kinds = "tensors, numbers, strings, bytes, None, and lists, tuples and dictionaries of them"
         raise DTypeError(describe("save", "/".join(("obj", *place)), kinds, type(value).__name__))
 
-    def _entry(self, key: Any, item: Any, place: tuple[str, ...]) -> list[Any]:
+    def _entry(self, key: object, item: object, place: tuple[str, ...]) -> list[object]:
         if not isinstance(key, str | int | float | bool | tuple | None):
             kinds = "keys that are strings, numbers, None or tuples"
             raise DTypeError(describe("save", "/".join(("obj", *place)), kinds, type(key).__name__))

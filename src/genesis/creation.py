@@ -5,20 +5,31 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
 from genesis import dtypes
 from genesis.autograd.modes import unrecordable
-from genesis.dtypes import DType
+from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import CPU, Device, NDArray, random
 from genesis.shapes import Shape, channels_last_strides
 from genesis.tensor import Tensor
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 DeviceLike = Device | str | None
-Number = bool | int | float
+
+
+class Options(TypedDict):
+    """What the functions that make a tensor like another hand on."""
+
+    dtype: DType
+    device: Device | str
+    requires_grad: bool
+
 
 _FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is not dtypes.bfloat16}
 
@@ -26,7 +37,13 @@ _FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is n
 # --- from values ------------------------------------------------------------------------------------------------------
 
 
-def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def tensor(
+    data: npt.ArrayLike | Sequence[object],
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """A new tensor with a copy of data.
 
     Args:
@@ -49,7 +66,7 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
     return Tensor(array.to_device(_device(device)), requires_grad)
 
 
-def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
+def as_tensor(data: npt.ArrayLike | Sequence[object], dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
     """data as a tensor; memory is shared with a tensor or numpy array of that dtype and device."""
     if isinstance(data, Tensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
@@ -71,7 +88,7 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     return Tensor(array)
 
 
-def _host_values(op: str, data: Any) -> tuple[np.ndarray, DType]:
+def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[np.ndarray, DType]:
     """A fresh numpy array with data's values, and the dtype that a tensor of them has (Python's floats keep all their
     bits here, for whoever asks for float64)."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
@@ -97,7 +114,7 @@ def _require_held(values: np.ndarray, dtype: DType) -> None:
             dtypes.number("tensor", "data", extreme.item(), dtype)
 
 
-def _without_tensors(data: Any) -> Any:
+def _without_tensors(data: object) -> Any:  # nested lists of what is there instead
     if isinstance(data, Tensor):
         return data.tolist()
     return [_without_tensors(item) for item in data] if isinstance(data, list | tuple) else data
@@ -112,7 +129,7 @@ def is_tensor(obj: object) -> bool:
 
 
 def empty(
-    *size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
     memory_format: str = "contiguous",
 ) -> Tensor:  # fmt: skip
     """A tensor whose values are whatever the memory held."""
@@ -121,7 +138,9 @@ def empty(
     return Tensor(NDArray.empty(shape, _dtype(dtype), _device(device), strides), requires_grad)
 
 
-def zeros(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of zeros.
 
     Example:
@@ -131,7 +150,9 @@ def zeros(*size: Any, dtype: DType | None = None, device: DeviceLike = None, req
     return Tensor(NDArray.full(_size("zeros", size), 0, _dtype(dtype), _device(device)), requires_grad)
 
 
-def ones(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def ones(
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of ones."""
     return Tensor(NDArray.full(_size("ones", size), 1, _dtype(dtype), _device(device)), requires_grad)
 
@@ -190,7 +211,7 @@ def full_like(
     return full(input.shape, fill_value, **_like(input, dtype, device, requires_grad))
 
 
-def _like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> dict[str, Any]:
+def _like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> Options:
     return {"dtype": dtype or input.dtype, "device": device or input.device, "requires_grad": requires_grad}
 
 
@@ -273,35 +294,56 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
     random.set_state(new_state.numpy().tobytes(), _device(device))
 
 
-def rand(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def rand(
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """Uniform in [0, 1)."""
     return _random("rand", size, dtype, device, requires_grad)
 
 
-def randn(*size: Any, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def randn(
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """Normal with mean 0 and variance 1."""
     return _random("randn", size, dtype, device, requires_grad)
 
 
-def _random(op: str, size: Any, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> Tensor:
+def _random(
+    op: str, size: Sequence[int | Sequence[int]], dtype: DType | None, device: DeviceLike, requires_grad: bool
+) -> Tensor:
     dtype = _dtype(dtype)
     if not dtype.is_floating_point:
         raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
     return Tensor(NDArray.random(op, _device(device), _size(op, size), None, dtype), requires_grad)
 
 
+@overload
 def randint(
-    low: int, high: Any = None, size: Any = None, *, dtype: DType | None = None, device: DeviceLike = None,
+    high: int, size: Sequence[int], /, *, dtype: DType | None = None, device: DeviceLike = None,
     requires_grad: bool = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def randint(
+    low: int, *, size: Sequence[int], dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def randint(
+    low: int, high: int, size: Sequence[int], *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor: ...  # fmt: skip
+def randint(
+    low: int, high: int | Sequence[int] | None = None, size: Sequence[int] | None = None, *,
+    dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Uniform integers in [low, high), or [0, high) as randint(high, size)."""
-    if size is None:
-        low, high, size = 0, low, high
-    if size is None or isinstance(size, int):
-        raise ShapeError(describe("randint", "size", "a sequence of sizes", size))
-    if low >= high:
-        raise ValueError(describe("randint", "high", f"more than low ({low})", high))
-    array = NDArray.random("randint", _device(device), low, high, _size("randint", (size,)), dtype or dtypes.int64)
+    """Uniform integers in [low, high), or [0, high) as randint(high, size) or randint(high, size=size)."""
+    shape = high if size is None else size
+    start, end = (0, low) if high is None or size is None else (low, high)
+    if shape is None or isinstance(shape, int):
+        raise ShapeError(describe("randint", "size", "a sequence of sizes", shape))
+    if isinstance(end, Sequence) or start >= end:
+        raise ValueError(describe("randint", "high", f"more than low ({start})", end))
+    array = NDArray.random("randint", _device(device), start, end, _size("randint", (shape,)), dtype or dtypes.int64)
     return Tensor(array, requires_grad)
 
 
@@ -346,20 +388,19 @@ def _dtype(dtype: DType | None) -> DType:
     return dtypes.get_default_dtype() if dtype is None else dtype
 
 
-def _size(op: str, size: Any) -> Shape:
+def _size(op: str, size: Sequence[int | Sequence[int]]) -> Shape:
     """Sizes given one by one or as one sequence."""
-    if len(size) == 1 and not hasattr(size[0], "__index__"):
-        size = size[0]
+    sizes: Any = size[0] if len(size) == 1 and not hasattr(size[0], "__index__") else size
     try:
-        shape = tuple(length.__index__() for length in size)
+        shape = tuple(length.__index__() for length in sizes)
     except (AttributeError, TypeError):
-        raise DTypeError(describe(op, "size", "ints", tuple(size) if isinstance(size, Sequence) else size)) from None
+        raise DTypeError(describe(op, "size", "ints", tuple(sizes) if isinstance(sizes, Sequence) else sizes)) from None
     if any(length < 0 for length in shape):
         raise ShapeError(describe(op, "size", "sizes of at least 0", shape))
     return shape
 
 
-def _number(op: str, argument: str, value: Any) -> Number:
+def _number(op: str, argument: str, value: Number | Tensor) -> Number:
     """A Python number, or the value of a 0-d tensor."""
     if isinstance(value, Tensor):
         if value.ndim:

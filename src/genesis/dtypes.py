@@ -14,6 +14,7 @@ from typing import Any
 from genesis.errors import DTypeError, describe
 
 BOOL, INTEGER, FLOAT = 0, 1, 2
+Number = bool | int | float
 
 
 class DType:
@@ -98,7 +99,7 @@ _RANGES = {
 }
 
 
-def number(op: str, argument: str, value: bool | int | float, dtype: DType, rounds: bool = False) -> Any:
+def number(op: str, argument: str, value: Number, dtype: DType, rounds: bool = False) -> Number:
     """Convert a Python number to the value that a tensor of dtype stores, by PyTorch's rule.
 
     bool asks whether it is zero; integers drop the fraction, and in uint8 negative integers count from 256 down.

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from genesis import dtypes
 from genesis import functional as F
-from genesis.autograd import Variable
+from genesis.autograd import Tensor
 from genesis.autograd.modes import state
+from genesis.dtypes import Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.methods import Methods
 from genesis.ndarray import NDArray
 
+P = ParamSpec("P")
+T = TypeVar("T", bound=Tensor)
 
-def _by(function: Callable[..., Any]) -> Any:
+
+def _by(function: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[T, P], T]:
     """The method that gives self the values of function(self, ...)."""
 
     @functools.wraps(function)
-    def change(self: Variable, *args: Any, **kwargs: Any) -> Any:
+    def change(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._change(function, *args, **kwargs)
 
     change.__name__ = change.__qualname__ = f"{function.__name__}_"
@@ -31,11 +35,11 @@ def _by(function: Callable[..., Any]) -> Any:
     return change
 
 
-def _as(view: Callable[..., Any]) -> Any:
+def _as(view: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[T, P], T]:
     """The method that gives self the shape of view(self, ...), on the same memory."""
 
     @functools.wraps(view)
-    def change(self: Variable, *args: Any, **kwargs: Any) -> Any:
+    def change(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if state.recording and self.is_leaf and self.requires_grad:
             raise GraphError(
                 f"{view.__name__}_: a leaf that requires grad can only be changed in place under no_grad()"
@@ -57,24 +61,25 @@ class InPlace(Methods):
 
     # --- values from elsewhere ----------------------------------------------------------------------------------------
 
-    def copy_(self, source: Any, non_blocking: bool = False) -> Any:
+    def copy_(self, source: Tensor | Number, non_blocking: bool = False) -> Self:
         """Take source's values, broadcast and cast."""
         return self._change(_copied, source, non_blocking)
 
-    def fill_(self, value: Any) -> Any:
+    def fill_(self, value: Tensor | Number) -> Self:
         """Take one value everywhere, a number or a 0-d tensor."""
         return self._change(_filled, value)
 
-    def zero_(self) -> Any:
+    def zero_(self) -> Self:
+        """Take 0 everywhere."""
         return self._change(_filled, 0)
 
-    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Any:
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
         """Fill with draws from the uniform distribution over [low, high)."""
         if not low <= high:
             raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
         return self._change(_drawn, "rand", high - low, low)
 
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Any:
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
         """Fill with draws from the normal distribution."""
         if not std >= 0:
             raise ValueError(describe("normal_", "std", "at least 0", std))
@@ -82,13 +87,13 @@ class InPlace(Methods):
 
     # --- element-wise -------------------------------------------------------------------------------------------------
 
-    add_ = __iadd__ = _by(F.add)
-    sub_ = __isub__ = _by(F.sub)
-    mul_ = __imul__ = _by(F.mul)
-    div_ = __itruediv__ = _by(F.div)
-    floor_divide_ = __ifloordiv__ = _by(F.floor_divide)
-    remainder_ = __imod__ = _by(F.remainder)
-    pow_ = __ipow__ = _by(F.pow)
+    add_ = _by(F.add)
+    sub_ = _by(F.sub)
+    mul_ = _by(F.mul)
+    div_ = _by(F.div)
+    floor_divide_ = _by(F.floor_divide)
+    remainder_ = _by(F.remainder)
+    pow_ = _by(F.pow)
     neg_ = _by(F.neg)
     abs_ = _by(F.abs)
     exp_ = _by(F.exp)
@@ -108,7 +113,8 @@ class InPlace(Methods):
     floor_ = _by(F.floor)
     ceil_ = _by(F.ceil)
     round_ = _by(F.round)
-    clamp_ = clip_ = _by(F.clamp)
+    clamp_ = _by(F.clamp)
+    clip_ = _by(F.clamp)
     relu_ = _by(F.relu)
     cumsum_ = _by(F.cumsum)
     tril_ = _by(F.tril)
@@ -125,10 +131,23 @@ class InPlace(Methods):
     logical_and_ = _by(F.logical_and)
     logical_or_ = _by(F.logical_or)
     logical_not_ = _by(F.logical_not)
-    bitwise_and_ = __iand__ = _by(F.bitwise_and)
-    bitwise_or_ = __ior__ = _by(F.bitwise_or)
-    bitwise_xor_ = __ixor__ = _by(F.bitwise_xor)
+    bitwise_and_ = _by(F.bitwise_and)
+    bitwise_or_ = _by(F.bitwise_or)
+    bitwise_xor_ = _by(F.bitwise_xor)
     bitwise_not_ = _by(F.bitwise_not)
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    __iadd__ = add_
+    __isub__ = sub_
+    __imul__ = mul_
+    __itruediv__ = div_
+    __ifloordiv__ = floor_divide_
+    __imod__ = remainder_
+    __ipow__ = pow_
+    __iand__ = bitwise_and_
+    __ior__ = bitwise_or_
+    __ixor__ = bitwise_xor_
 
     # --- selection ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +165,7 @@ class InPlace(Methods):
     swapaxes_ = _as(F.swapaxes)
     t_ = _as(F.t)
 
-    def detach_(self) -> Any:
+    def detach_(self) -> Self:
         """Leave the graph: self becomes a leaf that requires no grad."""
         if self._viewed_at is not None and not self.is_leaf:
             raise GraphError("detach_: a view in the graph cannot leave it in place; use .detach()")
@@ -154,23 +173,23 @@ class InPlace(Methods):
         return self
 
 
-def _copied(target: Variable, source: Any, non_blocking: bool = False) -> Any:
+def _copied(target: Tensor, source: Tensor | Number, non_blocking: bool = False) -> Tensor:
     """source, broadcast and cast to target's shape and dtype: what copy_ writes."""
-    if not isinstance(source, Variable):
+    if not isinstance(source, Tensor):
         return target._like(target.array.full_like(dtypes.number("copy_", "source", source, target.array.dtype)))
     moved = F.cast(F.to_device(source, target.array.device, non_blocking), target.array.dtype)
     return F.expand(moved, target.array.shape)
 
 
-def _filled(target: Variable, value: Any) -> Any:
-    if not isinstance(value, Variable):
+def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
+    if not isinstance(value, Tensor):
         return target._like(target.array.full_like(dtypes.number("fill_", "value", value, target.array.dtype)))
     if value.array.ndim:
         raise ShapeError(describe("fill_", "value", "a number or a 0-d tensor", f"shape {value.array.shape}"))
     return _copied(target, value)
 
 
-def _drawn(target: Variable, op: str, scale: float, shift: float) -> Any:
+def _drawn(target: Tensor, op: Literal["rand", "randn"], scale: float, shift: float) -> Tensor:
     """scale · draws + shift, in target's shape and dtype."""
     array = target.array
     if not array.dtype.is_floating_point:

@@ -6,7 +6,7 @@ import errno
 import os
 import pickle
 import zipfile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from genesis import dtypes
 from genesis.autograd import Variable
@@ -18,11 +18,19 @@ from genesis.ndarray import CPU, Device, NDArray, backend_of
 if TYPE_CHECKING:
     import torch
 
+    from genesis.tensor import Tensor
+
 HANDS_OUT_MEMORY = "exports its memory to another library (to_torch, DLPack)"
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu"}  # DLDeviceType: CPU, CUDA, pinned host memory
 
 
-def from_dlpack(ext_tensor: Any, /) -> Any:
+class SupportsDLPack(Protocol):
+    """An object with memory to share: tensors and arrays of NumPy, PyTorch, JAX, CuPy …"""
+
+    def __dlpack__(self, *, stream: None = None) -> object: ...
+
+
+def from_dlpack(ext_tensor: SupportsDLPack, /) -> Tensor:
     """Share the memory of any object with `__dlpack__`: NumPy, PyTorch, JAX, CuPy …
 
     Example:
@@ -32,7 +40,7 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
     """
     if not hasattr(ext_tensor, "__dlpack__"):
         raise DTypeError(describe("from_dlpack", "ext_tensor", "an object with __dlpack__", type(ext_tensor).__name__))
-    kind, index = ext_tensor.__dlpack_device__()
+    kind, index = ext_tensor.__dlpack_device__()  # type: ignore[attr-defined]  # the protocol's second half
     if kind not in _DLPACK_DEVICES:
         raise DeviceError(
             describe("from_dlpack", "ext_tensor", "memory on the CPU or a CUDA device", f"device type {kind}")
@@ -43,7 +51,7 @@ def from_dlpack(ext_tensor: Any, /) -> Any:
     return Variable._result_class(array)
 
 
-def from_torch(tensor: torch.Tensor) -> Any:
+def from_torch(tensor: torch.Tensor) -> Tensor:
     """Share the memory of a PyTorch tensor, detached from its graph.
 
     On CUDA, later launches on Genesis' current stream wait for the work on PyTorch's.
@@ -69,7 +77,7 @@ def _hold_memory(tensor: torch.Tensor, device: Device) -> None:
         tensor.record_stream(torch.cuda.ExternalStream(ours, device.index) if ours else default)
 
 
-def to_torch(tensor: Variable) -> torch.Tensor:
+def to_torch(tensor: Tensor) -> torch.Tensor:
     """Share a tensor's memory with PyTorch, detached from its graph.
 
     On CUDA, later launches on PyTorch's current stream wait for the work on Genesis'.

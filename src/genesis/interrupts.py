@@ -14,11 +14,15 @@ import itertools
 import operator
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FrameType
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-Call = tuple[Any, ...]  # a function and its arguments
+K = TypeVar("K")
+V = TypeVar("V")
+Call = tuple[object, ...]  # a function and its arguments
+Handler = Callable[[int, FrameType | None], object]
 
 # Those whose handlers are likely to raise: Ctrl-C, the end of a job, a time limit.
 _SIGNALS = [int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
@@ -37,12 +41,12 @@ def at_once(calls: Sequence[Call]) -> None:
     collections.deque(itertools.starmap(operator.call, calls), 0)
 
 
-def each(function: Any, *iterables: Any) -> Call:
+def each(function: Callable[..., object], *iterables: Iterable[object]) -> Call:
     """A call for at_once(): a built-in function with the items of each iterable in turn."""
     return collections.deque, map(function, *iterables), 0
 
 
-def replacing(container: Any, contents: Any) -> list[Call]:
+def replacing(container: dict[K, V] | list[V] | set[V], contents: Iterable[object]) -> list[Call]:
     """Calls for at_once() that replace the contents of a dictionary, list or set."""
     return [(container.clear,), (container.extend if isinstance(container, list) else container.update, contents)]
 
@@ -64,12 +68,12 @@ class _Waiting:
 
     __slots__ = ("_leaving", "arrived", "handlers", "holds")
 
-    def __init__(self, holds: bool, leaving: Any = None) -> None:
+    def __init__(self, holds: bool, leaving: CodeType | None = None) -> None:
         self.holds, self._leaving = holds, leaving
-        self.handlers: dict[int, Any] = {}
+        self.handlers: dict[int, Handler] = {}
         self.arrived: list[int] = []
 
-    def __call__(self, signum: int, frame: Any) -> None:
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.holds or (frame is not None and frame.f_code is self._leaving):
             self.arrived.append(signum)
         else:
@@ -118,7 +122,7 @@ class held:  # noqa: N801  (a with block, as no_grad is)
 
     def __enter__(self) -> None:
         self._arrived: list[int] = []
-        self._handlers: list[tuple[int, Any]] = []
+        self._handlers: list[tuple[int, Handler]] = []
         if threading.get_ident() != threading.main_thread().ident:
             return
         try:
@@ -131,7 +135,7 @@ class held:  # noqa: N801  (a with block, as no_grad is)
             finish(self._release)
             raise
 
-    def __call__(self, signum: int, frame: Any) -> None:
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
         self._arrived.append(signum)
 
     def __exit__(self, *exception: object) -> None:
@@ -149,7 +153,7 @@ class held:  # noqa: N801  (a with block, as no_grad is)
             _signal.signal(signum, handler)
 
 
-def _holds(handler: Any) -> bool:
+def _holds(handler: object) -> bool:
     return type(handler) is held or (type(handler) is _Waiting and handler.holds)
 
 
@@ -180,7 +184,7 @@ class Whole(Generic[T]):
             self._undone(error)
             raise
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._waiting.holds = True
             if error is None:

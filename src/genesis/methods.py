@@ -1,16 +1,151 @@
-"""The methods and operators of Tensor that are functions of the functional layer: one line each.
+"""The methods and operators of Tensor that are functions of the functional layer: a table of names.
 
 They stand apart from tensor.py because they need nothing of it; a method `float` would also hide Python's own there.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from genesis import dtypes
 from genesis import functional as F
-from genesis.autograd import Variable
-from genesis.dtypes import DType
+from genesis.autograd import Tensor, Variable
+from genesis.dtypes import DType, Number
+
+# --- what differs from its function in the order of the arguments -----------------------------------------------------
+
+
+def where(self: Tensor, condition: Tensor, other: Tensor | Number) -> Tensor:
+    """self where condition is true, else other."""
+    return F.where(condition, self, other)
+
+
+def rsub(self: Tensor, other: Number) -> Tensor:
+    return F.sub(other, self)
+
+
+def rdiv(self: Tensor, other: Number) -> Tensor:
+    return F.div(other, self)
+
+
+def rfloor_divide(self: Tensor, other: Number) -> Tensor:
+    return F.floor_divide(other, self)
+
+
+def rremainder(self: Tensor, other: Number) -> Tensor:
+    return F.remainder(other, self)
+
+
+def rpow(self: Tensor, other: Number) -> Tensor:
+    return F.pow(other, self)
+
+
+def rmatmul(self: Tensor, other: Tensor) -> Tensor:
+    return F.matmul(other, self)
+
+
+# --- sizes and dimensions: one by one, or as one sequence -------------------------------------------------------------
+
+
+def reshape(self: Tensor, *shape: int | Sequence[int]) -> Tensor:
+    """The same elements in another shape: a view if the strides allow one, else a copy. See F.reshape."""
+    return F.reshape(self, sizes_of(shape))
+
+
+def view(self: Tensor, *shape: int | Sequence[int]) -> Tensor:
+    """The same memory in another shape; an error where only a copy could show it. See F.view."""
+    return F.view(self, sizes_of(shape))
+
+
+def permute(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """A view with the dimensions in another order. See F.permute."""
+    return F.permute(self, sizes_of(dims))
+
+
+def expand(self: Tensor, *size: int | Sequence[int]) -> Tensor:
+    """A view that repeats dimensions of size 1. See F.expand."""
+    return F.expand(self, sizes_of(size))
+
+
+def repeat(self: Tensor, *repeats: int | Sequence[int]) -> Tensor:
+    """A copy, repeated along each dimension. See F.repeat."""
+    return F.repeat(self, sizes_of(repeats))
+
+
+def tile(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """A copy, repeated along the last dimensions. See F.tile."""
+    return F.tile(self, sizes_of(dims))
+
+
+def flip(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """A copy with dims in reverse order. See F.flip."""
+    return F.flip(self, sizes_of(dims))
+
+
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    return F.view(self, other.array.shape)
+
+
+def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    return F.reshape(self, other.array.shape)
+
+
+def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    return F.expand(self, other.array.shape)
+
+
+def sizes_of(given: Sequence[int | Sequence[int]]) -> Sequence[int]:
+    """x.reshape(2, 3) and x.reshape((2, 3)) mean the same."""
+    one = given[0] if len(given) == 1 else given
+    return given if hasattr(one, "__index__") else one  # type: ignore[return-value]
+
+
+# --- dtypes -----------------------------------------------------------------------------------------------------------
+
+
+def to_float64(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.float64, memory_format)
+
+
+def to_float32(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.float32, memory_format)
+
+
+def to_float16(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.float16, memory_format)
+
+
+def to_bfloat16(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.bfloat16, memory_format)
+
+
+def to_int64(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.int64, memory_format)
+
+
+def to_int32(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.int32, memory_format)
+
+
+def to_int16(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.int16, memory_format)
+
+
+def to_int8(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.int8, memory_format)
+
+
+def to_uint8(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.uint8, memory_format)
+
+
+def to_bool(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    return cast(self, dtypes.bool_, memory_format)
+
+
+def cast(tensor: Tensor, dtype: DType, memory_format: str) -> Tensor:
+    result = F.cast(tensor, dtype)
+    return result if memory_format == "preserve" else F.contiguous(result, memory_format)
 
 
 class Methods(Variable):
@@ -67,9 +202,7 @@ class Methods(Variable):
     bitwise_or = F.bitwise_or
     bitwise_xor = F.bitwise_xor
     bitwise_not = F.bitwise_not
-
-    def where(self, condition: Any, other: Any) -> Any:
-        return F.where(condition, self, other)
+    where = where
 
     # --- reductions ---------------------------------------------------------------------------------------------------
 
@@ -90,39 +223,18 @@ class Methods(Variable):
     cumsum = F.cumsum
     norm = F.norm
 
-    # --- shape: sizes and dimensions come one by one or as one sequence -----------------------------------------------
+    # --- shape --------------------------------------------------------------------------------------------------------
 
-    def reshape(self, *shape: Any) -> Any:
-        return F.reshape(self, _unpacked(shape))
-
-    def view(self, *shape: Any) -> Any:
-        """The same memory in another shape, see F.view; an error where only a copy could show it."""
-        return F.view(self, _unpacked(shape))
-
-    def permute(self, *dims: Any) -> Any:
-        return F.permute(self, _unpacked(dims))
-
-    def expand(self, *size: Any) -> Any:
-        return F.expand(self, _unpacked(size))
-
-    def repeat(self, *repeats: Any) -> Any:
-        return F.repeat(self, _unpacked(repeats))
-
-    def tile(self, *dims: Any) -> Any:
-        return F.tile(self, _unpacked(dims))
-
-    def flip(self, *dims: Any) -> Any:
-        return F.flip(self, _unpacked(dims))
-
-    def view_as(self, other: Methods) -> Any:
-        return F.view(self, other.array.shape)
-
-    def reshape_as(self, other: Methods) -> Any:
-        return F.reshape(self, other.array.shape)
-
-    def expand_as(self, other: Methods) -> Any:
-        return F.expand(self, other.array.shape)
-
+    reshape = reshape
+    reshape_as = reshape_as
+    view = view
+    view_as = view_as
+    expand = expand
+    expand_as = expand_as
+    permute = permute
+    repeat = repeat
+    tile = tile
+    flip = flip
     broadcast_to = F.broadcast_to
     transpose = F.transpose
     swapaxes = F.swapaxes
@@ -191,63 +303,22 @@ class Methods(Variable):
     __le__ = F.le
     __gt__ = F.gt
     __ge__ = F.ge
-
-    def __rsub__(self, other: Any) -> Any:
-        return F.sub(other, self)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return F.div(other, self)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return F.floor_divide(other, self)
-
-    def __rmod__(self, other: Any) -> Any:
-        return F.remainder(other, self)
-
-    def __rpow__(self, other: Any) -> Any:
-        return F.pow(other, self)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return F.matmul(other, self)
+    __rsub__ = rsub
+    __rtruediv__ = rdiv
+    __rfloordiv__ = rfloor_divide
+    __rmod__ = rremainder
+    __rpow__ = rpow
+    __rmatmul__ = rmatmul
 
     # --- dtypes: last, because the names hide Python's own from here on -----------------------------------------------
 
-    def double(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.float64, memory_format)
-
-    def half(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.float16, memory_format)
-
-    def bfloat16(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.bfloat16, memory_format)
-
-    def long(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.int64, memory_format)
-
-    def short(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.int16, memory_format)
-
-    def char(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.int8, memory_format)
-
-    def byte(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.uint8, memory_format)
-
-    def float(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.float32, memory_format)
-
-    def int(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.int32, memory_format)
-
-    def bool(self, memory_format: str = "preserve") -> Any:
-        return _cast(self, dtypes.bool_, memory_format)
-
-
-def _unpacked(sizes: tuple[Any, ...]) -> Any:
-    """x.reshape(2, 3) and x.reshape((2, 3)) mean the same."""
-    return sizes[0] if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
-
-
-def _cast(tensor: Variable, dtype: DType, memory_format: str) -> Any:
-    result = F.cast(tensor, dtype)
-    return result if memory_format == "preserve" else F.contiguous(result, memory_format)
+    double = to_float64
+    half = to_float16
+    bfloat16 = to_bfloat16
+    long = to_int64
+    short = to_int16
+    char = to_int8
+    byte = to_uint8
+    float = to_float32
+    int = to_int32
+    bool = to_bool

@@ -7,7 +7,6 @@ others: a tensor before its views, tied weights, two views of the whole. Memory 
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Memory:
     def clone(self) -> NDArray:
         return self.row.clone()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.row.bits(), self.row.dtype, str(self.row.device))
 
 
@@ -65,8 +64,10 @@ class Clones:
         self._made: dict[tuple[int, DType], tuple[Memory, NDArray]] = {}
 
     @classmethod
-    def of(cls, memo: dict[Any, Any]) -> Clones:
-        return memo.setdefault(id(cls), cls())
+    def of(cls, memo: dict[int, object]) -> Clones:
+        made = memo.setdefault(id(cls), cls())
+        assert isinstance(made, cls)
+        return made
 
     def of_array(self, array: NDArray) -> NDArray:
         """Copy array; copies of arrays that share memory share memory too."""

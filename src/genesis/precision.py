@@ -13,9 +13,12 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from genesis.errors import describe
+
+G = TypeVar("G")
+R = TypeVar("R")
 
 PRECISIONS = ("highest", "high", "medium")
 
@@ -67,11 +70,11 @@ def float32_precision(precision: str | None) -> Iterator[None]:
         _thread.precision = before
 
 
-def follows_forward(backward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def follows_forward(backward: Callable[[Any, G], R]) -> Callable[[Any, G], R]:
     """Decorate a Function's backward to compute in ctx.precision, which its forward has set."""
 
     @functools.wraps(backward)
-    def in_precision(ctx: Any, grad: Any) -> Any:
+    def in_precision(ctx: Any, grad: G) -> R:
         if ctx.precision == get_float32_precision():
             return backward(ctx, grad)
         with float32_precision(ctx.precision):

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 
 @dataclasses.dataclass
@@ -66,7 +65,7 @@ class Settings:
         return cls(**{names[name]: value for name, value in given.items() if name in names})  # type: ignore[arg-type]
 
 
-def _number(value: Any, kind: type[int] | type[float]) -> float:
+def _number(value: float | str, kind: type[int] | type[float]) -> float:
     """value as a number; -1 if it is none."""
     if isinstance(value, float) and kind is int and not value.is_integer():
         return -1
@@ -76,7 +75,7 @@ def _number(value: Any, kind: type[int] | type[float]) -> float:
         return -1
 
 
-def _folder(value: Any) -> Path | None:
+def _folder(value: str | Path) -> Path | None:
     """value as a path; None if it cannot be one."""
     try:
         return None if "\0" in str(value) else Path(value).expanduser()
@@ -104,8 +103,8 @@ def _read() -> Settings:
 settings = _read()
 _listeners: list[Callable[[], None]] = []
 _lock = threading.RLock()
-_outside: dict[str, Any] = {}  # the settings without any override
-_overrides: list[dict[str, Any]] = []  # those in force, in the order in which they began
+_outside: dict[str, object] = {}  # what holds without any override
+_overrides: list[dict[str, object]] = []  # those in force, in the order in which they began
 
 
 def on_change(listener: Callable[[], None]) -> None:

@@ -4,8 +4,8 @@ in_place.py."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 import numpy as np
 
@@ -13,15 +13,27 @@ from genesis import autograd, dtypes, shapes
 from genesis import functional as F
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
-from genesis.dtypes import DType
+from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.in_place import InPlace
 from genesis.interop import HANDS_OUT_MEMORY, to_torch
+from genesis.methods import sizes_of
 from genesis.ndarray import Device, NDArray
 from genesis.pickling import Clones, Memory
 from genesis.shapes import Shape
 
-OPERANDS: tuple[type[Any], ...] = (Variable, int, float, np.generic)  # what == and != compare with
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import CapsuleType
+
+OPERANDS: tuple[type, ...] = (Variable, int, float, np.generic)  # what == and != compare with
+
+
+class Stream(Protocol):
+    """A stream of work on a GPU: genesis.cuda.Stream, or another library's that has its handle."""
+
+    @property
+    def cuda_stream(self) -> int: ...
 
 
 class Tensor(InPlace):
@@ -61,14 +73,14 @@ class Tensor(InPlace):
         return self.dtype.itemsize
 
     @property
-    def T(self) -> Any:  # noqa: N802  (PyTorch's name)
+    def T(self) -> Tensor:  # noqa: N802  (PyTorch's name)
         """The transpose of a matrix."""
         if self.ndim != 2:
             raise ShapeError(describe("T", "self", "2 dimensions; use .mT or .permute()", self.ndim))
         return F.t(self)
 
     @property
-    def mT(self) -> Any:  # noqa: N802  (PyTorch's name)
+    def mT(self) -> Tensor:  # noqa: N802  (PyTorch's name)
         """Each matrix transposed: the last two dimensions swapped."""
         if self.ndim < 2:
             raise ShapeError(describe("mT", "self", "at least 2 dimensions", self.ndim))
@@ -83,10 +95,18 @@ class Tensor(InPlace):
     def data(self, value: Tensor) -> None:
         self.array = value.array
 
-    def size(self, dim: int | None = None) -> Any:
+    @overload
+    def size(self, dim: None = None) -> Shape: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> Shape | int:
         return self.shape if dim is None else self.shape[shapes.normalize_dim("size", dim, self.ndim)]
 
-    def stride(self, dim: int | None = None) -> Any:
+    @overload
+    def stride(self, dim: None = None) -> Shape: ...
+    @overload
+    def stride(self, dim: int) -> int: ...
+    def stride(self, dim: int | None = None) -> Shape | int:
         strides = self.array.strides
         return strides if dim is None else strides[shapes.normalize_dim("stride", dim, self.ndim)]
 
@@ -111,12 +131,16 @@ class Tensor(InPlace):
     def is_contiguous(self, memory_format: str = "contiguous") -> bool:
         return self.array.contiguous(memory_format == "channels_last") is self.array
 
-    def new_empty(self, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+    def new_empty(
+        self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
+    ) -> Tensor:
         """A tensor of this shape, with self's dtype and device unless told otherwise; its values are not set."""
-        shape = tuple(size[0]) if len(size) == 1 and not hasattr(size[0], "__index__") else size
+        shape = tuple(sizes_of(size))
         return self._like(NDArray.empty(shape, dtype or self.dtype, self.device if device is None else Device(device)))
 
-    def new_zeros(self, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+    def new_zeros(
+        self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
+    ) -> Tensor:
         """A tensor of zeros of this shape, with self's dtype and device unless told otherwise."""
         return self.new_empty(*size, dtype=dtype, device=device).fill_(0)
 
@@ -126,12 +150,14 @@ class Tensor(InPlace):
 
     # --- to Python and to other places --------------------------------------------------------------------------------
 
-    def item(self) -> Any:
+    def item(self) -> Number:
         """The value of a tensor of one element as a Python number."""
         return self.array.item()
 
-    def tolist(self) -> Any:
-        return self.array.tolist()
+    def tolist(self) -> list[Any]:
+        """The values as nested lists of Python numbers (of a 0-d tensor the number itself, as item() gives it)."""
+        values: list[Any] = self.array.tolist()
+        return values
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values as a numpy array on the same memory; force detaches and copies to the host where needed."""
@@ -147,12 +173,12 @@ class Tensor(InPlace):
         self.array.changes.export(values)  # which every view of it keeps alive
         return values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     to_torch = to_torch
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> CapsuleType:
         if self.requires_grad:
             raise BufferError("__dlpack__: the tensor requires grad; export .detach()")
         unrecordable(HANDS_OUT_MEMORY)
@@ -162,7 +188,7 @@ class Tensor(InPlace):
         return self.array.handle.__dlpack_device__()
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         """How CuPy, Numba and others see a tensor on a GPU; there is none on the CPU."""
         if self.requires_grad:
             raise GraphError("__cuda_array_interface__: the tensor requires grad; show .detach()")
@@ -170,13 +196,13 @@ class Tensor(InPlace):
 
     def to(
         self,
-        *args: Any,
-        device: Any = None,
+        *args: DType | Device | str | Tensor | bool | None,
+        device: Device | str | None = None,
         dtype: DType | None = None,
         non_blocking: bool = False,
         copy: bool = False,
         memory_format: str | None = None,
-    ) -> Any:
+    ) -> Tensor:
         """In another dtype or on another device: to(dtype), to(device), to(device, dtype), to(another_tensor).
 
         non_blocking: while a tensor in pinned memory travels to a CUDA device, the host goes on; leave that memory
@@ -200,10 +226,11 @@ class Tensor(InPlace):
         result = F.clone(result) if copy and result is self else result
         return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
-    def cpu(self) -> Any:
+    def cpu(self) -> Tensor:
         return self.to("cpu")
 
-    def cuda(self, device: int | str | Device | None = None, non_blocking: bool = False) -> Any:
+    def cuda(self, device: int | str | Device | None = None, non_blocking: bool = False) -> Tensor:
+        """On a CUDA device: this one, or the current one."""
         target = Device("cuda", device) if isinstance(device, int) or device is None else Device(device)
         return self.to(target, non_blocking=non_blocking)
 
@@ -211,11 +238,11 @@ class Tensor(InPlace):
         """Is it in page-locked memory, whoever allocated that?"""
         return self.array.is_pinned()
 
-    def record_stream(self, stream: Any) -> None:
+    def record_stream(self, stream: Stream) -> None:
         """Another stream (genesis.cuda.Stream) uses this memory too: once freed, it waits for that use before reuse."""
         self.array.record_stream(stream.cuda_stream)
 
-    def type_as(self, other: Tensor) -> Any:
+    def type_as(self, other: Tensor) -> Tensor:
         return self.to(other.dtype)
 
     # --- Python's protocols -------------------------------------------------------------------------------------------
@@ -223,33 +250,33 @@ class Tensor(InPlace):
     __array_priority__ = 1000  # numpy leaves `array + tensor` to us
     __hash__ = object.__hash__
 
-    def __eq__(self, other: Any) -> Any:
-        return F.eq(self, other) if isinstance(other, OPERANDS) else NotImplemented
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return F.eq(self, other) if isinstance(other, OPERANDS) else NotImplemented  # type: ignore[arg-type]
 
-    def __ne__(self, other: Any) -> Any:
-        return F.ne(self, other) if isinstance(other, OPERANDS) else NotImplemented
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return F.ne(self, other) if isinstance(other, OPERANDS) else NotImplemented  # type: ignore[arg-type]
 
-    def __len__(self) -> Any:
+    def __len__(self) -> int:
         return len(self.array)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Tensor]:
         for index in range(len(self)):
             yield self[index]
 
-    def __bool__(self) -> Any:
+    def __bool__(self) -> bool:
         if self.numel() != 1:
             raise ValueError(
                 f"bool: argument 'self': expected one element, got shape {self.shape}; use .any() or .all()"
             )
         return bool(self.item())
 
-    def __float__(self) -> Any:
+    def __float__(self) -> float:
         return float(self.item())
 
-    def __int__(self) -> Any:
+    def __int__(self) -> int:
         return int(self.item())
 
-    def __index__(self) -> Any:
+    def __index__(self) -> int:
         if self.dtype.is_floating_point or self.numel() != 1:
             raise DTypeError(describe("index", "self", "one integer", f"{self.dtype} of shape {self.shape}"))
         return int(self.item())
@@ -270,7 +297,7 @@ class Tensor(InPlace):
             notes += ", requires_grad=True"
         return f"tensor({body}{notes})"
 
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         if not self.is_leaf:
             raise GraphError("deepcopy: only leaves can be copied; use .detach().clone()")
         copied = type(self).__new__(type(self))
@@ -280,14 +307,14 @@ class Tensor(InPlace):
         vars(copied).update(copy.deepcopy(self._given_attributes(), memo))
         return copied
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         if self.requires_grad and not self.is_leaf:
             raise GraphError("pickle: only leaves can be pickled; use .detach()")
         memory = Memory.of(self.array)
         place = memory.place_of(self.array)
         return _restored, (type(self), memory, *place, self.requires_grad), self._given_attributes() or None
 
-    def _given_attributes(self) -> dict[str, Any]:
+    def _given_attributes(self) -> dict[str, object]:
         """What users have hung on this tensor."""
         own = ("array", "grad", "requires_grad")
         return {name: value for name, value in vars(self).items() if name not in own and not name.startswith("_")}
@@ -295,7 +322,7 @@ class Tensor(InPlace):
 
 def _restored(
     kind: type[Tensor], memory: Memory, shape: Shape, strides: Shape, offset: int, requires_grad: bool
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     tensor = kind.__new__(kind)
     Variable.__init__(tensor, memory.row.view(shape, strides, memory.row.offset + offset), requires_grad)
     return tensor

@@ -7,6 +7,7 @@ second copy of the tensors, and with bfloat16, for which the library's numpy int
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 import sys
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ _FILE_NAMES = {
 }  # fmt: skip
 _FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
 
-Header = dict[str, Any]
+Header = dict[str, Any]  # JSON: of each tensor dtype, shape and data_offsets
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def write(file: BinaryIO, header: bytes, arrays: Iterable[NDArray]) -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_header(path: Any, file: BinaryIO) -> tuple[Header, dict[str, str], int]:
+def read_header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[Header, dict[str, str], int]:
     """The entries of the tensors, the metadata, and where the elements start, of a whole file.
 
     Raises: CheckpointError: it is incomplete, or no safetensors file.
@@ -84,7 +85,7 @@ def read_header(path: Any, file: BinaryIO) -> tuple[Header, dict[str, str], int]
     return header, header.pop("__metadata__", None) or {}, 8 + length
 
 
-def read_tensors(path: Any, file: BinaryIO, header: Header, start: int) -> dict[str, NDArray]:
+def read_tensors(path: str | os.PathLike[str], file: BinaryIO, header: Header, start: int) -> dict[str, NDArray]:
     """The arrays behind a header that read_header() gave.
 
     Raises: CheckpointError: a dtype that Genesis does not have. OutOfMemoryError: an array is too large.
@@ -113,7 +114,7 @@ def read_tensors(path: Any, file: BinaryIO, header: Header, start: int) -> dict[
     return arrays
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A JSON object; readers differ in which of two entries of one name they take."""
     found = dict(pairs)
     if len(found) != len(pairs):

@@ -168,6 +168,8 @@ def test_what_op_refuses() -> None:
         genesis.cuda.op(Square, backward)
     with pytest.raises(DTypeError, match="op: argument 'cpu': expected a function, got int"):
         genesis.cuda.op(forward, cpu=3)  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="square: argument 'x': expected an argument by position, got a keyword"):
+        square(x=genesis.ones(2))
 
 
 # --- Triton kernels ---------------------------------------------------------------------------------------------------

@@ -5,18 +5,26 @@ how to turn the gradients of its outputs into those of its inputs. Nodes are num
 always older than what is made of it: so the backward walk is "all nodes that the result depends on, youngest first".
 """
 
+from typing import TYPE_CHECKING
+
 from genesis.autograd.function import ArrayFunction as ArrayFunction
 from genesis.autograd.function import BinaryFunction as BinaryFunction
-from genesis.autograd.function import Context as Context
 from genesis.autograd.function import Function as Function
 from genesis.autograd.function import Unrecorded as Unrecorded
 from genesis.autograd.gradcheck import gradcheck as gradcheck
+from genesis.autograd.graph import Context as Context
+from genesis.autograd.graph import Gradients as Gradients
+from genesis.autograd.graph import HookHandle as HookHandle
+from genesis.autograd.graph import Variable as Variable
 from genesis.autograd.modes import enable_grad as enable_grad
 from genesis.autograd.modes import is_grad_enabled as is_grad_enabled
 from genesis.autograd.modes import no_grad as no_grad
 from genesis.autograd.modes import set_grad_enabled as set_grad_enabled
-from genesis.autograd.variable import HookHandle as HookHandle
-from genesis.autograd.variable import Variable as Variable
 from genesis.autograd.walk import backward as backward
 from genesis.autograd.walk import grad as grad
 from genesis.autograd.walk import is_freed as is_freed
+
+if TYPE_CHECKING:  # what the functional layer takes and returns has all methods of the user's class, ...
+    from genesis.tensor import Tensor as Tensor
+else:  # ... which is made of that layer's functions, and so is not there yet: isinstance() asks for its base
+    Tensor = Variable

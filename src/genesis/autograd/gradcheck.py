@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from genesis import dtypes
+from genesis.autograd.graph import Variable
 from genesis.autograd.modes import no_grad
-from genesis.autograd.variable import Variable
 from genesis.autograd.walk import grad
 from genesis.errors import DTypeError, GraphError, describe
 from genesis.ndarray import NDArray
 
+if TYPE_CHECKING:
+    from genesis.tensor import Tensor
+
 
 def gradcheck(
-    func: Callable[..., Any],
-    inputs: Any,
+    func: Callable[..., Tensor | Sequence[Tensor]],
+    inputs: Tensor | Sequence[object],
     *,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -36,7 +39,7 @@ def gradcheck(
         >>> genesis.autograd.gradcheck(lambda x: x.exp().sum(), x)
         True
     """
-    given = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    given: list[Any] = [inputs] if isinstance(inputs, Variable) else list(inputs)
     checked = [i for i, value in enumerate(given) if isinstance(value, Variable) and value.requires_grad]
     for i in checked:
         if given[i].array.dtype is not dtypes.float64:
@@ -57,12 +60,12 @@ def gradcheck(
     return True
 
 
-def _differentiable(result: Any) -> list[Any]:
+def _differentiable(result: Tensor | Sequence[Tensor]) -> list[Tensor]:
     results = [result] if isinstance(result, Variable) else list(result)
     return [output for output in results if isinstance(output, Variable) and output.requires_grad]
 
 
-def _analytic(output: Any, wanted: Sequence[Any]) -> list[np.ndarray]:
+def _analytic(output: Tensor, wanted: Sequence[Tensor]) -> list[np.ndarray]:
     """One Jacobian (output elements × input elements) per wanted input, row by row."""
     size = output.array.numel
     jacobians = [np.zeros((size, variable.array.numel)) for variable in wanted]
@@ -79,7 +82,9 @@ def _analytic(output: Any, wanted: Sequence[Any]) -> list[np.ndarray]:
     return jacobians
 
 
-def _numeric(func: Callable[..., Any], given: list[Any], index: int, number: int, eps: float) -> np.ndarray:
+def _numeric(
+    func: Callable[..., Tensor | Sequence[Tensor]], given: list[Any], index: int, number: int, eps: float
+) -> np.ndarray:
     values = given[index].array.numpy().astype(np.float64).copy()
     columns = []
     for position in np.ndindex(values.shape):

@@ -6,7 +6,15 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from genesis.tensor import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Autocast: TypeAlias = "Callable[[type, tuple[Any, ...]], tuple[Any, ...]]"  # a function's arguments, in its precision
+Observer: TypeAlias = "Callable[[type, tuple[Any, ...], dict[str, Any], list[Tensor]], None]"  # see observe
 
 
 class Watcher(Protocol):
@@ -28,9 +36,9 @@ class _State(threading.local):
         self.folding = True
         self.dropping = True  # dropout drops, see without_dropout
         # Set by genesis.amp.
-        self.autocast: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
+        self.autocast: Autocast | None = None
         # Sees each call, see observe.
-        self.observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None] | None = None
+        self.observer: Observer | None = None
         self.watcher: Watcher | None = None  # see watched
 
 
@@ -52,7 +60,7 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
 
 
 @contextlib.contextmanager
-def _with(name: str, value: Any) -> Iterator[None]:
+def _with(name: str, value: object) -> Iterator[None]:
     before = getattr(state, name)
     setattr(state, name, value)
     try:
@@ -89,9 +97,9 @@ class _GradMode:
     def __exit__(self, *exception: object) -> None:
         state.recording = self._before.pop()
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def with_mode(*args: Any, **kwargs: Any) -> Any:
+        def with_mode(*args: P.args, **kwargs: P.kwargs) -> R:
             with type(self)():
                 return function(*args, **kwargs)
 
@@ -117,9 +125,7 @@ class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
     mode = True
 
 
-def observe(
-    observer: Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], None],
-) -> contextlib.AbstractContextManager[None]:
+def observe(observer: Observer) -> contextlib.AbstractContextManager[None]:
     """Have observer(function, args, kwargs, outputs) called after each Function.apply of this thread."""
     return _with("observer", observer)
 

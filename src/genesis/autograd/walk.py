@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 from genesis import callsite
-from genesis.autograd.function import Edge, Node, as_array, edge_to
+from genesis.autograd.graph import Edge, GradHook, Node, Variable, as_array, edge_to
 from genesis.autograd.modes import no_grad, unrecordable
-from genesis.autograd.variable import Variable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from genesis.tensor import Tensor
 
 _NUMBER = operator.attrgetter("number")
 _NO_LINE = nullcontext()
@@ -20,11 +22,11 @@ _RUNS_HOOKS = "runs hooks of tensors"
 
 
 def backward(
-    self: Variable,
-    gradient: Any = None,
+    self: Tensor,
+    gradient: Tensor | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    inputs: Sequence[Variable] | None = None,
+    inputs: Tensors | None = None,
 ) -> None:
     """Add the gradient of self to `grad` of every leaf that self depends on (or only to those in inputs).
 
@@ -39,22 +41,32 @@ def backward(
     if inputs is None:
         _walk(seeds, bool(retain_graph))
         return
-    wanted = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    wanted = _listed(inputs)
     for variable, found in zip(wanted, _walk(seeds, bool(retain_graph), wanted), strict=True):
         if found is not None:
             _accumulate(variable, found.clone())
 
 
+Tensors: TypeAlias = "Tensor | Sequence[Tensor]"
+
+
+@overload
 def grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    allow_unused: bool | None = None,
-    is_grads_batched: bool = False,
-    materialize_grads: bool = False,
-) -> tuple[Any, ...]:
+    outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None, create_graph: bool = False, allow_unused: Literal[False] | None = None,
+    is_grads_batched: bool = False, materialize_grads: bool = False,
+) -> tuple[Tensor, ...]: ...  # fmt: skip
+@overload
+def grad(
+    outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None, create_graph: bool = False, allow_unused: bool | None = None,
+    is_grads_batched: bool = False, materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]: ...  # fmt: skip
+def grad(
+    outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None, create_graph: bool = False, allow_unused: bool | None = None,
+    is_grads_batched: bool = False, materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     """The gradients of the sum of outputs with respect to inputs; no `.grad` changes.
 
     Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
@@ -67,8 +79,7 @@ def grad(
     _refuse_create_graph("grad", create_graph)
     if is_grads_batched:
         raise NotImplementedError("grad: is_grads_batched=True is not supported")
-    results = [outputs] if isinstance(outputs, Variable) else list(outputs)
-    wanted = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    results, wanted = _listed(outputs), _listed(inputs)
     given = [grad_outputs] if isinstance(grad_outputs, Variable) else list(grad_outputs or [None] * len(results))
     if len(given) != len(results):
         raise ShapeError(describe("grad", "grad_outputs", f"{len(results)} gradients, one for each output", len(given)))
@@ -89,13 +100,13 @@ def grad(
     return tuple(gradients)
 
 
-def is_freed(variable: Variable) -> bool:
+def is_freed(variable: Tensor) -> bool:
     """Whether a backward pass has gone through the graph of variable and let go of what it had saved."""
     return any(node.ctx is None for node in _reachable([variable._node]))
 
 
 def _walk(
-    seeds: Sequence[tuple[Variable, NDArray]], retain_graph: bool, wanted: Sequence[Variable] | None = None
+    seeds: Sequence[tuple[Tensor, NDArray]], retain_graph: bool, wanted: Sequence[Tensor] | None = None
 ) -> list[NDArray | None]:
     """Run the graph backwards from seeds (variable, its gradient).
 
@@ -117,7 +128,7 @@ def _walk(
     own: set[tuple[int, int]] = set()  # those of the sums whose memory nobody else holds
     found: dict[tuple[int, int], NDArray] = {}
 
-    def deliver(target: Node | Variable, index: int, grad: NDArray | None, is_own: bool) -> None:
+    def deliver(target: Node | Tensor, index: int, grad: NDArray | None, is_own: bool) -> None:
         key = (id(target), index)
         if grad is not None:
             if key not in sums:
@@ -165,7 +176,7 @@ def _walk(
             own.discard(key)
         kept = node.retained[index]() if index in node.retained else None
         if kept is not None:
-            _accumulate(kept, total.clone())
+            _accumulate(cast("Tensor", kept), total.clone())
         return total
 
     for variable, seed in seeds:
@@ -213,7 +224,7 @@ def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, No
     return kept
 
 
-def _run_hooks(hooks: Iterable[Callable[[Any], Any]], result_class: type[Variable], grad: NDArray) -> NDArray:
+def _run_hooks(hooks: Iterable[GradHook], result_class: type[Tensor], grad: NDArray) -> NDArray:
     for hook in tuple(hooks):
         unrecordable(_RUNS_HOOKS)
         with no_grad():
@@ -222,7 +233,7 @@ def _run_hooks(hooks: Iterable[Callable[[Any], Any]], result_class: type[Variabl
     return grad
 
 
-def _accumulate(variable: Variable, grad: NDArray) -> None:
+def _accumulate(variable: Tensor, grad: NDArray) -> None:
     if variable.grad is None:
         variable.grad = variable._result_class(grad)
     else:
@@ -233,7 +244,11 @@ def _accumulate(variable: Variable, grad: NDArray) -> None:
             hook(variable)
 
 
-def _seed(op: str, output: Variable, gradient: Any) -> NDArray:
+def _listed(tensors: Tensors) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Variable) else list(tensors)
+
+
+def _seed(op: str, output: Tensor, gradient: Tensor | None) -> NDArray:
     """The gradient that a walk starts with, checked."""
     if not output.requires_grad:
         raise GraphError(f"{op}: the tensor does not require grad and has no graph")

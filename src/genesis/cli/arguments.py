@@ -8,7 +8,6 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import genesis
 from genesis.errors import describe
@@ -22,22 +21,22 @@ WITHOUT_MATPLOTLIB = "the package 'matplotlib' is not installed"
 _LARGEST = {int: 2**31 - 1, float: sys.float_info.max}  # larger sizes overflow in libraries below, and mean nothing
 
 
-def positive(kind: type[int] | type[float]) -> Any:
+def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     """A type for argparse: a number of this kind above 0."""
     return _number(kind, "a number above 0", lambda value: value > 0)
 
 
-def from_zero(kind: type[int] | type[float]) -> Any:
+def from_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
     """A type for argparse: a number of this kind, at least 0."""
-    return _number(kind, "a number of at least 0", lambda value: value >= 0)
+    return _number(kind, "a number from 0 on", lambda value: value >= 0)
 
 
-def share() -> Any:
+def share() -> Callable[[str], float]:
     """A type for argparse: a part of a whole."""
     return _number(float, "a number between 0 and 1", lambda value: 0 < value < 1)
 
 
-def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[float], bool]) -> Any:
+def _number(kind: type[int] | type[float], expected: str, is_right: Callable[[float], bool]) -> Callable[[str], float]:
     def parse(text: str) -> int | float:
         value = kind(text)
         if not is_right(value):

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from genesis.autograd import Function
+from genesis.autograd import Context, Function
+from genesis.autograd.function import TensorForward
 from genesis.cuda.arguments import FOREIGN, GENESIS, framework_of
 from genesis.errors import DeviceError, DTypeError, describe
 
-Forward = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+Backward = Callable[..., object]
 
 
-class Op:
+class Op(Generic[P, R]):
     """An op of kernels, created by op(); call it with tensors and other values."""
 
-    def __init__(self, name: str, forward: Forward, backward: Forward | None, cpu: Forward | None) -> None:
+    def __init__(
+        self, name: str, forward: Callable[Concatenate[Context, P], R], backward: Backward | None,
+        cpu: Callable[P, R] | None,
+    ) -> None:  # fmt: skip
         self.name = self.__name__ = name
-        self._forward, self._backward, self._cpu = forward, backward, cpu
-        methods = {"forward": staticmethod(forward)}
+        self._forward, self._backward = forward, backward
+        self._cpu: Callable[..., R] | None = cpu
+        methods: dict[str, object] = {"forward": staticmethod(forward)}
         if backward is not None:
             methods["backward"] = staticmethod(backward)
         self._genesis: Any = type(name, (Function,), methods)
@@ -27,8 +34,11 @@ class Op:
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
-    def __call__(self, *args: Any) -> Any:
-        tensors = [(i, arg, found) for i, arg in enumerate(args) if (found := framework_of(type(arg))) is not None]
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs:  # a gradient belongs to an argument by its position
+            raise DTypeError(describe(self.name, next(iter(kwargs)), "an argument by position", "a keyword"))
+        given: tuple[Any, ...] = args
+        tensors = [(i, arg, found) for i, arg in enumerate(given) if (found := framework_of(type(arg))) is not None]
         if not tensors:
             kinds = ", ".join(type(arg).__name__ for arg in args)
             raise DTypeError(f"{self.name}: expected a tensor among the arguments, got ({kinds})")
@@ -51,12 +61,19 @@ class Op:
         return self._torch(*args)
 
 
+@overload
 def op(
-    forward: Forward | type[Function],
-    backward: Forward | None = None,
-    cpu: Forward | None = None,
+    forward: type[TensorForward[P, R]], *, cpu: Callable[P, R] | None = None, name: str | None = None
+) -> Op[P, R]: ...
+@overload
+def op(
+    forward: Callable[Concatenate[Context, P], R], backward: Backward | None = None, cpu: Callable[P, R] | None = None,
     name: str | None = None,
-) -> Op:
+) -> Op[P, R]: ...  # fmt: skip
+def op(
+    forward: Callable[..., Any] | type, backward: Backward | None = None, cpu: Callable[..., Any] | None = None,
+    name: str | None = None,
+) -> Op[..., Any]:  # fmt: skip
     """Make an op of kernels: differentiable, on CUDA tensors of Genesis and of PyTorch, in the same call.
 
     Args:

@@ -2,51 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
-from genesis.dtypes import DType
+from genesis.autograd import ArrayFunction, Context, Tensor
+from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, describe
 from genesis.ndarray import NDArray
 
 
-def relu(input: Tensor, inplace: bool = False) -> Any:
-    """max(0, input).
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(0, x).
 
     Args:
         input: any shape and floating dtype (integers too, without gradient).
         inplace: write the result into input.
+    Returns: the shape and dtype of input.
     Grad: input. Saves the output.
-
-    Example:
-        >>> F.relu(genesis.tensor([-1.0, 2.0])).tolist()
-        [0.0, 2.0]
+    Example: >>> F.relu(genesis.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
     """
     return input._change(relu) if inplace else ReLU.apply(input)
 
 
 class ReLU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.relu()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.relu_backward(y)  # 1 where y > 0
 
 
-def relu6(input: Tensor, inplace: bool = False) -> Any:
-    """min(max(0, input), 6)."""
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(0, x), 6).
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.relu6(genesis.tensor([-1.0, 2.0, 9.0])).tolist()
+    [0.0, 2.0, 6.0]
+    """
     return input._change(relu6) if inplace else hardtanh(input, 0.0, 6.0)
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
-    """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """Clamp to [min_val, max_val]; the gradient at the limits is zero.
+
+    Args:
+        input: any shape and floating dtype.
+        min_val, max_val: the limits; for integers they must fit the dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Raises: DTypeError: input is bool. ValueError: a negative limit for uint8.
+    Grad: input. Saves input.
+    Example: >>> F.hardtanh(genesis.tensor([-3.0, 0.5, 3.0])).tolist()
+    [-1.0, 0.5, 1.0]
+    """
     if inplace:
         return input._change(hardtanh, min_val, max_val)
     if not input.array.dtype.is_floating_point:
@@ -54,7 +70,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return Hardtanh.apply(input, low=min_val, high=max_val)
 
 
-def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
+def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Number, Number]:
     if dtype.name == "bool":
         raise DTypeError(describe("hardtanh", "input", "numbers", dtype))
     if dtype.name == "uint8" and low < 0:
@@ -64,19 +80,29 @@ def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
 
 class Hardtanh(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, low: float, high: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, low: float, high: float) -> NDArray:
         ctx.save(x)
         ctx.low, ctx.high = low, high
         return x.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return x.le(ctx.low).logical_or(x.ge(ctx.high)).where(0.0, grad)  # NaN hands its gradient on
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    """input where it is positive, else negative_slope · input."""
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x where it is positive, else negative_slope · x.
+
+    Args:
+        input: any shape and floating dtype.
+        negative_slope: the slope below 0.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.leaky_relu(genesis.tensor([-2.0, 3.0]), 0.5).tolist()
+    [-1.0, 3.0]
+    """
     return (
         input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
     )
@@ -84,39 +110,58 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 class LeakyReLU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, negative_slope: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, negative_slope: float) -> NDArray:
         ctx.save(x)
         ctx.negative_slope = negative_slope
         return x.leaky_relu(negative_slope)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.leaky_relu_backward(x, ctx.negative_slope)
 
 
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """input where it is positive, else alpha · (eˣ − 1)."""
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, else alpha · (eˣ − 1).
+
+    Args:
+        input: any shape and floating dtype.
+        alpha: the negative limit, −alpha, as x → −∞.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Source: Clevert, Unterthiner & Hochreiter 2015, arXiv:1511.07289.
+    Example: >>> F.elu(genesis.tensor([-genesis.inf, 3.0])).tolist()
+    [-1.0, 3.0]
+    """
     return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
 
 
 class ELU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, alpha: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, alpha: float) -> NDArray:
         ctx.save(x)
         ctx.alpha = alpha
         return x.elu(alpha)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.elu_backward(x, ctx.alpha)
 
 
-def gelu(input: Tensor, approximate: str = "none") -> Any:
-    """x · Φ(x), Φ the normal distribution; approximate="tanh" for its approximation by tanh.
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x · Φ(x), where Φ is the cumulative normal distribution.
 
+    Args:
+        input: any shape and floating dtype.
+        approximate: "none", or "tanh" for the approximation by tanh.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: another approximate.
+    Grad: input. Saves input.
     Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+    Example: >>> F.gelu(genesis.tensor([0.0, 100.0])).tolist()
+    [0.0, 100.0]
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(describe("gelu", "approximate", '"none" or "tanh"', repr(approximate)))
@@ -125,130 +170,188 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
 
 class GELU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, approximate: str) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, approximate: str) -> NDArray:
         ctx.save(x)
         ctx.approximate = approximate
         return x.gelu(approximate)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.gelu_backward(x, ctx.approximate)
 
 
-def silu(input: Tensor, inplace: bool = False) -> Any:
-    """x · sigmoid(x), also called swish."""
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x · sigmoid(x), also known as swish.
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.silu(genesis.tensor([0.0, 100.0])).tolist()
+    [0.0, 100.0]
+    """
     return input._change(silu) if inplace else SiLU.apply(input)
 
 
 class SiLU(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.silu()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.silu_backward(x)
 
 
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """ln(1 + exp(beta · x)) / beta; x itself where beta · x > threshold."""
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """ln(1 + exp(beta · x)) / beta, a smooth relu.
+
+    Args:
+        input: any shape and floating dtype.
+        beta: the larger, the sharper.
+        threshold: where beta · x exceeds it, the result is x itself.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.softplus(genesis.tensor([0.0, 100.0])).tolist()
+    [0.6931471824645996, 100.0]
+    """
     return Softplus.apply(input, beta=beta, threshold=threshold)
 
 
 class Softplus(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, beta: float, threshold: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, beta: float, threshold: float) -> NDArray:
         ctx.save(x)
         ctx.beta = beta
         ctx.threshold = threshold
         return x.softplus(beta, threshold)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.softplus_backward(x, ctx.beta, ctx.threshold)
 
 
-def hardswish(input: Tensor, inplace: bool = False) -> Any:
-    """x · relu6(x + 3) / 6."""
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x · relu6(x + 3) / 6.
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.hardswish(genesis.tensor([-4.0, 0.0, 4.0])).tolist()
+    [-0.0, 0.0, 4.0]
+    """
     return input._change(hardswish) if inplace else Hardswish.apply(input)
 
 
 class Hardswish(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.hardswish()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.hardswish_backward(x)
 
 
-def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
-    """relu6(x + 3) / 6."""
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """relu6(x + 3) / 6.
+
+    Args:
+        input: any shape and floating dtype.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Grad: input. Saves input.
+    Example: >>> F.hardsigmoid(genesis.tensor([-4.0, 0.0, 4.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
     return input._change(hardsigmoid) if inplace else Hardsigmoid.apply(input)
 
 
 class Hardsigmoid(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
         return x.hardsigmoid()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return grad.hardsigmoid_backward(x)
 
 
-def sigmoid(input: Tensor) -> Any:
-    """1 / (1 + e⁻ˣ)."""
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + e⁻ˣ).
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.sigmoid(genesis.tensor([0.0])).tolist()
+    [0.5]
+    """
     return Sigmoid.apply(input)
 
 
 class Sigmoid(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.sigmoid()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.sigmoid_backward(y)
 
 
-def tanh(input: Tensor) -> Any:
-    """The hyperbolic tangent."""
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent.
+
+    Args:
+        input: any shape; integers and bool compute as the default float dtype.
+    Returns: the shape of input, in the dtype it is computed in.
+    Grad: input. Saves the output.
+    Example: >>> F.tanh(genesis.tensor([0.0, 100.0])).tolist()
+    [0.0, 1.0]
+    """
     return Tanh.apply(input)
 
 
 class Tanh(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.tanh()
         ctx.save(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.tanh_backward(y)
 
 
-def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
-    """exp(x) / Σ exp(x) along dim; never overflows.
+def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
+    """exp(x) / Σ exp(x) along dim, computed so that nothing overflows.
 
     Args:
-        input: any shape.
+        input: any shape and floating dtype; computed in float32 under autocast.
         dim: the dimension that sums to one.
         dtype: compute in and return this dtype.
+    Returns: the shape of input, in its dtype or the given one.
+    Raises: ValueError: no dim is given. IndexError: input has no such dimension.
+    Grad: input. Saves the output.
+    Example: >>> F.softmax(genesis.tensor([1.0, 1.0]), dim=0).tolist()
+    [0.5, 0.5]
     """
     dim = _given_dim("softmax", dim, input)
     return Softmax.apply(input, dim=dim, dtype=dtype)
@@ -258,7 +361,7 @@ class Softmax(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
         y = x.softmax(dim)
         ctx.save(y)
@@ -266,18 +369,23 @@ class Softmax(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.softmax_backward(y, ctx.dim)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
-    """x − ln Σ exp(x) along dim.
+def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
+    """x − ln Σ exp(x) along dim: the logarithm of softmax, accurate where that is near 0.
 
     Args:
-        input: any shape.
+        input: any shape and floating dtype; computed in float32 under autocast.
         dim: the dimension that sums to one after exp.
         dtype: compute in and return this dtype.
+    Returns: the shape of input, in its dtype or the given one.
+    Raises: ValueError: no dim is given. IndexError: input has no such dimension.
+    Grad: input. Saves the output.
+    Example: >>> F.log_softmax(genesis.tensor([1.0, 1.0]), dim=0).tolist()
+    [-0.6931471824645996, -0.6931471824645996]
     """
     dim = _given_dim("log_softmax", dim, input)
     return LogSoftmax.apply(input, dim=dim, dtype=dtype)
@@ -287,7 +395,7 @@ class LogSoftmax(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
         y = x.log_softmax(dim)
         ctx.save(y)
@@ -295,7 +403,7 @@ class LogSoftmax(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (y,) = ctx.saved
         return grad.log_softmax_backward(y, ctx.dim)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction, modes
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor, modes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import softmax
 from genesis.functional.comparison import ne
 from genesis.functional.conversion import cast
+from genesis.functional.dimensions import flatten
 from genesis.functional.elementwise import add, mul, where
 from genesis.functional.linalg import matmul
 from genesis.functional.random import dropout
-from genesis.functional.shape import expand, flatten, transpose, tril, unsqueeze
+from genesis.functional.shape import expand, transpose, tril, unsqueeze
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
@@ -24,7 +23,7 @@ from genesis.shapes import Shape
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """softmax(query·keyᵀ·scale + mask)·value.
 
     Args:
@@ -72,7 +71,14 @@ class Attention(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, query: NDArray, key: NDArray, value: NDArray, mask: NDArray | None, *, is_causal: bool, scale: float
+        ctx: Context,
+        query: NDArray,
+        key: NDArray,
+        value: NDArray,
+        mask: NDArray | None,
+        *,
+        is_causal: bool,
+        scale: float,
     ) -> NDArray:
         _check_dtypes(query, key, value)
         if mask is not None and mask.dtype.name != "bool":
@@ -84,11 +90,13 @@ class Attention(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return *grad.attention_backward(*ctx.saved, *ctx.options), None
 
 
-def _by_formula(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float) -> Any:
+def _by_formula(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float
+) -> Tensor:
     """The same from single functions, where weights are dropped or the mask has a gradient; in float32 at least."""
     if modes.state.autocast is not None:
         query, key, value = modes.state.autocast(Attention, (query, key, value))
@@ -120,7 +128,7 @@ def _check_dtypes(query: NDArray, key: NDArray, value: NDArray) -> None:
             raise DTypeError(describe("scaled_dot_product_attention", argument, expected, array.dtype))
 
 
-def _repeated_heads(op: str, query: Tensor, argument: str, x: Tensor) -> Any:
+def _repeated_heads(op: str, query: Tensor, argument: str, x: Tensor) -> Tensor:
     """(…, H, S, E) with each head repeated so that there are as many as query has."""
     if min(query.array.ndim, x.array.ndim) < 3:
         raise ShapeError(describe(op, argument, "at least 3 dimensions with enable_gqa", f"shape {x.array.shape}"))
@@ -134,7 +142,9 @@ def _repeated_heads(op: str, query: Tensor, argument: str, x: Tensor) -> Any:
     return flatten(repeated, -4, -3)
 
 
-def _check(op: str, query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> None:
+def _check(
+    op: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool
+) -> None:
     for argument, x in (("query", query), ("key", key), ("value", value)):
         require_tensor(op, argument, x)
         if x.array.ndim < 2:

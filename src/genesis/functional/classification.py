@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import dtypes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import log_softmax
 from genesis.functional.loss import check_reduction, reduced
@@ -17,7 +14,7 @@ from genesis.ndarray import NDArray
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """−Σ_c q_c · ln softmax(input)_c, with q the target's distribution over the classes.
 
     Args:
@@ -52,7 +49,7 @@ def cross_entropy(
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean",
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """−weight[target] · input[target], where input holds logarithms of probabilities: cross_entropy after log_softmax.
 
     Args:
@@ -78,7 +75,7 @@ class NLLLoss(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, log_probs: NDArray, target: NDArray, weight: NDArray | None, *, ignore_index: int, reduction: str,
+        ctx: Context, log_probs: NDArray, target: NDArray, weight: NDArray | None, *, ignore_index: int, reduction: str,
         smoothing: float,
     ) -> NDArray:  # fmt: skip
         single = log_probs.ndim == 1
@@ -99,7 +96,7 @@ class NLLLoss(ArrayFunction):
         return each.sum(every) if total is None else each.sum(every).div(total)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         target, weight, total = ctx.saved
         ignore_index, reduction, smoothing = ctx.options
         if reduction == "none":
@@ -122,7 +119,7 @@ class ProbabilityLoss(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, log_probs: NDArray, target: NDArray, weight: NDArray | None, *, reduction: str, smoothing: float
+        ctx: Context, log_probs: NDArray, target: NDArray, weight: NDArray | None, *, reduction: str, smoothing: float
     ) -> NDArray:
         dim = 0 if log_probs.ndim == 1 else 1
         ctx.save(log_probs if ctx.needs_input_grad[1] else None, target, weight)
@@ -132,7 +129,7 @@ class ProbabilityLoss(ArrayFunction):
         return reduced(each, reduction)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         log_probs, target, weight = ctx.saved
         reduction, smoothing = ctx.options
         if reduction == "none":
@@ -156,7 +153,13 @@ def _weighted(x: NDArray, weight: NDArray | None) -> NDArray:
 
 
 def _check(
-    op: str, input: Any, target: Any, weight: Any, reduction: str, size_average: bool | None, reduce: bool | None
+    op: str,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: str,
+    size_average: bool | None,
+    reduce: bool | None,
 ) -> str:
     require_tensor(op, "input", input)
     require_tensor(op, "target", target)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from genesis.autograd import ArrayFunction, Unrecorded
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor, Unrecorded
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, shapes_of
+from genesis.functional.windows import Size, as_planes, from_planes, per_dimension, planar, remembered, shapes_of
 from genesis.ndarray import NDArray
 from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import Shape, channels_last_strides
 
-Size = int | tuple[int, ...]
 Pair = tuple[int, int]
 
 
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Convolve signals with weight (cross-correlation): conv2d without the height.
 
     Args:
@@ -39,7 +35,7 @@ def conv1d(
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Convolve planes with weight (cross-correlation).
 
         y[n, k, p, q] = Σ_{c,r,s} x[n, c, p·stride + r·dilation − padding, …] · w[k, c, r, s] + b[k]
@@ -78,7 +74,7 @@ class Conv2d(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, extra: Pair,
+        ctx: Context, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, extra: Pair,
         strides: Shape | None,
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv2d", input, weight, bias)
@@ -99,7 +95,7 @@ class Conv2d(ArrayFunction):
 
     @staticmethod
     @follows_forward
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2
@@ -129,14 +125,17 @@ def _cut(planes: NDArray, height: int, width: int) -> NDArray:
 def conv_transpose1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The transpose of conv1d: conv_transpose2d without the height.
 
     Args:
         input: (N, C, L) or (C, L).
         weight: (C, K / groups, S).
     Returns: (N, K, Q) or (K, Q), Q = (L − 1)·stride − 2·padding + dilation·(S − 1) + output_padding + 1.
-    Grad: input, weight, bias.
+    Raises: as conv_transpose2d.
+    Grad: input, weight, bias. Saves input and weight.
+    Example: >>> F.conv_transpose1d(genesis.ones(1, 1, 2), genesis.ones(1, 1, 2), stride=2).tolist()
+    [[[1.0, 1.0, 1.0, 1.0]]]
     """
     options = (stride, padding, output_padding, groups, dilation)
     return convolve_transposed("conv_transpose1d", 1, input, weight, bias, *options)
@@ -145,7 +144,7 @@ def conv_transpose1d(
 def conv_transpose2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The transpose of conv2d as a linear map: what conv2d's input gradient computes.
 
     Args:
@@ -169,9 +168,9 @@ def conv_transpose2d(
 
 
 def convolve_transposed(
-    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
-    groups: Any, dilation: Any,
-) -> Any:  # fmt: skip
+    op: str, spatial: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Size, padding: Size,
+    output_padding: Size, groups: int, dilation: Size,
+) -> Tensor:  # fmt: skip
     """The transposed convolution in so many dimensions, under the name that its errors speak of."""
     operands = shapes_of(op, OPERANDS, (input, weight, bias), required=2)
     options = (stride, padding, output_padding, groups, dilation)
@@ -181,7 +180,14 @@ def convolve_transposed(
 
 @remembered
 def transpose_geometry(
-    op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+    op: str,
+    x_shape: Shape,
+    w_shape: Shape,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    groups: int,
+    dilation: Size,
 ) -> tuple[Geometry, Pair, Pair]:
     """(stride, padding, dilation, groups) of the planes, the size of the result's, and what is padded to the input."""
     spatial = len(w_shape) - 2
@@ -216,7 +222,14 @@ class ConvTranspose2d(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, size: Pair, extra: Pair
+        ctx: Context,
+        input: NDArray,
+        weight: NDArray,
+        bias: NDArray | None,
+        *,
+        geometry: Geometry,
+        size: Pair,
+        extra: Pair,
     ) -> NDArray:
         check_dtypes("conv_transpose2d", input, weight, bias)
         spatial = weight.ndim - 2
@@ -232,7 +245,7 @@ class ConvTranspose2d(ArrayFunction):
 
     @staticmethod
     @follows_forward
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         planes, weight = ctx.saved
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         spatial = len(ctx.weight_shape) - 2
@@ -256,7 +269,15 @@ OPERANDS = ("input", "weight", "bias")
 
 
 def check_conv(
-    op: str, spatial: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+    op: str,
+    spatial: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
 ) -> tuple[Geometry, Pair, Shape | None]:
     """All that is checked before a convolution in so many dimensions; and what Conv2d wants: see check_shapes()."""
     if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the short way of most
@@ -269,8 +290,8 @@ def check_conv(
 
 @remembered
 def check_shapes(
-    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Any, padding: Any,
-    dilation: Any, groups: Any,
+    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Size,
+    padding: Size | str, dilation: Size, groups: int,
 ) -> tuple[Geometry, Pair, Shape | None]:  # fmt: skip
     """What conv_geometry() gives, and the strides of an input that needs no change before it is convolved, if any."""
     _check_ranks(op, spatial, x_shape, w_shape)
@@ -282,9 +303,11 @@ def check_shapes(
 
 @remembered
 def _check_transposed(
-    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, *options: Any
-) -> tuple[Geometry, Pair, Pair]:
+    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Size, padding: Size,
+    output_padding: Size, groups: int, dilation: Size,
+) -> tuple[Geometry, Pair, Pair]:  # fmt: skip
     _check_ranks(op, spatial, x_shape, w_shape)
+    options = (stride, padding, output_padding, groups, dilation)
     geometry, size, extra = transpose_geometry(op, x_shape, w_shape, *options)
     check_bias(op, bias_shape, w_shape[1] * geometry[-1])
     return geometry, size, extra
@@ -320,7 +343,7 @@ def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None)
 
 @remembered
 def conv_geometry(
-    op: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: Any
+    op: str, x_shape: Shape, w_shape: Shape, stride: Size, padding: Size | str, dilation: Size, groups: int
 ) -> tuple[Geometry, Pair]:
     """(stride, padding, dilation, groups) of the convolution of planes, and the extra that "same" pads at the end."""
     spatial = len(w_shape) - 2
@@ -344,7 +367,7 @@ def conv_geometry(
     return (planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
 
 
-def _paddings(op: str, padding: Any, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:
+def _paddings(op: str, padding: Size | str, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:
     """Padding before and after each spatial dimension; reach is the dilated kernel's size less one."""
     if padding == "valid":
         return (0,) * len(reach), (0,) * len(reach)

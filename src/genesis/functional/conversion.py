@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, ShapeError, describe
 from genesis.ndarray import Device, NDArray
 
 
-def cast(input: Tensor, dtype: DType) -> Any:
-    """input in dtype; the gradient comes back in input's dtype. The same tensor if nothing changes."""
+def cast(input: Tensor, dtype: DType) -> Tensor:
+    """Convert to dtype; the same tensor if it has that dtype.
+
+    Args:
+        input: any shape and dtype.
+    Returns: the shape of input, in dtype.
+    Grad: input, converted back. Saves nothing.
+    Example: >>> F.cast(genesis.tensor([1.5, 0.0]), genesis.bool).tolist()
+    [True, False]
+    """
     return input if input.array.dtype is dtype else Cast.apply(input, dtype=dtype)
 
 
 class Cast(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dtype: DType) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dtype: DType) -> NDArray:
         return x.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad  # the walk casts it to the input's dtype
 
 
-def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Any:
-    """input on device; the gradient comes back on input's device. The same tensor if it is there already.
+def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
+    """Copy to device; the same tensor if it is there.
 
-    non_blocking: while pinned memory travels to a CUDA device, the host goes on.
+    Args:
+        input: any shape and dtype.
+        non_blocking: the host does not wait while pinned memory is copied to a CUDA device.
+    Returns: shape and dtype of input.
+    Raises: DeviceError: there is no such device.
+    Grad: input, on its own device. Saves nothing.
+    Example: >>> F.to_device(genesis.ones(2), genesis.Device("cpu")).device.type
+    'cpu'
     """
     if input.array.device is device:
         return input
@@ -38,19 +50,23 @@ def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Any:
 
 class ToDevice(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, device: Device, non_blocking: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, device: Device, non_blocking: bool) -> NDArray:
         ctx.device = x.device
         return x.to_device(device, non_blocking)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.to_device(ctx.device)
 
 
-def pin_memory(input: Tensor) -> Any:
-    """A copy of a CPU tensor in page-locked memory, from which CUDA devices copy by themselves; input, if it is there.
+def pin_memory(input: Tensor) -> Tensor:
+    """Copy to page-locked memory, from which CUDA devices copy by themselves; the same tensor if it is there.
 
+    Args:
+        input: any shape and dtype, on the CPU.
+    Returns: shape and dtype of input.
     Raises: DeviceError: input is not on the CPU, or there is no CUDA device.
+    Grad: input. Saves nothing.
     """
     if input.array.device.type != "cpu":
         raise DeviceError(describe("pin_memory", "self", "a tensor on the CPU", f"one on {input.array.device}"))
@@ -59,32 +75,53 @@ def pin_memory(input: Tensor) -> Any:
 
 class PinMemory(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.pin_memory()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad
 
 
-def clone(input: Tensor, *, memory_format: str = "preserve") -> Any:
-    """A copy with its own memory, in the order of input's unless memory_format says another."""
+def clone(input: Tensor, *, memory_format: str = "preserve") -> Tensor:
+    """Copy to memory of its own.
+
+    Args:
+        input: any shape and dtype.
+        memory_format: "preserve" the order of memory, "contiguous" or "channels_last".
+    Returns: shape and dtype of input.
+    Raises: ShapeError: channels_last of another rank than 4.
+    Grad: input. Saves nothing.
+    Example: >>> x = genesis.ones(2)
+    >>> F.clone(x).add_(1).tolist(), x.tolist()
+    ([2.0, 2.0], [1.0, 1.0])
+    """
     copied = Clone.apply(input)
     return copied if memory_format == "preserve" else contiguous(copied, memory_format)
 
 
 class Clone(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad
 
 
-def contiguous(input: Tensor, memory_format: str = "contiguous") -> Any:
-    """input with its elements in row-major order in memory, or in NHWC order for genesis.channels_last."""
+def contiguous(input: Tensor, memory_format: str = "contiguous") -> Tensor:
+    """The same elements, dense in row-major or NHWC order; the same tensor if they are.
+
+    Args:
+        input: any shape and dtype.
+        memory_format: "contiguous", or "channels_last" for NHWC.
+    Returns: shape and dtype of input.
+    Raises: ShapeError: channels_last of another rank than 4.
+    Grad: input. Saves nothing.
+    Example: >>> F.contiguous(genesis.zeros(2, 3).T).stride()
+    (2, 1)
+    """
     channels_last = memory_format == "channels_last"
     if channels_last and input.array.ndim != 4:
         raise ShapeError(describe("contiguous", "self", "4 dimensions for channels_last", input.array.ndim))
@@ -94,9 +131,9 @@ def contiguous(input: Tensor, memory_format: str = "contiguous") -> Any:
 
 class Contiguous(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, channels_last: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, channels_last: bool) -> NDArray:
         return x.contiguous(channels_last)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad

@@ -6,25 +6,21 @@ A 2-dimensional input is a plane (H, W), a 3-dimensional one an image (C, H, W),
 
 from __future__ import annotations
 
-from typing import Any
-
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import Tensor
 from genesis.autograd.modes import state
 from genesis.errors import DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.functional.conv import Conv2d, check_conv, conv_geometry, convolve_transposed, transpose_geometry
 from genesis.functional.shape import unsqueeze
-from genesis.functional.windows import require_tensor
+from genesis.functional.windows import Size, require_tensor
 from genesis.ndarray import NDArray
 from genesis.precision import float32_precision
 from genesis.shapes import Shape
-
-Size = int | tuple[int, ...]
 
 
 def conv(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1, *, precision: str | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Convolve a plane, an image or a batch with weight (cross-correlation), as conv2d does.
 
     Args:
@@ -53,7 +49,7 @@ def conv(
 def conv_into(
     out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1, *, precision: str | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """conv, with the result written into out, which is returned. No gradients.
 
     Args:
@@ -76,7 +72,7 @@ def conv_into(
 def transposed_conv(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1, *, precision: str | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The transpose of conv as a linear map, as conv_transpose2d computes it.
 
     Args:
@@ -101,12 +97,17 @@ def transposed_conv(
 def transposed_conv_into(
     out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1, *, precision: str | None = None,
-) -> Any:  # fmt: skip
-    """transposed_conv, with the result written into out, which is returned. No gradients.
+) -> Tensor:  # fmt: skip
+    """transposed_conv, with the result written into out, which is returned.
 
     Args:
         out: of the shape that transposed_conv_output_shape() gives; otherwise as for conv_into().
+    Returns: out.
     Raises: as conv_into().
+    Grad: none; GraphError if an operand requires one.
+    Example: >>> out = genesis.empty(1, 1, 4)
+    >>> genesis.transposed_conv_into(out, genesis.ones(1, 2), genesis.ones(1, 1, 1, 2), stride=2).tolist()
+    [[[1.0, 1.0, 1.0, 1.0]]]
     """
     _check("transposed_conv_into", input, weight, bias)
     options = (stride, padding, output_padding, groups, dilation)
@@ -159,8 +160,8 @@ def transposed_conv_output_shape(
 # --- checks: one message per case, before anything is computed --------------------------------------------------------
 
 
-def _check(op: str, input: Any, weight: Any, bias: Any) -> None:
-    given = {"input": input, "weight": weight, **({} if bias is None else {"bias": bias})}
+def _check(op: str, input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    given: dict[str, Tensor] = {"input": input, "weight": weight, **({} if bias is None else {"bias": bias})}
     for argument, value in given.items():
         require_tensor(op, argument, value)
     for argument, value in given.items():
@@ -184,14 +185,13 @@ def _full_shape(op: str, input_shape: Shape, weight_shape: Shape) -> Shape:
     return (1, *input_shape) if len(input_shape) == 2 else input_shape
 
 
-def _with_channels(input: Tensor) -> Any:
+def _with_channels(input: Tensor) -> Tensor:
     return unsqueeze(input, 0) if input.array.ndim == 2 else input
 
 
-def _check_out(op: str, out: Any, shape: Shape, *operands: Any) -> None:
+def _check_out(op: str, out: Tensor, shape: Shape, input: Tensor, *others: Tensor | None) -> None:
     require_tensor(op, "out", out)
-    input = operands[0]
-    result: NDArray = out.array
+    operands, result = (input, *others), out.array
     if result.shape != shape:
         raise ShapeError(describe(op, "out", f"shape {shape}", result.shape))
     if result.dtype is not input.array.dtype:

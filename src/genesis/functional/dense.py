@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import add
 from genesis.functional.linalg import matmul
@@ -15,7 +12,7 @@ from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import numel
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """y = x·wᵀ + b over the last dimension.
 
     Args:
@@ -52,7 +49,7 @@ class Linear(ArrayFunction):
     autocast = "lower"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, weight: NDArray, bias: NDArray | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, weight: NDArray, bias: NDArray | None) -> NDArray:
         for argument, array in (("weight", weight), ("bias", bias)):
             if array is not None and array.dtype is not x.dtype:
                 raise DTypeError(describe("linear", argument, f"the dtype of input, {x.dtype}", array.dtype))
@@ -64,7 +61,7 @@ class Linear(ArrayFunction):
 
     @staticmethod
     @follows_forward
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, weight = ctx.saved
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         num_rows = numel(ctx.x_shape[:-1])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import string
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import mul
 from genesis.functional.linalg import matmul
@@ -20,11 +21,11 @@ Labels = tuple[str, ...]
 class Term(NamedTuple):
     """A tensor and the label of each of its dimensions, each label once."""
 
-    tensor: Any
+    tensor: Tensor
     labels: Labels
 
 
-def einsum(equation: str, *operands: Any) -> Any:
+def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
     """Multiply operands element by element where they share a letter, and sum over the letters that the output lacks.
 
     Pairs are contracted by matrix products, the pair with the smallest result first.
@@ -33,21 +34,23 @@ def einsum(equation: str, *operands: Any) -> Any:
         equation: a letter per dimension, operands parted by commas, `->` before the output. Without `->` the output has
             the letters that occur once, in alphabetical order. `...` stands for dimensions that broadcast; a letter
             twice in one operand takes its diagonal.
-        operands: the tensors, or one list of them.
-
-    Example:
-        >>> a = genesis.tensor([[1.0, 2.0], [3.0, 4.0]])
-        >>> F.einsum("ij,kj->ik", a, a).tolist(), F.einsum("ii->i", a).tolist()
-        ([[5.0, 11.0], [11.0, 25.0]], [1.0, 4.0])
+        operands: the tensors, or one list of them; of one dtype.
+    Returns: a dimension for each letter of the output.
+    Raises: ShapeError: sizes or letters that don't fit. DTypeError: an operand is no tensor.
+    Grad: each operand. Saves what the products save.
+    Example: >>> a = genesis.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> F.einsum("ij,kj->ik", a, a).tolist(), F.einsum("ii->i", a).tolist()
+    ([[5.0, 11.0], [11.0, 25.0]], [1.0, 4.0])
     """
-    if len(operands) == 1 and isinstance(operands[0], list | tuple):
-        operands = tuple(operands[0])
-    for number, operand in enumerate(operands):
+    listed = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    tensors: list[Tensor] = []
+    for number, operand in enumerate(listed):
         if not isinstance(operand, Tensor):
             raise DTypeError(describe("einsum", f"operands[{number}]", "a tensor", type(operand).__name__))
-    inputs, output = _parse(equation, operands)
-    sizes = _sizes(inputs, operands)
-    terms = [_without_repeats(Term(x, labels), sizes) for x, labels in zip(operands, inputs, strict=True)]
+        tensors.append(operand)
+    inputs, output = _parse(equation, tensors)
+    sizes = _sizes(inputs, tensors)
+    terms = [_without_repeats(Term(x, labels), sizes) for x, labels in zip(tensors, inputs, strict=True)]
     while len(terms) > 1:
         first, second = _cheapest_pair(terms, output, sizes)
         pair = terms[first], terms[second]
@@ -59,7 +62,7 @@ def einsum(equation: str, *operands: Any) -> Any:
     return permute(term.tensor, [term.labels.index(label) for label in output])
 
 
-def _parse(equation: Any, operands: tuple[Any, ...]) -> tuple[list[Labels], Labels]:
+def _parse(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
     """The labels of each operand and of the output; the dimensions of `...` are labelled by numbers from the right."""
     if not isinstance(equation, str):
         raise DTypeError(describe("einsum", "equation", "a string", type(equation).__name__))
@@ -103,7 +106,7 @@ def _expand_dots(part: str, hidden: int) -> Labels:
     return tuple(label for letter in part for label in (dots if letter == "." else [letter]))
 
 
-def _sizes(inputs: list[Labels], operands: tuple[Any, ...]) -> dict[str, int]:
+def _sizes(inputs: list[Labels], operands: Sequence[Tensor]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for number, (labels, operand) in enumerate(zip(inputs, operands, strict=True)):
         for label, size in zip(labels, operand.array.shape, strict=True):
@@ -165,7 +168,7 @@ def _contract(x: Term, y: Term, needed: set[str], sizes: dict[str, int]) -> Term
     return Term(reshape(product, [sizes[label] for label in labels]), labels)
 
 
-def _as_matrices(term: Term, batch: list[str], rows: list[str], columns: list[str], sizes: dict[str, int]) -> Any:
+def _as_matrices(term: Term, batch: list[str], rows: list[str], columns: list[str], sizes: dict[str, int]) -> Tensor:
     moved = permute(term.tensor, [term.labels.index(label) for label in (*batch, *rows, *columns)])
     counts = (math.prod(sizes[label] for label in group) for group in (rows, columns))
     return reshape(moved, [*(sizes[label] for label in batch), *counts])

@@ -7,40 +7,54 @@ and in the wider dtype: the backward walk sums and casts it to the input's shape
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction, BinaryFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, BinaryFunction, Context, Gradients, Tensor
+from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, binary, result_type
 
-Number = bool | int | float
+Operand = NDArray | Number
 
 
-def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """input + alpha · other.
 
-    Example:
-        >>> F.add(genesis.tensor([1.0, 2.0]), 1).tolist()
-        [2.0, 3.0]
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+        alpha: a factor of other; an integer if both operands are.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves nothing.
+    Example: >>> F.add(genesis.tensor([1.0, 2.0]), 1).tolist()
+    [2.0, 3.0]
     """
     return Add.apply(input, other if alpha == 1 else _scaled("add", other, alpha, input))
 
 
 class Add(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return binary("add", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, grad
 
 
-def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
-    """input − alpha · other."""
+def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
+    """input − alpha · other.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+        alpha: a factor of other; an integer if both operands are.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast. DTypeError: an operand is bool.
+    Grad: input, other. Saves nothing.
+    Example: >>> F.sub(genesis.tensor([1.0, 2.0]), 1, alpha=2).tolist()
+    [-1.0, 0.0]
+    """
     for value in (input, other):
         if value is True or value is False or (isinstance(value, Tensor) and value.array.dtype.name == "bool"):
             raise DTypeError(describe("sub", "other", "numbers; for bool tensors use ^ or logical_not", "bool"))
@@ -49,15 +63,15 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 
 class Sub(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return binary("sub", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, grad.neg() if ctx.needs_input_grad[1] else None
 
 
-def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
+def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Number) -> Tensor | Number:
     kinds = [value.array.dtype for value in (input, other) if isinstance(value, Tensor)]
     if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
@@ -66,26 +80,45 @@ def _scaled(op: str, other: Any, alpha: Number, input: Any) -> Any:
     return mul(other, alpha) if isinstance(other, Tensor) else other * alpha
 
 
-def mul(input: Tensor | Number, other: Tensor | Number) -> Any:
-    """input · other."""
+def mul(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """input · other.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves the operands that the other's gradient needs.
+    Example: >>> F.mul(genesis.tensor([1.0, 2.0]), 3).tolist()
+    [3.0, 6.0]
+    """
     return Mul.apply(input, other)
 
 
 class Mul(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
         return binary("mul", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return None if y is None else grad.mul(y), None if x is None else grad.mul(x)
 
 
-def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Any:
-    """input / other; rounding_mode "floor" or "trunc" rounds the quotient (and has gradient zero)."""
+def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Tensor:
+    """input / other, or the quotient rounded.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+        rounding_mode: None; "floor" rounds down, "trunc" towards zero; a rounded quotient has gradient zero.
+    Returns: the common shape; the promoted dtype, but the default float dtype for unrounded integers.
+    Raises: ValueError: the shapes don't broadcast; another rounding_mode.
+    Grad: input, other. Saves other, and input if other's gradient needs it.
+    Example: >>> F.div(genesis.tensor([5.0, -5.0]), 2, rounding_mode="trunc").tolist()
+    [2.0, -2.0]
+    """
     if rounding_mode is None:
         return Div.apply(input, other)
     if rounding_mode == "floor":
@@ -97,21 +130,30 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
 
 class Div(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_y = ctx.needs_input_grad[1]
         ctx.save(x if needs_y else None, y)
         return binary("div", x, y, floating=True)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         grad_x = grad.div(y)  # d/dx x/y = 1/y
         grad_y = grad_x.mul(x).div(y).neg() if ctx.needs_input_grad[1] else None  # d/dy x/y = −x/y²
         return grad_x, grad_y
 
 
-def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Any:
-    """⌊input / other⌋; its gradient is zero."""
+def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """⌊input / other⌋, as Python's //.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast. DTypeError: both are bool. ZeroDivisionError: integers by 0.
+    Grad: input, other: zero everywhere. Saves nothing.
+    Example: >>> F.floor_divide(genesis.tensor([5, -5]), 2).tolist()
+    [2, -3]
+    """
     _require_divisor("floor_divide", input, other)
     return FloorDivide.apply(input, other)
 
@@ -131,20 +173,20 @@ class Stepwise(ArrayFunction):
     """A function that is constant between steps: its gradient is zero everywhere."""
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray | Gradients:
         zero = grad.full_like(0)
         return zero if len(ctx.needs_input_grad) == 1 else tuple(zero for _ in ctx.needs_input_grad)
 
 
 class FloorDivide(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return binary("floor_divide", x, y)
 
 
 class TruncDivide(Stepwise):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         quotient = binary("div", x, y, floating=True)
         if not (exact := binary("floor_divide", x, y)).dtype.is_floating_point:
             # ⌊q⌋ is one too low where it is inexact and negative.
@@ -153,28 +195,44 @@ class TruncDivide(Stepwise):
         return quotient.lt(0).where(quotient.ceil(), quotient.floor())
 
 
-def remainder(input: Tensor | Number, other: Tensor | Number) -> Any:
-    """input − other · ⌊input / other⌋: the sign of other, as Python's %."""
+def remainder(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """input − other · ⌊input / other⌋: the sign of other, as Python's %.
+
+    Args:
+        input, other: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: the shapes don't broadcast. DTypeError: both are bool. ZeroDivisionError: integers by 0.
+    Grad: input, other. Saves both, if other needs a gradient.
+    Example: >>> F.remainder(genesis.tensor([5, -5]), 3).tolist()
+    [2, 1]
+    """
     _require_divisor("remainder", input, other)
     return Remainder.apply(input, other)
 
 
 class Remainder(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(*((x, y) if ctx.needs_input_grad[1] else (None, None)))
         return binary("remainder", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return grad, binary("floor_divide", x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
 
 
-def pow(input: Tensor | Number, exponent: Tensor | Number) -> Any:
+def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     """input to the power of exponent.
 
-    Raises: ValueError: a negative number as the exponent of integers, whose powers would be fractions.
+    Args:
+        input, exponent: tensors whose shapes broadcast, or one of them a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: integers to a negative number, which would be fractions; the shapes don't broadcast.
+        DTypeError: both are bool.
+    Grad: input, exponent. Saves both, and the output if exponent needs a gradient.
+    Example: >>> F.pow(genesis.tensor([2.0, 3.0]), 2).tolist()
+    [4.0, 9.0]
     """
     if not (isinstance(input, Tensor) and input.array.dtype.is_floating_point):
         exponent = _integer_exponent(input, exponent)
@@ -189,19 +247,18 @@ def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tens
         return exponent
     if exponent < 0:
         raise ValueError(describe("pow", "exponent", "at least 0, as input is of integers", exponent))
-    held: Number = dtypes.number("pow", "exponent", exponent, dtype)
-    return held
+    return dtypes.number("pow", "exponent", exponent, dtype)
 
 
 class Pow(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         result = binary("pow", x, y)
         ctx.save(x, y, result if ctx.needs_input_grad[1] else None)
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y, result = ctx.saved
         needs_x, needs_y = ctx.needs_input_grad
         grad_x = grad_y = None
@@ -222,38 +279,56 @@ class Pow(BinaryFunction):
         return grad_x, grad_y
 
 
-def maximum(input: Tensor, other: Tensor) -> Any:
-    """The larger of both; NaN if either is. Where they are equal, each gets half the gradient."""
+def maximum(input: Tensor, other: Tensor) -> Tensor:
+    """The larger of both; NaN if either is. Equal values share the gradient.
+
+    Args:
+        input, other: tensors whose shapes broadcast.
+    Returns: the common shape, in the promoted dtype.
+    Raises: TypeError: an operand is no tensor. ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves both.
+    Example: >>> F.maximum(genesis.tensor([1.0, 5.0]), genesis.tensor([3.0, 2.0])).tolist()
+    [3.0, 5.0]
+    """
     require_tensors("maximum", input=input, other=other)
     return Maximum.apply(input, other)
 
 
 class Maximum(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(x, y)
         return binary("maximum", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return _share(grad, x, y, x.gt(y), x.lt(y))
 
 
-def minimum(input: Tensor, other: Tensor) -> Any:
-    """The smaller of both; NaN if either is. Where they are equal, each gets half the gradient."""
+def minimum(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller of both; NaN if either is. Equal values share the gradient.
+
+    Args:
+        input, other: tensors whose shapes broadcast.
+    Returns: the common shape, in the promoted dtype.
+    Raises: TypeError: an operand is no tensor. ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves both.
+    Example: >>> F.minimum(genesis.tensor([1.0, 5.0]), genesis.tensor([3.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
     require_tensors("minimum", input=input, other=other)
     return Minimum.apply(input, other)
 
 
 class Minimum(BinaryFunction):
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(x, y)
         return binary("minimum", x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         return _share(grad, x, y, x.lt(y), x.gt(y))
 
@@ -264,8 +339,19 @@ def _share(grad: NDArray, x: NDArray, y: NDArray, first_wins: NDArray, second_wi
     return second_wins.where(0.0, half), first_wins.where(0.0, half)
 
 
-def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Any:
-    """input, but at least min and at most max; max where min > max."""
+def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
+    """input, but at least min and at most max; max where min > max.
+
+    Args:
+        input: any shape, numbers.
+        min, max: two numbers or two tensors that broadcast with input; one of them may be None.
+    Returns: the common shape, in the promoted dtype.
+    Raises: ValueError: neither bound is given. DTypeError: input is bool; one bound a number, the other a tensor
+        with dimensions.
+    Grad: input, min, max. Saves input, and bounds that are tensors.
+    Example: >>> F.clamp(genesis.tensor([-1.0, 0.5, 2.0]), 0, 1).tolist()
+    [0.0, 0.5, 1.0]
+    """
     if min is None and max is None:
         raise ValueError(describe("clamp", "min", "at least one of min and max", None))
     bounds = (("min", min), ("max", max))
@@ -282,7 +368,7 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
 
 class Clamp(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
         ctx.save(x)
         ctx.min, ctx.max = min, max
         bounds = [bound for bound in (min, max) if bound is not None]
@@ -296,20 +382,20 @@ class Clamp(ArrayFunction):
         return x.to(dtype).clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return _inside(x, ctx.min, ctx.max).where(grad, 0.0)
 
 
 class ClampBetween(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
         ctx.save(x, low, high)
         y = x if low is None else x.maximum(low)
         return y if high is None else y.minimum(high)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, low, high = ctx.saved
         grad_x = _inside(x, low, high).where(grad, 0.0)
         grad_low = grad_high = None
@@ -322,14 +408,25 @@ class ClampBetween(ArrayFunction):
         return grad_x, grad_low, grad_high
 
 
-def _inside(x: NDArray, low: Any, high: Any) -> NDArray:
-    if low is None:
-        return x.le(high)
-    return x.ge(low) if high is None else x.ge(low).logical_and(x.le(high))
+def _inside(x: NDArray, low: Operand | None, high: Operand | None) -> NDArray:
+    if high is None:
+        assert low is not None  # clamp() asks for one of them
+        return x.ge(low)
+    return x.le(high) if low is None else x.ge(low).logical_and(x.le(high))
 
 
-def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Any:
-    """input where condition is true, else other."""
+def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """input where condition is true, else other.
+
+    Args:
+        condition: bool (or uint8), any shape.
+        input, other: tensors that broadcast with condition, or numbers.
+    Returns: the common shape, in the promoted dtype.
+    Raises: DTypeError: condition is of another dtype. ValueError: the shapes don't broadcast.
+    Grad: input, other. Saves condition.
+    Example: >>> F.where(genesis.tensor([True, False]), genesis.tensor([1.0, 2.0]), 0.0).tolist()
+    [1.0, 0.0]
+    """
     if condition.array.dtype.name not in ("bool", "uint8"):
         raise DTypeError(describe("where", "condition", "genesis.bool", condition.array.dtype))
     return Where.apply(condition, input, other)
@@ -337,13 +434,13 @@ def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> 
 
 class Where(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, condition: NDArray, x: Any, y: Any) -> NDArray:
+    def forward(ctx: Context, condition: NDArray, x: Operand, y: Operand) -> NDArray:
         condition = condition.ne(0) if condition.dtype.name == "uint8" else condition
         ctx.save(condition)
         return condition.where(x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         (condition,) = ctx.saved
         _, needs_x, needs_y = ctx.needs_input_grad
         return None, condition.where(grad, 0.0) if needs_x else None, condition.where(0.0, grad) if needs_y else None

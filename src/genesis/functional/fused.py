@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction, modes
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Gradients, Tensor, modes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conv import (
     Conv2d,
     Geometry,
-    Size,
     check_bias,
     check_dtypes,
     check_shapes,
@@ -20,7 +18,7 @@ from genesis.functional.conv import (
     conv_geometry,
 )  # fmt: skip
 from genesis.functional.normalization import check_several_values, check_statistics
-from genesis.functional.windows import remembered, require_tensor, shapes_of
+from genesis.functional.windows import Size, remembered, require_tensor, shapes_of
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -30,7 +28,7 @@ def conv_bn_relu(
     running_mean: Tensor | None, running_var: Tensor | None, training: bool = False, momentum: float = 0.1,
     eps: float = 1e-5, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1, groups: int = 1,
     residual: Tensor | None = None, activation: str | None = "relu", num_batches_tracked: Tensor | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """activation(batch_norm(conv2d(input, weight, bias)) + residual), in one op with one exact backward.
 
     Args:
@@ -128,7 +126,7 @@ class ConvBNReLU(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Any, grad: NDArray) -> Gradients:
         if ctx.options[-1] is not None:
             return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad, ctx.addend)
         *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
@@ -146,7 +144,7 @@ def fold_batch_norm(
     mean: Tensor,
     var: Tensor,
     eps: float,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Tensor]:
     """Weight and bias of a convolution that does convolution and batch norm (in eval mode) at once, without gradient.
 
         scale = γ / √(var + eps);  weight' = weight · scale;  bias' = (bias − mean) · scale + β
@@ -199,7 +197,7 @@ def conv_prepack(
 
 def conv_prepacked(
     input: Tensor, packed: PackedConv, residual: Tensor | None = None, activation: str | None = None
-) -> Any:
+) -> Tensor:
     """activation(conv2d(input) + residual) with a weight from conv_prepack; without gradient.
 
     Example:

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from types import EllipsisType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.autograd.modes import state
+from genesis.dtypes import Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
+
+Slice: TypeAlias = "slice[object, object, object]"
+HostArray: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
+Item: TypeAlias = "int | Slice | EllipsisType | Tensor | Sequence[object] | HostArray | None"
+Indices: TypeAlias = "Item | tuple[Item, ...]"  # what may stand in x[…]
+Part: TypeAlias = "int | Slice | EllipsisType | NDArray | None"  # an item, by the few kinds that there are
 
 
 class Cut(NamedTuple):
@@ -44,25 +51,30 @@ EVERYTHING = slice(None)
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def getitem(input: Tensor, index: Any) -> Any:
-    """input[index] by NumPy's rules: a view for integers, slices, None and Ellipsis, a copy for tensors and lists.
+def getitem(input: Tensor, index: Indices) -> Tensor:
+    """input[index], by NumPy's rules.
 
-    Example:
-        >>> x = genesis.arange(6).reshape(2, 3)
-        >>> x[1, ::2].tolist(), x[x > 3].tolist(), x[:, [2, 0]].tolist()
-        ([3, 5], [4, 5], [[2, 0], [5, 3]])
+    Args:
+        input: any shape and dtype.
+        index: integers, slices, None, Ellipsis, bools, tensors or lists of integers or bools, or a tuple of them.
+    Returns: a view without tensors and lists in index, else a copy.
+    Raises: IndexError: too many indices, or one out of range. DTypeError: another index. ValueError: a step < 1.
+    Grad: input. Saves index.
+    Example: >>> x = genesis.arange(6).reshape(2, 3)
+    >>> x[1, ::2].tolist(), x[x > 3].tolist(), x[:, [2, 0]].tolist()
+    ([3, 5], [4, 5], [[2, 0], [5, 3]])
     """
     return GetItem.apply(input, index=parse("getitem", input.array, index))
 
 
 class GetItem(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, index: Index) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, index: Index) -> NDArray:
         ctx.shape, ctx.index = x.shape, index
         return _read(x, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
         _write(whole, ctx.index, grad, accumulate=True)  # an element that was read twice gets both gradients
         return whole
@@ -71,32 +83,67 @@ class GetItem(ArrayFunction):
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def setitem(input: Tensor, index: Any, value: Any) -> None:
-    """input[index] = value, broadcast and cast. Where gradients are recorded, input becomes part of value's graph."""
+def setitem(input: Tensor, index: Indices, value: Tensor | Number) -> None:
+    """input[index] = value, in place. Where gradients are recorded, input becomes part of value's graph.
+
+    Args:
+        input: any shape and dtype.
+        index: as for getitem.
+        value: a tensor that broadcasts, is cast; or a number.
+    Returns: None.
+    Raises: IndexError, DTypeError, ValueError: as getitem. ShapeError: value does not broadcast. GraphError: input is
+        a leaf that requires grad, or a view in the graph.
+    Grad: input and value. Saves index.
+    Example: >>> x = genesis.zeros(2, 2)
+    >>> x[:, 0] = 1
+    >>> x.tolist()
+    [[1.0, 0.0], [1.0, 0.0]]
+    """
     _assign("setitem", input, parse("setitem", input.array, index), value, accumulate=False)
 
 
-def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """A copy of input with input[indices] = values, or += with accumulate; indices are tensors, one per dimension."""
+def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """A copy of input with input[indices] = values, or += with accumulate.
+
+    Args:
+        input: any shape and dtype.
+        indices: a tensor for each dimension; None for all of it.
+        values: a tensor that broadcasts; it is cast.
+    Returns: the shape and dtype of input.
+    Raises: as setitem.
+    Grad: input, values. Saves indices.
+    Example: >>> F.index_put(genesis.zeros(3), [genesis.tensor([0, 0])], genesis.ones(1), accumulate=True).tolist()
+    [2.0, 0.0, 0.0]
+    """
     index = parse("index_put", input.array, _index_tensors(indices))
     return SetItem.apply(input, _assignable("index_put", input, index, values), index=index, accumulate=accumulate)
 
 
-def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """index_put in place."""
+def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """index_put in place.
+
+    Args:
+        input: any shape and dtype. It is changed.
+        indices, values, accumulate: as for index_put.
+    Returns: input.
+    Raises: as setitem.
+    Grad: input, values. Saves indices.
+    Example: >>> F.index_put_(genesis.zeros(3), [genesis.tensor([2])], genesis.ones(1)).tolist()
+    [0.0, 0.0, 1.0]
+    """
     index = parse("index_put_", input.array, _index_tensors(indices))
     _assign("index_put_", input, index, values, accumulate)
     return input
 
 
-def _index_tensors(indices: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _index_tensors(indices: Sequence[Tensor | None]) -> tuple[Item, ...]:
     return tuple(EVERYTHING if index is None else index for index in indices)
 
 
-def _assign(op: str, input: Tensor, index: Index, value: Any, accumulate: bool) -> None:
+def _assign(op: str, input: Tensor, index: Index, value: Tensor | Number, accumulate: bool) -> None:
     value = _assignable(op, input, index, value)
     if state.recording and (input.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
-        input._change(SetItem.apply, value, index=index, accumulate=accumulate)
+        input._change(_set, value, index, accumulate)
         return
     array = value.array if isinstance(value, Tensor) else value
     if isinstance(array, NDArray) and array.is_view_of(input.array):
@@ -104,7 +151,14 @@ def _assign(op: str, input: Tensor, index: Index, value: Any, accumulate: bool) 
     _write(input.array, index, array, accumulate)
 
 
-def _assignable(op: str, input: Tensor, index: Index, value: Any) -> Any:
+def _set(input: Tensor, value: Tensor | Number, index: Index, accumulate: bool) -> Tensor:
+    return SetItem.apply(input, value, index=index, accumulate=accumulate)
+
+
+_set.__name__ = "setitem"  # as errors call it
+
+
+def _assignable(op: str, input: Tensor, index: Index, value: Tensor | Number) -> Tensor | Number:
     """value as a number, or as a tensor that broadcasts to what is written; checked."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -124,14 +178,14 @@ def _assignable(op: str, input: Tensor, index: Index, value: Any) -> Any:
 
 class SetItem(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, value: Any, *, index: Index, accumulate: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, value: NDArray | Number, *, index: Index, accumulate: bool) -> NDArray:
         ctx.index, ctx.accumulate = index, accumulate
         y = x.clone()
         _write(y, index, value, accumulate)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_value = ctx.needs_input_grad
         grad_value = _read(grad, ctx.index) if needs_value else None
         if not needs_x or ctx.accumulate:
@@ -168,7 +222,7 @@ def _read(x: NDArray, index: Index) -> NDArray:
     return view.take(index.arrays) if index.arrays else view
 
 
-def _write(x: NDArray, index: Index, value: NDArray | bool | int | float, accumulate: bool) -> None:
+def _write(x: NDArray, index: Index, value: NDArray | Number, accumulate: bool) -> None:
     view = _seen(x, index.plan)
     if index.arrays:
         view.require_writable()
@@ -195,11 +249,11 @@ def _result_shape(x: NDArray, index: Index) -> Shape:
 # --- taking an index apart --------------------------------------------------------------------------------------------
 
 
-_parsed: dict[tuple[Any, ...], Index] = {}
+_parsed: dict[tuple[object, ...], Index] = {}
 _MOST_PARSED = 4096
 
 
-def parse(op: str, x: NDArray, index: Any) -> Index:
+def parse(op: str, x: NDArray, index: Indices) -> Index:
     """The plan and the index arrays of an index into x; every error of an index is found here.
 
     Indices that are plain are taken apart once for a shape.
@@ -220,9 +274,9 @@ def parse(op: str, x: NDArray, index: Any) -> Index:
 _NUMBERS = (int, type(None))  # what a plain slice is made of
 
 
-def _plain(index: Any) -> tuple[Any, ...] | None:
+def _plain(index: Indices) -> tuple[object, ...] | None:
     """What tells an index of integers, slices, None and Ellipsis from others; None where there is more in it."""
-    marks: list[Any] = []
+    marks: list[object] = []
     for item in index if type(index) is tuple else (index,):
         if item is None or item is Ellipsis or type(item) is int:
             marks.append(item)
@@ -236,7 +290,7 @@ def _plain(index: Any) -> tuple[Any, ...] | None:
     return tuple(marks)
 
 
-def _parse(op: str, x: NDArray, index: Any) -> Index:
+def _parse(op: str, x: NDArray, index: Indices) -> Index:
     items = [_normal(op, x, item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_dims_used(item) for item in items)
     if used > x.ndim:
@@ -263,7 +317,7 @@ def _parse(op: str, x: NDArray, index: Any) -> Index:
             plan.append(_cut(op, item, x.shape[dim]))
             arrays.append(None)
             dim += 1
-        else:
+        elif isinstance(item, NDArray):
             found = _index_arrays(op, item, dim, x)
             plan += [Cut(0, 1, size) for size in x.shape[dim : dim + len(found)]]
             arrays += found
@@ -274,7 +328,7 @@ def _parse(op: str, x: NDArray, index: Any) -> Index:
     return Index(tuple(plan), tuple(arrays))
 
 
-def _normal(op: str, x: NDArray, item: Any) -> Any:
+def _normal(op: str, x: NDArray, item: object) -> Part:
     """One part of an index as None, Ellipsis, a bool, an int, a slice, or an array of integers or bools."""
     if item is None or item is Ellipsis or isinstance(item, bool | slice):
         return item
@@ -288,7 +342,7 @@ def _normal(op: str, x: NDArray, item: Any) -> Any:
         array = NDArray.from_numpy(item, dtypes.BY_NAME[item.dtype.name]).to_device(x.device)
     else:
         try:
-            return operator.index(item)
+            return operator.index(item)  # type: ignore[arg-type]  # else it raises
         except TypeError:
             kind = f"an array of {item.dtype}" if isinstance(item, np.ndarray) else f"{type(item).__name__} {item!r}"
             raise DTypeError(describe(op, "index", _ALLOWED, kind)) from None
@@ -303,7 +357,7 @@ def _normal(op: str, x: NDArray, item: Any) -> Any:
 _ALLOWED = "integers, slices, None, '...', bools, or tensors or lists of integers or bools"
 
 
-def _dims_used(item: Any) -> int:
+def _dims_used(item: Part) -> int:
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.ndim if isinstance(item, NDArray) and item.dtype is dtypes.bool_ else 1
@@ -315,7 +369,7 @@ def _position(op: str, index: int, dim: int, size: int) -> int:
     return index % size
 
 
-def _cut(op: str, item: slice, size: int) -> Cut:
+def _cut(op: str, item: Slice, size: int) -> Cut:
     try:
         start, stop, step = item.indices(size)
     except (TypeError, ValueError):

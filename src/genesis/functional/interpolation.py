@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.pooling import AdaptiveAvgPool2d
-from genesis.functional.windows import per_dimension, planar, require_tensor
+from genesis.functional.windows import Size, per_dimension, planar, require_tensor
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
@@ -20,10 +19,10 @@ SPATIAL_DIMS = {
 
 
 def interpolate(
-    input: Tensor, size: int | tuple[int, ...] | None = None, scale_factor: float | tuple[float, ...] | None = None,
+    input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
     antialias: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """input in another size.
 
     Args:
@@ -60,13 +59,13 @@ def interpolate(
 class Interpolate(ArrayFunction):
     @staticmethod
     def forward(
-        ctx: Any, x: NDArray, *, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
+        ctx: Context, x: NDArray, *, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
     ) -> NDArray:
         ctx.shape, ctx.options = x.shape, (mode, align_corners, scales)
         return x.interpolate(size, *ctx.options)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.interpolate_backward(ctx.shape, *ctx.options)
 
 
@@ -74,7 +73,7 @@ class InterpolateVolumeArea(ArrayFunction):
     """Means over boxes: over the planes (H, W) first, over the depth afterwards."""
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, size: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, size: Shape) -> NDArray:
         n, channels, depth, height, width = x.shape
         planes = x.reshape((n, channels * depth, height, width))
         columns = planes.adaptive_avg_pool2d((size[1], size[2])).reshape((n, channels, depth, size[1] * size[2]))
@@ -83,7 +82,7 @@ class InterpolateVolumeArea(ArrayFunction):
         return columns.adaptive_avg_pool2d((size[0], columns.shape[3])).reshape((n, channels, *size))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         planes, columns = ctx.saved
         n, channels, depth, height, width = grad.shape
         grad = grad.reshape((n, channels, depth, height * width)).adaptive_avg_pool2d_backward(columns)
@@ -91,7 +90,7 @@ class InterpolateVolumeArea(ArrayFunction):
         return grad.reshape(ctx.shape)
 
 
-def _check_mode(op: str, input: Any, mode: str, align_corners: bool | None, antialias: bool) -> None:
+def _check_mode(op: str, input: Tensor, mode: str, align_corners: bool | None, antialias: bool) -> None:
     require_tensor(op, "input", input)
     if not input.array.dtype.is_floating_point:
         raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))
@@ -107,19 +106,23 @@ def _check_mode(op: str, input: Any, mode: str, align_corners: bool | None, anti
 
 
 def _target(
-    op: str, shape: Shape, size: Any, scale_factor: Any, recompute_scale_factor: bool | None
+    op: str,
+    shape: Shape,
+    size: Size | None,
+    scale_factor: float | Sequence[float] | None,
+    recompute_scale_factor: bool | None,
 ) -> tuple[Shape, tuple[float | None, ...]]:
     """The spatial sizes of the result, and the scale by which positions are found (None: the ratio of the sizes)."""
     if (size is None) == (scale_factor is None):
         expected = "either size or scale_factor"
         raise ValueError(describe(op, "size", expected, f"size={size}, scale_factor={scale_factor}"))
-    if size is not None:
+    if scale_factor is None:
         if recompute_scale_factor:
             raise ValueError(
                 describe(op, "recompute_scale_factor", "None or False beside size", recompute_scale_factor)
             )
         return per_dimension(op, "size", size, len(shape), least=0), (None,) * len(shape)
-    factors = tuple(scale_factor) if isinstance(scale_factor, list | tuple) else (scale_factor,) * len(shape)
+    factors = tuple(scale_factor) if isinstance(scale_factor, Sequence) else (scale_factor,) * len(shape)
     if len(factors) != len(shape):
         raise ShapeError(describe(op, "scale_factor", f"1 or {len(shape)} numbers", scale_factor))
     scales = tuple(float(factor) for factor in factors)
@@ -127,7 +130,7 @@ def _target(
     return sizes, (None,) * len(shape) if recompute_scale_factor else scales
 
 
-def pixel_shuffle(input: Tensor, upscale_factor: int) -> Any:
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels become resolution: each r² channels one plane that is r times higher and wider.
 
     Args:
@@ -151,21 +154,26 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Any:
 
 class PixelShuffle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, factor: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, factor: int) -> NDArray:
         ctx.factor = factor
         return _apart(_shuffle(x, factor), x)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return _unshuffle(grad, ctx.factor)
 
 
-def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Any:
-    """The inverse of pixel_shuffle: (…, C, H·r, W·r) becomes (…, C·r², H, W).
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """The inverse of pixel_shuffle: resolution becomes channels.
 
-    Example:
-        >>> F.pixel_unshuffle(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
-        [[[0.0]], [[1.0]], [[2.0]], [[3.0]]]
+    Args:
+        input: (…, C, H·r, W·r).
+        downscale_factor: r.
+    Returns: (…, C·r², H, W).
+    Raises: ShapeError: a size is no multiple of r; fewer than 3 dimensions.
+    Grad: input. Saves nothing.
+    Example: >>> F.pixel_unshuffle(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
+    [[[0.0]], [[1.0]], [[2.0]], [[3.0]]]
     """
     op = "pixel_unshuffle"
     factor = _check_factor(op, "downscale_factor", input, downscale_factor)
@@ -176,12 +184,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Any:
 
 class PixelUnshuffle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, factor: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, factor: int) -> NDArray:
         ctx.factor = factor
         return _apart(_unshuffle(x, factor), x)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return _shuffle(grad, ctx.factor)
 
 
@@ -208,7 +216,7 @@ def _unshuffle(x: NDArray, r: int) -> NDArray:
     )
 
 
-def _check_factor(op: str, argument: str, input: Any, factor: Any) -> int:
+def _check_factor(op: str, argument: str, input: Tensor, factor: int) -> int:
     require_tensor(op, "input", input)
     if input.array.ndim < 3:
         raise ShapeError(describe(op, "input", "at least 3 dimensions", f"shape {input.array.shape}"))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.dtypes import INTEGER, promote
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
@@ -17,12 +15,17 @@ from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    """The tensors one after the other along dim; their other sizes are equal. Dtypes are promoted.
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Concatenate tensors along dim.
 
-    Example:
-        >>> F.cat([genesis.zeros(1), genesis.ones(2)]).tolist()
-        [0.0, 1.0, 1.0]
+    Args:
+        tensors: equal sizes but in dim; dtypes are promoted. Empty vectors fit anywhere.
+        dim: counts from the end if negative.
+    Returns: a copy, in the promoted dtype.
+    Raises: ShapeError: no tensors; 0-d ones; other sizes differ. TypeError: not a list or tuple of tensors.
+    Grad: each tensor. Saves nothing.
+    Example: >>> F.cat([genesis.zeros(1), genesis.ones(2)]).tolist()
+    [0.0, 1.0, 1.0]
     """
     listed = _tensors("cat", tensors)
     parts = [x for x in listed if x.array.shape != (0,)]  # PyTorch lets empty vectors take part anywhere
@@ -43,7 +46,7 @@ class Cat(ArrayFunction):
     autocast = "widest"
 
     @staticmethod
-    def forward(ctx: Any, *arrays: NDArray, dim: int, shape: Shape) -> NDArray:
+    def forward(ctx: Context, *arrays: NDArray, dim: int, shape: Shape) -> NDArray:
         dtype = arrays[0].dtype
         for array in arrays[1:]:
             dtype = promote(dtype, array.dtype)
@@ -53,7 +56,7 @@ class Cat(ArrayFunction):
         return NDArray.cat([part.to(dtype) for part in parts], dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         grads, start = [], 0
         for shape, needed in zip(ctx.shapes, ctx.needs_input_grad, strict=True):
             length = 0 if shape == (0,) else shape[ctx.dim]
@@ -63,8 +66,18 @@ class Cat(ArrayFunction):
         return tuple(grads)
 
 
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    """Tensors of one shape along a new dimension dim."""
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Join tensors along a new dimension.
+
+    Args:
+        tensors: of one shape; dtypes are promoted.
+        dim: where the new dimension goes, from 0 to ndim.
+    Returns: a copy, in the promoted dtype.
+    Raises: ShapeError: no tensors, or shapes that differ. TypeError: not a list or tuple of tensors.
+    Grad: each tensor. Saves nothing.
+    Example: >>> F.stack([genesis.zeros(2), genesis.ones(2)], dim=1).tolist()
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
     listed = _tensors("stack", tensors)
     shape = listed[0].array.shape
     for number, tensor in enumerate(listed):
@@ -76,12 +89,17 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     return cat([unsqueeze(tensor, dim) for tensor in listed], dim)
 
 
-def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> Any:
-    """Parts of one size (the last may be smaller), or of the given sizes, along dim; views.
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into parts along dim.
 
-    Example:
-        >>> [part.tolist() for part in F.split(genesis.arange(5), 2)]
-        [[0, 1], [2, 3], [4]]
+    Args:
+        tensor: at least 1 dimension, any dtype.
+        split_size_or_sections: the size of each part (the last may be smaller), or a list of all sizes.
+    Returns: a tuple of views.
+    Raises: ShapeError: sizes that don't add up, or a size below 1.
+    Grad: tensor. Saves nothing.
+    Example: >>> [part.tolist() for part in F.split(genesis.arange(5), 2)]
+    [[0, 1], [2, 3], [4]]
     """
     dim, size = _split_dim("split", tensor, dim)
     if isinstance(split_size_or_sections, int):
@@ -97,8 +115,17 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     return Split.apply(tensor, dim=dim, sections=tuple(sections))
 
 
-def chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
-    """At most that many parts of equal size (the last may be smaller) along dim; views."""
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into at most that many parts of equal size along dim; the last may be smaller.
+
+    Args:
+        input: at least 1 dimension, any dtype.
+    Returns: a tuple of views.
+    Raises: ShapeError: chunks < 1, or a 0-d input. DTypeError: chunks is no int.
+    Grad: input. Saves nothing.
+    Example: >>> [part.tolist() for part in F.chunk(genesis.arange(5), 2)]
+    [[0, 1, 2], [3, 4]]
+    """
     require_ints("chunk", chunks=chunks)
     if chunks < 1:
         raise ShapeError(describe("chunk", "chunks", "at least 1", chunks))
@@ -108,35 +135,54 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
 
 class Split(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, sections: Shape) -> tuple[NDArray, ...]:
+    def forward(ctx: Context, x: NDArray, *, dim: int, sections: Shape) -> tuple[NDArray, ...]:
         ctx.dim = dim
         starts = [sum(sections[:i]) for i in range(len(sections))]
         return tuple([x.narrow(dim, start, length) for start, length in zip(starts, sections, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *grads: NDArray) -> Any:
+    def backward(ctx: Context, *grads: NDArray) -> NDArray:
         return NDArray.cat(grads, ctx.dim)
 
 
-def unbind(input: Tensor, dim: int = 0) -> Any:
-    """The slices along dim, without that dimension; views."""
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices along dim, without that dimension.
+
+    Args:
+        input: at least 1 dimension, any dtype.
+    Returns: a tuple of views.
+    Raises: ShapeError: a 0-d input.
+    Grad: input. Saves nothing.
+    Example: >>> [row.tolist() for row in F.unbind(genesis.arange(4).reshape(2, 2))]
+    [[0, 1], [2, 3]]
+    """
     dim, size = _split_dim("unbind", input, dim)
     return Unbind.apply(input, dim=dim) if size else ()
 
 
 class Unbind(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int) -> tuple[NDArray, ...]:
+    def forward(ctx: Context, x: NDArray, *, dim: int) -> tuple[NDArray, ...]:
         ctx.dim = dim
         return tuple([x.select(dim, index) for index in range(x.shape[dim])])
 
     @staticmethod
-    def backward(ctx: Any, *grads: NDArray) -> Any:
+    def backward(ctx: Context, *grads: NDArray) -> NDArray:
         return NDArray.cat([grad.unsqueeze(ctx.dim) for grad in grads], ctx.dim)
 
 
-def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:
-    """length elements of dim from start on, as a view."""
+def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
+    """length elements of dim from start on.
+
+    Args:
+        input: at least 1 dimension, any dtype.
+        start: an int, from −size to size, or a 0-d tensor of integers.
+    Returns: a view.
+    Raises: IndexError: start is out of range. ShapeError: too long, or a 0-d input. DTypeError: no ints.
+    Grad: input. Saves nothing.
+    Example: >>> F.narrow(genesis.arange(5), 0, 1, 3).tolist()
+    [1, 2, 3]
+    """
     dim, size = _split_dim("narrow", input, dim)
     if isinstance(start, Tensor):
         if start.array.ndim or start.array.dtype.category != INTEGER:
@@ -153,18 +199,18 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:
 
 class Narrow(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, start: int, length: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, start: int, length: int) -> NDArray:
         ctx.shape, ctx.cut = x.shape, (dim, start, length)
         return x.narrow(dim, start, length)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
         whole.narrow(*ctx.cut).copy_into(grad)
         return whole
 
 
-def _tensors(op: str, tensors: Any) -> list[Tensor]:
+def _tensors(op: str, tensors: object) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
         raise DTypeError(describe(op, "tensors", "a list or tuple of tensors", type(tensors).__name__))
     if not tensors:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import mul
@@ -15,14 +12,17 @@ from genesis.ndarray import NDArray
 from genesis.precision import follows_forward, get_float32_precision
 
 
-def matmul(input: Tensor, other: Tensor) -> Any:
+def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; the others broadcast.
 
-    Vectors: a 1-d input is a row, a 1-d other a column, and that dimension is gone from the result.
-
-    Example:
-        >>> F.matmul(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 1.0])).tolist()
-        [3.0, 7.0]
+    Args:
+        input: (…, M, K), or (K,): a row, which is gone from the result.
+        other: (…, K, N), or (K,): a column, which is gone from the result; dtype of input.
+    Returns: (…, M, N).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, other. Saves what each other's gradient needs.
+    Example: >>> F.matmul(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 1.0])).tolist()
+    [3.0, 7.0]
     """
     require_tensors("matmul", input=input, other=other)
     x, y = input.array.shape, other.array.shape
@@ -39,7 +39,7 @@ class Matmul(ArrayFunction):
     autocast = "lower"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, y: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, y: NDArray) -> NDArray:
         if x.dtype is not y.dtype:
             raise DTypeError(describe("matmul", "other", f"{x.dtype}, as input", y.dtype))
         if x.dtype.name == "bool":
@@ -53,7 +53,7 @@ class Matmul(ArrayFunction):
 
     @staticmethod
     @follows_forward
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
         x_shape, y_shape = ctx.shapes
         grad = grad.unsqueeze(grad.ndim) if len(y_shape) == 1 else grad
@@ -91,18 +91,47 @@ def _transposed(x: NDArray) -> NDArray:
     return x.transpose(x.ndim - 2, x.ndim - 1)
 
 
-def mm(input: Tensor, mat2: Tensor) -> Any:
-    """The product of two matrices: (M, K) by (K, N)."""
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices.
+
+    Args:
+        input: (M, K).
+        mat2: (K, N), dtype of input.
+    Returns: (M, N).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, mat2. Saves what each other's gradient needs.
+    Example: >>> F.mm(genesis.tensor([[1.0, 2.0]]), genesis.tensor([[3.0], [4.0]])).tolist()
+    [[11.0]]
+    """
     return _product("mm", 2, input, "mat2", mat2)
 
 
-def bmm(input: Tensor, mat2: Tensor) -> Any:
-    """The products of two batches of matrices: (B, M, K) by (B, K, N)."""
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The products of two batches of matrices.
+
+    Args:
+        input: (B, M, K).
+        mat2: (B, K, N), dtype of input.
+    Returns: (B, M, N).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, mat2. Saves what each other's gradient needs.
+    Example: >>> F.bmm(genesis.ones(2, 1, 3), genesis.ones(2, 3, 1)).tolist()
+    [[[3.0]], [[3.0]]]
+    """
     return _product("bmm", 3, input, "mat2", mat2)
 
 
-def dot(input: Tensor, tensor: Tensor) -> Any:
-    """The inner product of two vectors of one length."""
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The inner product of two vectors.
+
+    Args:
+        input, tensor: (K,), of one dtype.
+    Returns: 0-d.
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, tensor. Saves what each other's gradient needs.
+    Example: >>> F.dot(genesis.tensor([1.0, 2.0]), genesis.tensor([3.0, 4.0])).item()
+    11.0
+    """
     require_tensors("dot", input=input, tensor=tensor)
     _require_ndim("dot", "input", input, 1)
     _require_ndim("dot", "tensor", tensor, 1)
@@ -110,8 +139,18 @@ def dot(input: Tensor, tensor: Tensor) -> Any:
     return Matmul.apply(input, tensor)
 
 
-def mv(input: Tensor, vec: Tensor) -> Any:
-    """A matrix times a vector: (M, K) by (K)."""
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """A matrix times a vector.
+
+    Args:
+        input: (M, K).
+        vec: (K,), dtype of input.
+    Returns: (M,).
+    Raises: TypeError: no tensors, or of different dtypes. ShapeError: ranks or sizes that don't fit.
+    Grad: input, vec. Saves what each other's gradient needs.
+    Example: >>> F.mv(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), genesis.tensor([1.0, 0.0])).tolist()
+    [1.0, 3.0]
+    """
     require_tensors("mv", input=input, vec=vec)
     _require_ndim("mv", "input", input, 2)
     _require_ndim("mv", "vec", vec, 1)
@@ -119,12 +158,17 @@ def mv(input: Tensor, vec: Tensor) -> Any:
     return Matmul.apply(input, vec)
 
 
-def outer(input: Tensor, vec2: Tensor) -> Any:
-    """Every product of an element of input with one of vec2: (M) by (N) gives (M, N).
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """Every product of an element of input with one of vec2.
 
-    Example:
-        >>> F.outer(genesis.tensor([1, 2]), genesis.tensor([3, 4])).tolist()
-        [[3, 4], [6, 8]]
+    Args:
+        input: (M,).
+        vec2: (N,); dtypes are promoted.
+    Returns: (M, N).
+    Raises: TypeError: no tensors. ShapeError: not vectors.
+    Grad: input, vec2. Saves what each other's gradient needs.
+    Example: >>> F.outer(genesis.tensor([1, 2]), genesis.tensor([3, 4])).tolist()
+    [[3, 4], [6, 8]]
     """
     require_tensors("outer", input=input, vec2=vec2)
     _require_ndim("outer", "input", input, 1)
@@ -132,7 +176,7 @@ def outer(input: Tensor, vec2: Tensor) -> Any:
     return mul(unsqueeze(input, 1), vec2)
 
 
-def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Any:
+def _product(op: str, ndim: int, input: Tensor, name: str, other: Tensor) -> Tensor:
     require_tensors(op, **{"input": input, name: other})
     _require_ndim(op, "input", input, ndim)
     _require_ndim(op, name, other, ndim)

@@ -6,8 +6,7 @@ import warnings
 from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import div, mul
 from genesis.functional.reduction import mean, sum
@@ -18,7 +17,7 @@ from genesis.ndarray import NDArray, binary
 def mse_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The squared difference (input − target)².
 
     Args:
@@ -45,7 +44,7 @@ class DifferenceLoss(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         (slope,) = ctx.saved
         grad_x = spread(grad, slope, ctx.reduction)
         return grad_x, grad_x.neg() if ctx.needs_input_grad[1] else None
@@ -53,26 +52,30 @@ class DifferenceLoss(ArrayFunction):
 
 class MSELoss(DifferenceLoss):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str) -> NDArray:
+    def forward(ctx: Context, x: NDArray, target: NDArray, *, reduction: str) -> NDArray:
         d = x.sub(target)
         ctx.save(d)
         ctx.reduction = reduction
         return reduced(d.mul(d), reduction)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return DifferenceLoss.backward(ctx, grad.mul(2))  # d/dd d² = 2d
 
 
 def l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The absolute difference |input − target|; the arguments are those of mse_loss.
 
-    Example:
-        >>> F.l1_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
-        1.0
+    Args:
+        input, target: shapes that broadcast (with a warning where they differ).
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: another reduction; weight's shape. DTypeError: integers that would be averaged.
+    Grad: input, target, weight. Saves the sign of the difference.
+    Example: >>> F.l1_loss(genesis.tensor([1.0, 2.0]), genesis.tensor([1.0, 4.0])).item()
+    1.0
     """
     reduction = check_pair("l1_loss", input, target, reduction, size_average, reduce, floating="none")
     dtypes = [input.array.dtype, target.array.dtype]
@@ -87,7 +90,7 @@ def l1_loss(
 
 class L1Loss(DifferenceLoss):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str) -> NDArray:
+    def forward(ctx: Context, x: NDArray, target: NDArray, *, reduction: str) -> NDArray:
         d = x.sub(target)
         ctx.reduction = reduction
         if any(ctx.needs_input_grad):
@@ -98,10 +101,18 @@ class L1Loss(DifferenceLoss):
 def smooth_l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", beta: float = 1.0,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """½d²/beta where |d| < beta, else |d| − ½beta, with d = input − target: huber_loss / beta; l1_loss for beta 0.
 
+    Args:
+        the others are those of mse_loss.
+        beta: where the parabola goes over into the line; at least 0.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: beta < 0; another reduction.
+    Grad: input, target. Saves the slope.
     Source: Girshick 2015, arXiv:1504.08083.
+    Example: >>> F.smooth_l1_loss(genesis.tensor([3.0]), genesis.tensor([0.0])).item()
+    2.5
     """
     reduction = check_pair("smooth_l1_loss", input, target, reduction, size_average, reduce, floating="one")
     if beta < 0:
@@ -113,11 +124,19 @@ def smooth_l1_loss(
 
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
-) -> Any:
+) -> Tensor:
     """½d² where |d| < delta, else delta·(|d| − ½delta), with d = input − target.
 
-    Args: as mse_loss; weight multiplies each loss before an unweighted mean.
+    Args:
+        delta: where the parabola goes over into the line; positive.
+        weight: the shape of input; multiplies each loss before an unweighted mean.
+        the others are those of mse_loss.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: delta ≤ 0; another reduction; weight's shape.
+    Grad: input, target, weight. Saves the slope.
     Source: Huber 1964, doi:10.1214/aoms/1177703732.
+    Example: >>> F.huber_loss(genesis.tensor([3.0]), genesis.tensor([0.0])).item()
+    2.5
     """
     check_pair("huber_loss", input, target, reduction)
     if delta <= 0:
@@ -131,7 +150,7 @@ def huber_loss(
 
 class HuberLoss(DifferenceLoss):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, target: NDArray, *, delta: float, scale: float, reduction: str) -> NDArray:
+    def forward(ctx: Context, x: NDArray, target: NDArray, *, delta: float, scale: float, reduction: str) -> NDArray:
         d = x.sub(target)
         slope = d.clamp(-delta, delta)
         ctx.save(slope.mul(scale))
@@ -142,7 +161,7 @@ class HuberLoss(DifferenceLoss):
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """−(t·ln x + (1 − t)·ln(1 − x)), the logarithms limited to at least −100.
 
     Args:
@@ -165,7 +184,7 @@ class BCELoss(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, target: NDArray, weight: NDArray | None, *, reduction: str) -> NDArray:
+    def forward(ctx: Context, x: NDArray, target: NDArray, weight: NDArray | None, *, reduction: str) -> NDArray:
         ctx.save(x, target, weight)
         ctx.reduction = reduction
         log_x, log_rest = _limited_logs(x)
@@ -174,7 +193,7 @@ class BCELoss(ArrayFunction):
         return reduced(each if weight is None else each.mul(weight), reduction)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, target, weight = ctx.saved
         needs_x, needs_target, _ = ctx.needs_input_grad
         grad_x = grad_target = None
@@ -195,7 +214,7 @@ def _limited_logs(x: NDArray) -> tuple[NDArray, NDArray]:
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """binary_cross_entropy of sigmoid(input), computed so that nothing overflows.
 
         softplus(x) − t·x;  with pos_weight p: (1 − t)·x + (1 + (p − 1)·t)·softplus(−x)
@@ -222,7 +241,7 @@ class BCEWithLogitsLoss(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, x: NDArray, target: NDArray, weight: NDArray | None, pos_weight: NDArray | None, *, reduction: str
+        ctx: Context, x: NDArray, target: NDArray, weight: NDArray | None, pos_weight: NDArray | None, *, reduction: str
     ) -> NDArray:
         ctx.save(x, target, weight, pos_weight)
         ctx.reduction = reduction
@@ -235,7 +254,7 @@ class BCEWithLogitsLoss(ArrayFunction):
         return reduced(each if weight is None else each.mul(weight), reduction).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, target, weight, pos_weight = _at_least_float32(*ctx.saved)
         needs_x, needs_target, _, _ = ctx.needs_input_grad
         slope_x = slope_target = None
@@ -249,7 +268,7 @@ class BCEWithLogitsLoss(ArrayFunction):
         return *[None if s is None else spread(grad, s, ctx.reduction) for s in slopes], None, None
 
 
-def _at_least_float32(*arrays: NDArray | None) -> list[Any]:
+def _at_least_float32(*arrays: NDArray | None) -> list[Any]:  # None where one is given
     """16 bits are too few for differences of rounded terms."""
     return [x.to(dtypes.float32) if x is not None and x.dtype.itemsize == 2 else x for x in arrays]
 
@@ -261,7 +280,7 @@ def _softplus(x: NDArray) -> NDArray:
 def kl_div(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", log_target: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence, element by element: t·(ln t − input), where input holds logarithms.
 
     Args:
@@ -284,7 +303,7 @@ class KLDiv(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str, log_target: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, target: NDArray, *, reduction: str, log_target: bool) -> NDArray:
         ctx.save(x, target)
         ctx.reduction, ctx.log_target = reduction, log_target
         if log_target:
@@ -293,7 +312,7 @@ class KLDiv(ArrayFunction):
         return reduced(entropy.sub(target.mul(x)), reduction)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, target = ctx.saved
         probability = target.exp() if ctx.log_target else target
         grad_x = spread(grad, probability.neg(), ctx.reduction) if ctx.needs_input_grad[0] else None
@@ -304,7 +323,7 @@ class KLDiv(ArrayFunction):
         return grad_x, grad_target
 
 
-def dice_loss(input: Tensor, target: Tensor, reduction: str = "mean", eps: float = 1e-6) -> Any:
+def dice_loss(input: Tensor, target: Tensor, reduction: str = "mean", eps: float = 1e-6) -> Tensor:
     """1 − 2·Σ x·t / (Σ x² + Σ t²), the sums over all dimensions but the first: how little two masks overlap.
 
     Args:
@@ -330,7 +349,7 @@ class DiceLoss(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str, eps: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, target: NDArray, *, reduction: str, eps: float) -> NDArray:
         target = target.to(x.dtype)
         dims = tuple(range(1, x.ndim))
         overlap = x.mul(target).sum(dims, True).mul(2).add(eps)
@@ -340,7 +359,7 @@ class DiceLoss(ArrayFunction):
         return reduced(overlap.div(total).rsub(1).reshape((x.shape[0],)), reduction)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, target, overlap, total = ctx.saved
         if ctx.reduction == "none":
             grad = grad.reshape(total.shape)
@@ -381,8 +400,8 @@ def check_reduction(op: str, reduction: str, size_average: bool | None, reduce: 
 
 
 def check_pair(
-    op: str, input: Any, target: Any, reduction: str, size_average: bool | None = None, reduce: bool | None = None,
-    equal: bool = False, floating: str = "input",
+    op: str, input: Tensor, target: Tensor, reduction: str, size_average: bool | None = None,
+    reduce: bool | None = None, equal: bool = False, floating: str = "input",
 ) -> str:  # fmt: skip
     """input and target are tensors whose shapes are equal, or at least broadcast; gives the reduction.
 
@@ -405,13 +424,13 @@ def check_pair(
     return check_reduction(op, reduction, size_average, reduce)
 
 
-def _check_weight(op: str, input: Tensor, weight: Any) -> None:
+def _check_weight(op: str, input: Tensor, weight: Tensor) -> None:
     require_tensor(op, "weight", weight)
     if weight.array.shape != input.array.shape:
         raise ShapeError(describe(op, "weight", f"the shape of input, {input.array.shape}", weight.array.shape))
 
 
-def _check_factors(op: str, input: Tensor, **factors: Any) -> None:
+def _check_factors(op: str, input: Tensor, **factors: Tensor | None) -> None:
     for argument, factor in factors.items():
         if factor is not None:
             require_tensor(op, argument, factor)
@@ -422,7 +441,7 @@ def _check_factors(op: str, input: Tensor, **factors: Any) -> None:
                 raise ShapeError(describe(op, argument, expected, factor.array.shape))
 
 
-def _weighted(op: str, each: Any, input: Tensor, weight: Any, reduction: str) -> Any:
+def _weighted(op: str, each: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:
     _check_weight(op, input, weight)
     weighted = mul(each, weight)
     if reduction == "none":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import require_tensor, shapes_of
 from genesis.ndarray import NDArray
@@ -16,7 +15,7 @@ from genesis.shapes import Shape
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Normalize each channel over the batch.
 
         y = (x − mean) / √(var + eps) · weight + bias
@@ -55,7 +54,7 @@ class BatchNorm(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *,
+        ctx: Context, x: NDArray, weight: NDArray | None, bias: NDArray | None, *,
         running: tuple[NDArray | None, NDArray | None], training: bool, momentum: float, eps: float,
     ) -> NDArray:  # fmt: skip
         y, mean, inverse_std = x.batch_norm(weight, bias, *running, training, momentum, eps)
@@ -71,7 +70,7 @@ class BatchNorm(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad.batch_norm_backward(*ctx.saved, ctx.training, ctx.needs_input_grad)
 
 
@@ -79,19 +78,19 @@ class NormOfNothing(ArrayFunction):
     """An input without elements: there are no statistics, and the gradients of weight and bias are sums of nothing."""
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, weight: NDArray | None, bias: NDArray | None) -> NDArray:
         ctx.save(weight, bias)
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, *[None if each is None else each.full_like(0) for each in ctx.saved]
 
 
 def layer_norm(
-    input: Tensor, normalized_shape: int | tuple[int, ...], weight: Tensor | None = None, bias: Tensor | None = None,
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Normalize over the last dimensions.
 
         y = (x − mean) / √(var + eps) · weight + bias
@@ -116,7 +115,7 @@ class LayerNorm(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, normalized_ndim: int, eps: float
+        ctx: Context, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, normalized_ndim: int, eps: float
     ) -> NDArray:
         y, mean, inverse_std = x.layer_norm(normalized_ndim, weight, bias, eps)
         if any(ctx.needs_input_grad):
@@ -125,14 +124,14 @@ class LayerNorm(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, weight, mean, inverse_std = ctx.saved
         return grad.layer_norm_backward(x, ctx.normalized_ndim, weight, mean, inverse_std, ctx.needs_input_grad)
 
 
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Any:
+) -> Tensor:
     """Normalize each sample over groups of channels.
 
     Args:
@@ -166,7 +165,7 @@ class GroupNorm(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, num_groups: int, eps: float,
+        ctx: Context, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, num_groups: int, eps: float,
         running: tuple[NDArray | None, NDArray | None] = (None, None), momentum: float = 0.0,
     ) -> NDArray:  # fmt: skip
         y, mean, inverse_std = x.group_norm(num_groups, weight, bias, eps)
@@ -178,15 +177,18 @@ class GroupNorm(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, weight, mean, inverse_std = ctx.saved
         return grad.group_norm_backward(x, ctx.num_groups, weight, mean, inverse_std, ctx.needs_input_grad)
 
 
-def _update_running(running: Any, momentum: float, mean: NDArray, inverse_std: NDArray, eps: float, count: int) -> None:
+def _update_running(
+    running: Sequence[NDArray | None], momentum: float, mean: NDArray, inverse_std: NDArray, eps: float, count: int
+) -> None:
     """Running statistics of instance norm: those of the instances, averaged over the batch; var without bias."""
     var = inverse_std.mul(inverse_std).reciprocal().sub(eps).mul(count / (count - 1))
     for statistic, each in zip(running, (mean, var), strict=True):
+        assert statistic is not None  # both are given, or none
         channels = statistic.shape[0]
         latest = each.reshape((each.numel // channels, channels)).mean((0,)).to(statistic.dtype)
         statistic.copy_into(statistic.mul(1 - momentum).add(latest.mul(momentum)))
@@ -195,7 +197,7 @@ def _update_running(running: Any, momentum: float, mean: NDArray, inverse_std: N
 def instance_norm(
     input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
     bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Normalize each channel of each sample over its plane.
 
     Args:
@@ -227,8 +229,8 @@ def instance_norm(
 
 
 def rms_norm(
-    input: Tensor, normalized_shape: int | tuple[int, ...], weight: Tensor | None = None, eps: float | None = None
-) -> Any:
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """Divide by the root mean square of the last dimensions.
 
         y = x / √(mean(x²) + eps) · weight
@@ -256,7 +258,9 @@ class RMSNorm(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, weight: NDArray | None, *, normalized_ndim: int, eps: float | None) -> NDArray:
+    def forward(
+        ctx: Context, x: NDArray, weight: NDArray | None, *, normalized_ndim: int, eps: float | None
+    ) -> NDArray:
         y, inverse_rms = x.rms_norm(normalized_ndim, weight, EPSILON[x.dtype.name] if eps is None else eps)
         if any(ctx.needs_input_grad):
             ctx.save(x, weight, inverse_rms)
@@ -264,7 +268,7 @@ class RMSNorm(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, weight, inverse_rms = ctx.saved
         return grad.rms_norm_backward(x, ctx.normalized_ndim, weight, inverse_rms, ctx.needs_input_grad)
 
@@ -295,13 +299,13 @@ def check_several_values(op: str, shape: Shape) -> None:
         raise ShapeError(describe(op, "input", "more than 1 value per channel in training", f"shape {shape}"))
 
 
-def _check_floating(op: str, input: Any) -> None:
+def _check_floating(op: str, input: Tensor) -> None:
     require_tensor(op, "input", input)
     if not input.array.dtype.is_floating_point:
         raise DTypeError(describe(op, "input", "a floating dtype", input.array.dtype))
 
 
-def _check_channels(op: str, input: Any) -> None:
+def _check_channels(op: str, input: Tensor) -> None:
     _check_floating(op, input)
     if input.array.ndim < 2:
         raise ShapeError(describe(op, "input", "at least 2 dimensions", f"shape {input.array.shape}"))
@@ -313,9 +317,9 @@ def _check_sizes(op: str, channels: int, **given: Shape | None) -> None:
             raise ShapeError(describe(op, argument, f"shape {(channels,)}, one for each channel", shape))
 
 
-def _check_last_dims(op: str, input: Any, normalized_shape: Any, **tensors: Any) -> Shape:
+def _check_last_dims(op: str, input: Tensor, normalized_shape: int | Sequence[int], **tensors: Tensor | None) -> Shape:
     _check_floating(op, input)
-    normalized = (normalized_shape,) if hasattr(normalized_shape, "__index__") else tuple(normalized_shape)
+    normalized = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     if not normalized:
         raise ShapeError(describe(op, "normalized_shape", "at least 1 dimension", normalized))
     if input.array.shape[-len(normalized) :] != normalized:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
@@ -16,7 +14,7 @@ from genesis.shapes import Shape
 Pads = tuple[tuple[int, int], ...]
 
 
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """input with its last dimensions made longer, or shorter where a number is negative.
 
     Args:
@@ -49,16 +47,16 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
 class Pad(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, pads: Pads, mode: str, value: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, pads: Pads, mode: str, value: float) -> NDArray:
         ctx.shape, ctx.pads, ctx.mode = x.shape, pads, mode
         return x.pad(pads, mode, value)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.pad_backward(ctx.shape, ctx.pads, ctx.mode)
 
 
-def _check_pads(shape: Shape, pad: Any) -> Pads:
+def _check_pads(shape: Shape, pad: Sequence[int]) -> Pads:
     """pad as (before, after) for each dimension, first to last."""
     if not isinstance(pad, Sequence) or any(not hasattr(number, "__index__") for number in pad):
         raise DTypeError(describe("pad", "pad", "a tuple of ints", repr(pad)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray
@@ -13,21 +12,63 @@ from genesis.shapes import Shape
 
 Size = int | tuple[int, ...]
 OutputSize = int | None | tuple[int | None, ...]
+Pair = tuple[int, int]
+MaxWindows = tuple[Pair, Pair, Pair, Pair, bool]  # kernel_size, stride, padding, dilation, ceil_mode
+AvgWindows = tuple[Pair, Pair, Pair, bool, bool, int | None]  # …, ceil_mode, count_include_pad, divisor_override
 
 
+@overload
+def max_pool1d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, return_indices: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def max_pool1d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, *, return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
 def max_pool1d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
     ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
-    """The largest of each window of a signal (N, C, L) or (C, L); the arguments are those of max_pool2d."""
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def max_pool1d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """The maximum of each window of a signal; the arguments are those of max_pool2d.
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+    Returns: (N, C, Q) or (C, Q); with return_indices a pair.
+    Raises: ValueError: as max_pool2d.
+    Grad: input. Saves where each value was found.
+    Example: >>> F.max_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
+    [[1.0, 3.0]]
+    """
     options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     return _max_pool("max_pool1d", 1, input, *options)
 
 
+@overload
+def max_pool2d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, return_indices: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def max_pool2d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, *, return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
 def max_pool2d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
     ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def max_pool2d(
+    input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """The largest of each window.
 
     Args:
@@ -49,9 +90,9 @@ def max_pool2d(
 
 
 def _max_pool(
-    op: str, spatial: int, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
-    return_indices: bool,
-) -> Any:  # fmt: skip
+    op: str, spatial: int, input: Tensor, kernel_size: Size, stride: Size | None, padding: Size, dilation: Size,
+    ceil_mode: bool, return_indices: bool,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
     dilation = planar(per_dimension(op, "dilation", dilation, spatial, least=1), 1)
     windows = (kernel_size, stride, padding, dilation, bool(ceil_mode))
@@ -60,7 +101,9 @@ def _max_pool(
 
 class MaxPool2d(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any, return_indices: bool) -> Any:
+    def forward(
+        ctx: Context, x: NDArray, *, spatial: int, windows: MaxWindows, return_indices: bool
+    ) -> Any:  # one array, or with return_indices two
         differentiable = any(ctx.needs_input_grad)
         find = "indices" if return_indices else "places" if differentiable else None
         planes = as_planes(x, spatial)
@@ -72,7 +115,7 @@ class MaxPool2d(ArrayFunction):
         return (y, from_planes(found, spatial, x.ndim)) if return_indices else y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray, grad_indices: None = None) -> Any:
+    def backward(ctx: Context, grad: NDArray, grad_indices: None = None) -> NDArray:
         (found,) = ctx.saved
         grad_x = as_planes(grad, ctx.spatial).max_pool2d_backward(ctx.planes_shape, found, *ctx.windows)
         return from_planes(grad_x, ctx.spatial, ctx.ndim)
@@ -81,15 +124,24 @@ class MaxPool2d(ArrayFunction):
 def avg_pool1d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Any:  # fmt: skip
-    """The mean of each window of a signal (N, C, L) or (C, L); the arguments are those of avg_pool2d."""
+) -> Tensor:  # fmt: skip
+    """The mean of each window of a signal; the arguments are those of avg_pool2d.
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+    Returns: (N, C, Q) or (C, Q).
+    Raises: ValueError: as avg_pool2d.
+    Grad: input. Saves input.
+    Example: >>> F.avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
+    [[0.5, 2.5]]
+    """
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
 def avg_pool2d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The mean of each window.
 
     Args:
@@ -114,9 +166,9 @@ def avg_pool2d(
 
 
 def _avg_pool(
-    op: str, spatial: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
+    op: str, spatial: int, input: Tensor, kernel_size: Size, stride: Size | None, padding: Size, ceil_mode: bool,
     count_include_pad: bool, divisor_override: int | None,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, 1, ceil_mode)
     windows = (kernel_size, stride, padding, bool(ceil_mode), bool(count_include_pad), divisor_override)
     return AvgPool2d.apply(input, spatial=spatial, windows=windows)
@@ -124,24 +176,32 @@ def _avg_pool(
 
 class AvgPool2d(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, spatial: int, windows: AvgWindows) -> NDArray:
         ctx.save(x)
         ctx.spatial, ctx.windows = spatial, windows
         return from_planes(as_planes(x, spatial).avg_pool2d(*windows), spatial, x.ndim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         grad_x = as_planes(grad, ctx.spatial).avg_pool2d_backward(as_planes(x, ctx.spatial), *ctx.windows)
         return from_planes(grad_x, ctx.spatial, x.ndim)
 
 
-def adaptive_avg_pool1d(input: Tensor, output_size: OutputSize) -> Any:
-    """Means of equal parts of a signal (N, C, L) or (C, L): as many as output_size."""
+def adaptive_avg_pool1d(input: Tensor, output_size: OutputSize) -> Tensor:
+    """The means of output_size windows of equal length; see adaptive_avg_pool2d.
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+    Returns: (N, C, output_size) or (C, output_size).
+    Grad: input. Saves input.
+    Example: >>> F.adaptive_avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
+    [[0.5, 2.5]]
+    """
     return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: OutputSize) -> Any:
+def adaptive_avg_pool2d(input: Tensor, output_size: OutputSize) -> Tensor:
     """The means of the windows that cut each plane into output_size parts: window i is [⌊i·H/P⌋, ⌈(i + 1)·H/P⌉).
 
     Args:
@@ -157,26 +217,38 @@ def adaptive_avg_pool2d(input: Tensor, output_size: OutputSize) -> Any:
     return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
 
 
-def _adaptive_avg_pool(op: str, spatial: int, input: Any, output_size: Any) -> Any:
+def _adaptive_avg_pool(op: str, spatial: int, input: Tensor, output_size: OutputSize) -> Tensor:
     size = _check_output_size(op, spatial, input, output_size)
     return AdaptiveAvgPool2d.apply(input, spatial=spatial, size=size)
 
 
 class AdaptiveAvgPool2d(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, spatial: int, size: tuple[int, int]) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, spatial: int, size: tuple[int, int]) -> NDArray:
         ctx.save(x)
         ctx.spatial = spatial
         return from_planes(as_planes(x, spatial).adaptive_avg_pool2d(size), spatial, x.ndim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         grad_x = as_planes(grad, ctx.spatial).adaptive_avg_pool2d_backward(as_planes(x, ctx.spatial))
         return from_planes(grad_x, ctx.spatial, x.ndim)
 
 
-def adaptive_max_pool2d(input: Tensor, output_size: OutputSize, return_indices: bool = False) -> Any:
+@overload
+def adaptive_max_pool2d(input: Tensor, output_size: OutputSize, return_indices: Literal[False] = False) -> Tensor: ...
+@overload
+def adaptive_max_pool2d(
+    input: Tensor, output_size: OutputSize, return_indices: Literal[True]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def adaptive_max_pool2d(
+    input: Tensor, output_size: OutputSize, return_indices: bool
+) -> Tensor | tuple[Tensor, Tensor]: ...
+def adaptive_max_pool2d(
+    input: Tensor, output_size: OutputSize, return_indices: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
     """The largest of each of the windows of adaptive_avg_pool2d.
 
     Args:
@@ -197,13 +269,13 @@ def adaptive_max_pool2d(input: Tensor, output_size: OutputSize, return_indices: 
 
 class AdaptiveMaxPool2d(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, size: tuple[int, int]) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, size: tuple[int, int]) -> tuple[NDArray, NDArray]:
         y, indices = as_planes(x, 2).adaptive_max_pool2d(size)
         ctx.save(x, indices)
         return from_planes(y, 2, x.ndim), from_planes(indices, 2, x.ndim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray, grad_indices: None) -> Any:
+    def backward(ctx: Context, grad: NDArray, grad_indices: None) -> NDArray:
         x, indices = ctx.saved
         grad_x = as_planes(grad, 2).adaptive_max_pool2d_backward(as_planes(x, 2), indices)
         return from_planes(grad_x, 2, x.ndim)
@@ -212,7 +284,7 @@ class AdaptiveMaxPool2d(ArrayFunction):
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check_planes(op: str, spatial: int, input: Any) -> None:
+def _check_planes(op: str, spatial: int, input: Tensor) -> None:
     require_tensor(op, "input", input)
     shape = input.array.shape
     if not input.array.dtype.is_floating_point:
@@ -225,8 +297,9 @@ def _check_planes(op: str, spatial: int, input: Any) -> None:
 
 
 def _check_windows(
-    op: str, spatial: int, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> tuple[Shape, Shape, Shape]:
+    op: str, spatial: int, input: Tensor, kernel_size: Size, stride: Size | None, padding: Size, dilation: Size,
+    ceil_mode: bool,
+) -> tuple[Pair, Pair, Pair]:  # fmt: skip
     """kernel_size, stride and padding for planes, when the input and the output they lead to are right."""
     _check_planes(op, spatial, input)
     return _windows(op, input.array.shape[-spatial:], kernel_size, stride, padding, dilation, ceil_mode)
@@ -234,8 +307,8 @@ def _check_windows(
 
 @remembered
 def _windows(
-    op: str, sizes: Shape, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> tuple[Shape, Shape, Shape]:
+    op: str, sizes: Shape, kernel_size: Size, stride: Size | None, padding: Size, dilation: Size, ceil_mode: bool
+) -> tuple[Pair, Pair, Pair]:
     spatial = len(sizes)
     kernel_size = per_dimension(op, "kernel_size", kernel_size, spatial, least=1)
     no_stride = stride is None or stride in ((), [])
@@ -253,7 +326,7 @@ def _windows(
     return planar(kernel_size, 1), planar(stride, 1), planar(padding, 0)
 
 
-def _check_output_size(op: str, spatial: int, input: Any, output_size: Any) -> tuple[int, int]:
+def _check_output_size(op: str, spatial: int, input: Tensor, output_size: OutputSize) -> Pair:
     _check_planes(op, spatial, input)
     given = tuple(output_size) if isinstance(output_size, list | tuple) else (output_size,) * spatial
     if len(given) != spatial:

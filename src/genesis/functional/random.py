@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import mul
@@ -13,7 +10,7 @@ from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """In training, zero each element with probability p and scale the others by 1/(1 − p); otherwise input itself.
 
     Args:
@@ -38,7 +35,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 class Dropout(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, p: float) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, p: float) -> NDArray:
         ctx.p = p
         if p == 1:
             return x.full_like(0)
@@ -47,17 +44,26 @@ class Dropout(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         if ctx.p == 1:
             return grad.full_like(0)
         (mask,) = ctx.saved
         return mask.where(grad.mul(1 / (1 - ctx.p)), 0.0)
 
 
-def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """dropout of whole channels of (N, C, H, W), or of (N, C, L).
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """dropout of whole channels.
 
+    Args:
+        input: (N, C, H, W) or (N, C, L), any floating dtype.
+        p: in [0, 1].
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability, or input has other dimensions. DTypeError: input is not floating.
+    Grad: input. Saves the mask of the channels.
     Source: Tompson et al. 2015, arXiv:1411.4280.
+    Example: >>> F.dropout2d(genesis.ones(1, 2, 1, 1), training=False).flatten().tolist()
+    [1.0, 1.0]
     """
     _check("dropout2d", input, p)
     if input.array.ndim not in (3, 4):
@@ -69,7 +75,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     return mul(input, dropout(channels, p, training)) if training and p != 0 else input
 
 
-def _check(op: str, input: Any, p: float) -> None:
+def _check(op: str, input: Tensor, p: float) -> None:
     require_tensor(op, "input", input)
     if not 0 <= p <= 1:
         raise ValueError(describe(op, "p", "a probability in [0, 1]", p))

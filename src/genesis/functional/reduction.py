@@ -7,93 +7,111 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
-from genesis.dtypes import DType, float32, uint8
+from genesis.autograd import ArrayFunction, Context, Tensor
+from genesis.dtypes import DType, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.functional.elementwise import maximum, minimum
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
 Dims = int | Sequence[int] | None
 
 
-class ValuesAndIndices(NamedTuple):
-    """What max, min, sort and topk return."""
-
-    values: Any
-    indices: Any
-
-
 class Reduction(ArrayFunction):
     """Keeps what spread() needs: the shape before and the dimensions that went away."""
 
     @staticmethod
-    def note(ctx: Any, x: NDArray, dims: Shape, keepdim: bool) -> None:
+    def note(ctx: Context, x: NDArray, dims: Shape, keepdim: bool) -> None:
         ctx.shape, ctx.dims, ctx.keepdim = x.shape, dims, keepdim
 
     @staticmethod
-    def kept(ctx: Any, reduced: NDArray) -> NDArray:
+    def kept(ctx: Context, reduced: NDArray) -> NDArray:
         """A reduced array with its dimensions back as size 1, so that it broadcasts against the input."""
         return reduced if ctx.keepdim else reduced.reshape(shapes.reduced(ctx.shape, ctx.dims, True))
 
     @staticmethod
-    def spread(ctx: Any, grad: NDArray) -> NDArray:
+    def spread(ctx: Context, grad: NDArray) -> NDArray:
         """grad in the shape of the input."""
         return Reduction.kept(ctx, grad).expand(ctx.shape)
 
 
-def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
-    """Σ input over dim; bool and integers give int64, unless dtype says another.
+def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    """Σ input over dim.
 
-    Example:
-        >>> F.sum(genesis.ones(2, 3), dim=1).tolist()
-        [3.0, 3.0]
+    Args:
+        input: any shape and dtype; bool and integers are summed in int64.
+        dim: one or several dimensions; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: IndexError: input has no such dimension.
+    Grad: input. Saves nothing.
+    Example: >>> F.sum(genesis.ones(2, 3), dim=1).tolist()
+    [3.0, 3.0]
     """
-    return Sum.apply(input, dims=_dims("sum", dim, input), keepdim=keepdim, dtype=dtype)
+    return Sum.apply(input, dims=dims_of("sum", dim, input), keepdim=keepdim, dtype=dtype)
 
 
 class Sum(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         return x.sum(dims, keepdim) if dtype is None else x.to(dtype).sum(dims, keepdim).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return Reduction.spread(ctx, grad)
 
 
-def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
+def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """The average over dim.
 
-    Raises: DTypeError: input is not floating and no floating dtype is given.
+    Args:
+        input: any shape, a floating dtype, or any with dtype.
+        dim: one or several dimensions; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: DTypeError: input is not floating, and no floating dtype is given.
+    Grad: input. Saves nothing.
+    Example: >>> F.mean(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
+    [4.0, 4.0]
     """
-    dims = _dims("mean", dim, input)
+    dims = dims_of("mean", dim, input)
     _require_floating("mean", "input", dtype or input.array.dtype)
     return Mean.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
 class Mean(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         return (x if dtype is None else x.to(dtype)).mean(dims, keepdim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return Reduction.spread(ctx, grad.div(_count(ctx) or 1))
 
 
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
-    """Π input over dim; bool and integers give int64."""
-    dims = _dims("prod", dim, input)
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    """Π input over dim.
+
+    Args:
+        input: any shape and dtype; bool and integers are multiplied in int64.
+        dim: one dimension; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: IndexError: input has no such dimension.
+    Grad: input, exact where elements are zero. Saves input.
+    Example: >>> F.prod(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
+    [7.0, 15.0]
+    """
+    dims = dims_of("prod", dim, input)
     return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
@@ -101,7 +119,7 @@ class Prod(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         x = x if dtype is None else x.to(dtype)
         ctx.save(x)
@@ -109,7 +127,7 @@ class Prod(Reduction):
         return y if dtype is None else y.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         # dy/dxᵢ = Π of the others: y / xᵢ, but the product of the nonzero ones where xᵢ is the only zero.
         zero = x.eq(0)
@@ -120,132 +138,32 @@ class Prod(Reduction):
         return Reduction.kept(ctx, grad).mul(zero.where(at_zero, elsewhere))
 
 
-def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
-    """The largest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
-    return Extreme.apply(input, op="amax", dims=_dims("amax", dim, input, filled=True), keepdim=keepdim)
-
-
-def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
-    """The smallest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
-    return Extreme.apply(input, op="amin", dims=_dims("amin", dim, input, filled=True), keepdim=keepdim)
-
-
-class Extreme(Reduction):
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
-        Reduction.note(ctx, x, dims, keepdim)
-        y = getattr(x, op)(dims, keepdim)
-        ctx.save(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
-        x, y = ctx.saved
-        return _shared(ctx, x.eq(Reduction.kept(ctx, y)), Reduction.kept(ctx, grad))
-
-
-def _shared(ctx: Any, chosen: NDArray, grad: NDArray) -> NDArray:
+def shared(ctx: Context, chosen: NDArray, grad: NDArray) -> NDArray:
     """grad in equal parts to the chosen; NaN to all where none is, as NaN equals nothing."""
     return chosen.to(grad.dtype).mul(grad).div(chosen.sum(ctx.dims, True))
 
 
-class ExtremeOfAll(Extreme):
-    """As Extreme, but that NaN is found among the elements, as PyTorch's max() and min() do."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
-        x, y = ctx.saved
-        y = Reduction.kept(ctx, y)
-        chosen = x.isnan().logical_and(y.isnan()).logical_or(x.eq(y))
-        return chosen.where(Reduction.kept(ctx, grad).div(chosen.sum(ctx.dims, True)), 0.0)
-
-
-def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The largest value: of all; per slice of dim, as (values, indices); of two tensors, as maximum(input, other).
-
-    Example:
-        >>> F.max(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices.tolist()
-        [1, 0]
-    """
-    return _extreme("max", maximum, input, dim, keepdim, other)
-
-
-def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The smallest value: of all; per slice of dim, as (values, indices); of two tensors, as minimum(input, other)."""
-    return _extreme("min", minimum, input, dim, keepdim, other)
-
-
-def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other: Any) -> Any:
-    require_tensors(op, input=input)
-    if isinstance(dim, Tensor) or other is not None:
-        return of_two(input, dim if other is None else other)
-    if dim is None:
-        return ExtremeOfAll.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
-    dim = shapes.normalize_dim(op, dim, input.array.ndim)
-    _dims(op, dim, input, filled=True)
-    return ValuesAndIndices(*ExtremeOfDim.apply(input, op="arg" + op, dim=dim, keepdim=keepdim))
-
-
-class ExtremeOfDim(Reduction):
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dim: int, keepdim: bool) -> tuple[NDArray, NDArray]:
-        Reduction.note(ctx, x, (dim,) if x.ndim else (), keepdim)
-        ctx.dim = dim
-        indices = _arg_extreme(op, x, dim, True)
-        ctx.save(indices)
-        values = x.gather(dim, indices)
-        if keepdim or not x.ndim:
-            return values, indices.clone()
-        return values.squeeze((dim,)), indices.clone().squeeze((dim,))
-
-    @staticmethod
-    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
-        (indices,) = ctx.saved
-        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, Reduction.kept(ctx, grad))
-
-
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The index of the largest value (in the flattened input without dim); the first of equals."""
-    return ArgExtreme.apply(input, op="argmax", dim=dim, keepdim=keepdim)
-
-
-def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The index of the smallest value (in the flattened input without dim); the first of equals."""
-    return ArgExtreme.apply(input, op="argmin", dim=dim, keepdim=keepdim)
-
-
-class ArgExtreme(ArrayFunction):
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dim: int | None, keepdim: bool) -> NDArray:
-        if dim is None:
-            _require_elements(op, x.shape, tuple(range(x.ndim)))
-            flat = _arg_extreme(op, x.reshape((-1,)), 0, False)
-            return flat.reshape((1,) * x.ndim) if keepdim else flat
-        dim = shapes.normalize_dim(op, dim, x.ndim)
-        _require_elements(op, x.shape, (dim,) if x.ndim else ())
-        return _arg_extreme(op, x, dim, keepdim)
-
-
-def _arg_extreme(op: str, x: NDArray, dim: int, keepdim: bool) -> NDArray:
-    if x.dtype.name == "bool":
-        x = x.to(uint8)
-    return x.argmax(dim, keepdim) if op == "argmax" else x.argmin(dim, keepdim)
-
-
 def var(
     input: Tensor,
-    dim: Any = None,
+    dim: Dims = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
     correction: float | None = None,
-) -> Any:
+) -> Tensor:
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
     Args:
-        correction: 1 by default, which makes the estimate unbiased; unbiased=False is the older way to say 0.
+        input: any shape, a floating dtype.
+        dim: one or several dimensions; all by default.
+        unbiased: False is the older way to say correction=0.
+        keepdim: keep dim, with size 1.
+        correction: 1 by default, which makes the estimate unbiased.
+    Returns: the shape of input without dim, dtype of input.
+    Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
+    Grad: input. Saves input.
+    Example: >>> F.var(genesis.tensor([1.0, 3.0])).item()
+    2.0
     """
     dims, correction = _statistics_arguments("var", input, dim, unbiased, correction)
     return Var.apply(input, dims=dims, correction=correction, keepdim=keepdim)
@@ -253,19 +171,19 @@ def var(
 
 class Var(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
         ctx.save(x)
         return x.var(dims, correction, keepdim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
         return _grad_var(ctx, x, Reduction.kept(ctx, grad))
 
 
-def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
+def _grad_var(ctx: Context, x: NDArray, grad: NDArray) -> NDArray:
     freedom = _count(ctx) - ctx.correction
     slope = 2 / freedom if freedom > 0 else (math.inf if freedom == 0 else math.nan)
     return grad.mul(x.sub(x.mean(ctx.dims, True)).mul(slope))  # d var / dxᵢ = 2 (xᵢ − mean) / (n − correction)
@@ -273,20 +191,30 @@ def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
 
 def std(
     input: Tensor,
-    dim: Any = None,
+    dim: Dims = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
     correction: float | None = None,
-) -> Any:
-    """The standard deviation over dim, the square root of var; its gradient is zero where it is zero."""
+) -> Tensor:
+    """The standard deviation over dim, the square root of var; its gradient is zero where it is zero.
+
+    Args:
+        input: any shape, a floating dtype.
+        the others are those of var.
+    Returns: the shape of input without dim, dtype of input.
+    Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
+    Grad: input. Saves input and the output.
+    Example: >>> F.std(genesis.tensor([1.0, 3.0]), correction=0).item()
+    1.0
+    """
     dims, correction = _statistics_arguments("std", input, dim, unbiased, correction)
     return Std.apply(input, dims=dims, correction=correction, keepdim=keepdim)
 
 
 class Std(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
         y = x.var(dims, correction, keepdim).sqrt()
@@ -294,62 +222,67 @@ class Std(Reduction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         return _grad_var(ctx, x, Reduction.kept(ctx, y.eq(0).where(0.0, grad.div(y.mul(2)))))  # dσ = dσ² / 2σ
 
 
-def _statistics_arguments(op: str, input: Tensor, dim: Any, unbiased: Any, correction: Any) -> tuple[Shape, float]:
+def _statistics_arguments(
+    op: str, input: Tensor, dim: Dims, unbiased: bool | None, correction: float | None
+) -> tuple[Shape, float]:
     if isinstance(dim, bool):  # var(x, False): the older form, unbiased without dim
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
         raise ValueError(describe(op, "correction", "either correction or unbiased", "both"))
     _require_floating(op, "input", input.array.dtype)
-    return _dims(op, dim, input), (1 if unbiased in (None, True) else 0) if correction is None else correction
+    return dims_of(op, dim, input), (1 if unbiased in (None, True) else 0) if correction is None else correction
 
 
-def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
-    """Whether every element over dim is true (nonzero)."""
-    return Truth.apply(input, op="all", dims=_dims("all", dim, input), keepdim=keepdim)
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """ln Σ eˣ over dim, computed so that nothing overflows.
 
-
-def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
-    """Whether some element over dim is true (nonzero)."""
-    return Truth.apply(input, op="any", dims=_dims("any", dim, input), keepdim=keepdim)
-
-
-class Truth(ArrayFunction):
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
-        y = getattr(x, op)(dims, keepdim)
-        return y.to(uint8) if x.dtype is uint8 else y  # PyTorch's rule: uint8 stays uint8
-
-
-def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Any:
-    """ln Σ eˣ over dim; never overflows."""
-    return LogSumExp.apply(input, dims=_dims("logsumexp", dim, input), keepdim=keepdim)
+    Args:
+        input: any shape, a floating dtype.
+        dim: one or several dimensions.
+        keepdim: keep dim, with size 1.
+    Returns: the shape of input without dim, dtype of input.
+    Raises: IndexError: input has no such dimension.
+    Grad: input. Saves input and the output.
+    Example: >>> F.logsumexp(genesis.tensor([1000.0, 1000.0]), dim=0).item()
+    1000.6931762695312
+    """
+    return LogSumExp.apply(input, dims=dims_of("logsumexp", dim, input), keepdim=keepdim)
 
 
 class LogSumExp(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         y = x.logsumexp(dims, keepdim)
         ctx.save(x, y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         return x.sub(Reduction.kept(ctx, y)).exp().mul(Reduction.kept(ctx, grad))  # dy/dxᵢ = exp(xᵢ − y)
 
 
-def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Any:
-    """The running sum along dim; bool and integers give int64."""
+def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """The running sum along dim.
+
+    Args:
+        input: any shape and dtype; bool and integers are summed in int64.
+        dim: one dimension.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input.
+    Raises: DTypeError: dtype is bool. IndexError: input has no such dimension.
+    Grad: input. Saves nothing.
+    Example: >>> F.cumsum(genesis.tensor([1, 2, 3]), dim=0).tolist()
+    [1, 3, 6]
+    """
     if dtype is not None and dtype.name == "bool":
         raise DTypeError(describe("cumsum", "dtype", "a dtype of numbers", dtype))
     return CumSum.apply(input, dim=shapes.normalize_dim("cumsum", dim, input.array.ndim), dtype=dtype)
@@ -359,12 +292,12 @@ class CumSum(ArrayFunction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         ctx.dim = dim
         return x.cumsum(dim) if dtype is None else x.to(dtype).cumsum(dim).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         if not grad.ndim:
             return grad
         dims = (ctx.dim,)
@@ -373,10 +306,20 @@ class CumSum(ArrayFunction):
 
 def norm(
     input: Tensor, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False, dtype: DType | None = None
-) -> Any:
-    """The vector norm over dim: (Σ |x|ᵖ)^(1/p); p may be inf, -inf, 0 (the count of nonzeros); "fro" is 2.
+) -> Tensor:
+    """The vector norm over dim: (Σ |x|ᵖ)^(1/p).
 
-    Raises: DTypeError: input is not floating. NotImplementedError: p="nuc", which needs singular values.
+    Args:
+        input: any shape, a floating dtype, or any with dtype.
+        p: a number, also inf, -inf, or 0 (the count of nonzeros); "fro" is 2.
+        dim: one or several dimensions; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: DTypeError: input is not floating. ValueError: another p. NotImplementedError: p="nuc".
+    Grad: input; zero where the norm is. Saves input and the output.
+    Example: >>> F.norm(genesis.tensor([3.0, 4.0])).item()
+    5.0
     """
     if p == "nuc":
         raise NotImplementedError(describe("norm", "p", "a number or 'fro'", "'nuc' (use numpy.linalg.norm)"))
@@ -384,7 +327,7 @@ def norm(
         raise ValueError(describe("norm", "p", "a number or 'fro'", repr(p)))
     _require_floating("norm", "input", dtype or input.array.dtype)
     order = 2.0 if p is None or isinstance(p, str) else float(p)
-    dims = _dims("norm", dim, input, filled=order < 0 or math.isinf(order))
+    dims = dims_of("norm", dim, input, filled=order < 0 or math.isinf(order))
     return Norm.apply(input, order=order, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
@@ -392,7 +335,7 @@ class Norm(Reduction):
     autocast = "float32"
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, order: float, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, order: float, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.order = order
         x = x if dtype is None else x.to(dtype)
@@ -412,7 +355,7 @@ class Norm(Reduction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         x, y = ctx.saved
         grad, y, order = Reduction.kept(ctx, grad), Reduction.kept(ctx, y), ctx.order
         if order == 0:
@@ -420,7 +363,7 @@ class Norm(Reduction):
         if order == 1:
             return x.sign().mul(grad)
         if math.isinf(order):  # equal extremes share the gradient
-            return x.sign().mul(_shared(ctx, x.abs().eq(y), grad))
+            return x.sign().mul(shared(ctx, x.abs().eq(y), grad))
         if order == 2:
             return y.eq(0).where(0.0, x.mul(grad.div(y)))
         slope = x.sign().mul(x.abs().div(y).pow(order - 1))  # sign(x) · (|x| / y)^(p − 1), and 0 at y = 0
@@ -431,17 +374,17 @@ class Norm(Reduction):
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _dims(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:
+def dims_of(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:
     """The dimensions to reduce, sorted; filled: at least one element must be there to choose."""
     require_tensors(op, input=input)
     shape = input.array.shape
     dims = shapes.normalize_dims(op, dim, len(shape))
     if filled:
-        _require_elements(op, shape, dims)
+        require_elements(op, shape, dims)
     return dims
 
 
-def _require_elements(op: str, shape: Shape, dims: Shape) -> None:
+def require_elements(op: str, shape: Shape, dims: Shape) -> None:
     for dim in dims:
         if shape[dim] == 0:
             raise ShapeError(
@@ -454,6 +397,6 @@ def _require_floating(op: str, argument: str, dtype: DType) -> None:
         raise DTypeError(describe(op, argument, "a floating dtype; convert with .float() or pass dtype=", dtype))
 
 
-def _count(ctx: Any) -> int:
+def _count(ctx: Context) -> int:
     """How many elements went into one of the result's."""
     return math.prod(ctx.shape[dim] for dim in ctx.dims)

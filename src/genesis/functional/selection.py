@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, overload
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
+from genesis.dtypes import Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
+from genesis.functional.extremes import ValuesAndIndices
 from genesis.functional.indexing import getitem
-from genesis.functional.reduction import ValuesAndIndices
 from genesis.functional.shape import expand, reshape
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
-Number = bool | int | float
-
 # --- by index ---------------------------------------------------------------------------------------------------------
 
 
-def index_select(input: Tensor, dim: int, index: Tensor) -> Any:
-    """The slices of input along dim at the positions index (1-d, integers).
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Select slices along dim.
 
-    Example:
-        >>> F.index_select(genesis.tensor([5.0, 6.0, 7.0]), 0, genesis.tensor([2, 0])).tolist()
-        [7.0, 5.0]
+    Args:
+        input: any shape and dtype.
+        index: int64 or int32, at most 1 dimension.
+    Returns: a copy; its size in dim is that of index.
+    Raises: TypeError: index is no tensor of integers. ShapeError: its rank. IndexError: a position out of range.
+    Grad: input. Saves index.
+    Example: >>> F.index_select(genesis.tensor([5.0, 6.0, 7.0]), 0, genesis.tensor([2, 0])).tolist()
+    [7.0, 5.0]
     """
     dim = shapes.normalize_dim("index_select", dim, input.array.ndim)
     _require_index("index_select", index, 1)
@@ -36,17 +39,28 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Any:
 
 class IndexSelect(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index.reshape((-1,))
         return x.index_select(dim, ctx.index)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.full_like(0, ctx.shape).index_add(ctx.dim, ctx.index, grad)
 
 
-def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
-    """A copy of input with alpha · source added to its slices at index; repeats add up."""
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
+    """A copy of input with alpha · source added to the slices at index; repeats add up.
+
+    Args:
+        input: any shape and dtype.
+        index: int64 or int32, at most 1 dimension.
+        source: the shape of input, but index's size in dim; dtype of input.
+    Returns: shape and dtype of input.
+    Raises: TypeError: dtypes. ShapeError: source's shape, index's rank. IndexError: out of range.
+    Grad: input, source. Saves index.
+    Example: >>> F.index_add(genesis.zeros(3), 0, genesis.tensor([2, 2]), genesis.ones(2)).tolist()
+    [0.0, 0.0, 2.0]
+    """
     dim = shapes.normalize_dim("index_add", dim, input.array.ndim)
     _require_index("index_add", index, 1)
     _require_same_dtype("index_add", "source", input, source)
@@ -59,22 +73,27 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
 class IndexAdd(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
+    def forward(ctx: Context, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
         ctx.dim, ctx.index, ctx.alpha, ctx.source_shape = dim, index.reshape((-1,)), alpha, source.shape
         return x.index_add(dim, ctx.index, source if alpha == 1 else source.mul(alpha))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         selected = grad.index_select(ctx.dim, ctx.index).reshape(ctx.source_shape)
         return grad, selected if ctx.alpha == 1 else selected.mul(ctx.alpha)
 
 
-def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
-    """y[i][j][k] = input[i][index[i][j][k]][k] for dim=1, and so for any dim.
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Select elements along dim: y[i][j][k] = input[i][index[i][j][k]][k] for dim=1.
 
     Args:
-        index: integers, as many dimensions as input, no larger than it except in dim.
-        sparse_grad: not supported; NotImplementedError.
+        input: any shape and dtype.
+        index: int64 or int32, as many dimensions as input, no larger than it but in dim.
+    Returns: the shape of index, dtype of input.
+    Raises: TypeError: index's dtype. ShapeError: its shape. NotImplementedError: sparse_grad.
+    Grad: input. Saves index.
+    Example: >>> F.gather(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]), 1, genesis.tensor([[1], [0]])).tolist()
+    [[2.0], [3.0]]
     """
     if sparse_grad:
         raise NotImplementedError("gather: sparse_grad=True is not supported; gradients are dense")
@@ -86,18 +105,29 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 class Gather(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
         return x.gather(dim, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.full_like(0, ctx.shape).scatter_add(ctx.dim, ctx.index, grad)
 
 
-def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Any:
-    """gather, with input and indices broadcast against each other; without dim, from the flattened input."""
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """gather, with input and indices broadcast; without dim, from the flattened input.
+
+    Args:
+        input: any shape and dtype.
+        indices: int64 or int32, as many dimensions as input.
+    Returns: the common shape, dtype of input.
+    Raises: TypeError: the dtype of indices. ShapeError: shapes that don't fit.
+    Grad: input. Saves indices.
+    Example: >>> x = genesis.tensor([[3.0, 1.0, 2.0]])
+    >>> F.take_along_dim(x, x.argsort(), dim=1).tolist()
+    [[1.0, 2.0, 3.0]]
+    """
     if dim is None:
         return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
     _require_index("take_along_dim", indices)
@@ -113,12 +143,25 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> An
 
 
 def scatter(
-    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Number | None = None, reduce: str | None = None
-) -> Any:
-    """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1, and so for any dim; src may be a number.
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Number | None = None,
+    *,
+    value: Number | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1.
 
     Args:
-        reduce: not supported, NotImplementedError; scatter_add adds.
+        input: any shape and dtype.
+        index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
+        src: dtype of input, or a number, which may be given as value.
+    Returns: shape and dtype of input.
+    Raises: TypeError: dtypes; neither src nor value. ShapeError: shapes. NotImplementedError: reduce.
+    Grad: input, src. Saves index.
+    Example: >>> F.scatter(genesis.zeros(3), 0, genesis.tensor([2, 0]), genesis.tensor([5.0, 6.0])).tolist()
+    [6.0, 0.0, 5.0]
     """
     if reduce is not None:
         raise NotImplementedError(f"scatter: reduce={reduce!r} is not supported; use scatter_add")
@@ -130,13 +173,13 @@ def scatter(
 
 class Scatter(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, source: Any, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, source: NDArray | Number, *, dim: int, index: NDArray) -> NDArray:
         ctx.dim, ctx.index = dim, index
         ctx.source_shape = source.shape if isinstance(source, NDArray) else None
         return x.scatter(dim, index, source)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_source = ctx.needs_input_grad
         return (
             grad.scatter(ctx.dim, ctx.index, 0.0) if needs_x else None,
@@ -144,8 +187,19 @@ class Scatter(ArrayFunction):
         )
 
 
-def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
-    """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1, and so for any dim; repeats add up."""
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1; repeats add up.
+
+    Args:
+        input: any shape and dtype.
+        index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
+        src: dtype of input.
+    Returns: shape and dtype of input.
+    Raises: TypeError: dtypes; src is no tensor. ShapeError: shapes that don't fit.
+    Grad: input, src. Saves index.
+    Example: >>> F.scatter_add(genesis.zeros(2), 0, genesis.tensor([1, 1]), genesis.tensor([5.0, 6.0])).tolist()
+    [0.0, 11.0]
+    """
     if not isinstance(src, Tensor):
         raise DTypeError(describe("scatter_add", "src", "a tensor", type(src).__name__))
     return _scatter("scatter_add", ScatterAdd, input, dim, index, src)
@@ -153,16 +207,18 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 
 class ScatterAdd(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
         ctx.dim, ctx.index, ctx.source_shape = dim, index, source.shape
         return x.scatter_add(dim, index, source)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         return grad, _gathered(ctx, grad) if ctx.needs_input_grad[1] else None
 
 
-def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, source: Any) -> Any:
+def _scatter(
+    op: str, function: type[Scatter | ScatterAdd], input: Tensor, dim: int, index: Tensor, source: Tensor | Number
+) -> Tensor:
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
     _require_index(op, index)
     _require_fitting_index(op, index.array.shape, "input", input.array.shape, dim)
@@ -176,7 +232,7 @@ def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, sou
     return function.apply(input, source, dim=dim, index=_int64(index))
 
 
-def _gathered(ctx: Any, grad: NDArray) -> NDArray:
+def _gathered(ctx: Context, grad: NDArray) -> NDArray:
     """The gradient of the source: read where it was written, zero where it is larger than the index."""
     found = grad.gather(ctx.dim, ctx.index)
     if found.shape == ctx.source_shape:
@@ -191,8 +247,19 @@ def _gathered(ctx: Any, grad: NDArray) -> NDArray:
 # --- by mask ----------------------------------------------------------------------------------------------------------
 
 
-def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
-    """input, but value (a number or a 0-d tensor) where mask is true."""
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
+    """input, but value where mask is true.
+
+    Args:
+        input: any shape and dtype.
+        mask: bool, broadcasts with input.
+        value: a number that the dtype holds, or a 0-d tensor.
+    Returns: the common shape, dtype of input.
+    Raises: TypeError: mask is not bool. ShapeError: value has dimensions. OverflowError: the dtype does not hold it.
+    Grad: input, and value if it is a tensor. Saves mask.
+    Example: >>> F.masked_fill(genesis.tensor([1.0, 2.0]), genesis.tensor([True, False]), 0).tolist()
+    [0.0, 2.0]
+    """
     _require_mask("masked_fill", mask)
     if not isinstance(value, Tensor):
         if not isinstance(value, bool | int | float):
@@ -206,31 +273,49 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
 
 class MaskedFill(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
+    def forward(ctx: Context, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
         ctx.save(mask)
         shape = shapes.broadcast("masked_fill", x.shape, mask.shape, names=("input", "mask"))
         return x.expand(shape).masked_fill(mask, value)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         (mask,) = ctx.saved
         return grad.masked_fill(mask, 0.0), None
 
 
-def masked_select(input: Tensor, mask: Tensor) -> Any:
-    """The elements of input where mask is true, in one dimension; both broadcast."""
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements of input where mask is true.
+
+    Args:
+        input: any shape and dtype.
+        mask: bool; both broadcast.
+    Returns: 1 dimension, dtype of input.
+    Raises: TypeError: mask is not bool. ValueError: the shapes don't broadcast.
+    Grad: input. Saves the positions.
+    Example: >>> F.masked_select(genesis.tensor([1.0, 2.0, 3.0]), genesis.tensor([True, False, True])).tolist()
+    [1.0, 3.0]
+    """
     _require_mask("masked_select", mask)
     shape = shapes.broadcast("masked_select", input.array.shape, mask.array.shape, names=("input", "mask"))
     selected = getitem(expand(input, shape), expand(mask, shape))
     return reshape(selected, (-1,))
 
 
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """The positions of the nonzero elements: (n, ndim), or with as_tuple one vector for each dimension.
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
+    """The positions of the nonzero elements.
 
-    Example:
-        >>> F.nonzero(genesis.tensor([0, 3, 0, 5])).tolist()
-        [[1], [3]]
+    Args:
+        input: any shape and dtype.
+        as_tuple: a vector for each dimension instead of one matrix.
+    Returns: (n, ndim), int64; with as_tuple a tuple of (n,).
+    Grad: none.
+    Example: >>> F.nonzero(genesis.tensor([0, 3, 0, 5])).tolist()
+    [[1], [3]]
     """
     if not as_tuple:
         return NonZero.apply(input)
@@ -242,19 +327,24 @@ class NonZero(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray) -> NDArray:
+    def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.nonzero()
 
 
 # --- by order ---------------------------------------------------------------------------------------------------------
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """(values, indices) of input sorted along dim; NaN is the largest.
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesAndIndices:
+    """Sort along dim; NaN is the largest.
 
-    Example:
-        >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
-        [1, 2, 0]
+    Args:
+        input: any shape, numbers or bool.
+        stable: equal elements keep their order.
+    Returns: (values, indices): dtype of input, and int64.
+    Raises: IndexError: input has no such dimension.
+    Grad: input. Saves the indices.
+    Example: >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
+    [1, 2, 0]
     """
     dim = shapes.normalize_dim("sort", dim, input.array.ndim)
     return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
@@ -264,27 +354,44 @@ class Ordered(ArrayFunction):
     """A function that gives (values, indices) along a dimension."""
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+    def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
         (indices,) = ctx.saved
         return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
 
 
 class Sort(Ordered):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.sort(dim, descending, stable)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices
 
 
-def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """The indices that sort input along dim."""
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort input along dim; the arguments are those of sort.
+
+    Args:
+        input: any shape, numbers or bool.
+    Returns: the shape of input, int64.
+    Grad: none.
+    Example: >>> F.argsort(genesis.tensor([3.0, 1.0, 2.0]), descending=True).tolist()
+    [0, 2, 1]
+    """
     return sort(input, dim, descending, stable).indices
 
 
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """(values, indices) of the k largest (or smallest) along dim, in order."""
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
+    """The k largest (or smallest) elements along dim, in order.
+
+    Args:
+        input: any shape, numbers.
+    Returns: (values, indices) with k in the place of dim: dtype of input, and int64.
+    Raises: ShapeError: k is negative or more than there are. DTypeError: k is no int; input is bool.
+    Grad: input. Saves the indices.
+    Example: >>> F.topk(genesis.tensor([3.0, 1.0, 2.0]), 2).values.tolist()
+    [3.0, 2.0]
+    """
     require_ints("topk", k=k)
     if input.array.dtype is dtypes.bool_:
         raise DTypeError(describe("topk", "input", "numbers", input.array.dtype))
@@ -297,7 +404,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
 class TopK(Ordered):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
         values, indices = x.topk(k, dim, largest)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)

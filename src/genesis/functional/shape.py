@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.conversion import clone
@@ -18,33 +15,48 @@ from genesis.shapes import Shape
 # --- another shape, same order ----------------------------------------------------------------------------------------
 
 
-def reshape(input: Tensor, shape: Sequence[int]) -> Any:
-    """input in another shape; one size may be -1. A view where the strides allow one, else a copy.
+def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same elements in another shape.
 
-    Example:
-        >>> F.reshape(genesis.arange(6), (2, -1)).tolist()
-        [[0, 1, 2], [3, 4, 5]]
+    Args:
+        input: any shape and dtype.
+        shape: sizes; one may be -1, for what is left.
+    Returns: a view where the strides allow one, else a copy.
+    Raises: ShapeError: shape has another number of elements.
+    Grad: input. Saves nothing.
+    Example: >>> F.reshape(genesis.arange(6), (2, -1)).tolist()
+    [[0, 1, 2], [3, 4, 5]]
     """
     return Reshape.apply(input, shape=shapes.infer_reshape("reshape", input.array.shape, int_tuple("reshape", shape)))
 
 
 class Reshape(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, shape: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, shape: Shape) -> NDArray:
         ctx.shape = x.shape
         return x.reshape(shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.reshape(ctx.shape)
 
 
-def view(input: Tensor, shape: Sequence[int]) -> Any:
-    """input's memory in another shape; an error where only a copy could show it.
+def view(input: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same memory in another shape.
 
     A tensor whose channels come last in memory, as after a convolution, first moves to row-major memory, so that both
     share that. Where it cannot move (it is a view itself or has some, is a leaf that requires grad, or shares its
     memory with another library), the result is a copy.
+
+    Args:
+        input: any shape and dtype.
+        shape: sizes; one may be -1, for what is left.
+    Returns: a view.
+    Raises: ShapeError: only a copy could show it; shape has another number of elements.
+    Grad: input. Saves nothing.
+    Example: >>> x = genesis.zeros(2, 3)
+    >>> F.view(x, (6,)).data_ptr() == x.data_ptr()
+    True
     """
     array = input.array
     target = shapes.infer_reshape("view", array.shape, int_tuple("view", shape))
@@ -59,59 +71,46 @@ def view(input: Tensor, shape: Sequence[int]) -> Any:
     return Reshape.apply(input, shape=target)
 
 
-def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """The dimensions start_dim … end_dim as one."""
-    shape = input.array.shape
-    first = shapes.normalize_dim("flatten", start_dim, len(shape), "start_dim")
-    last = shapes.normalize_dim("flatten", end_dim, len(shape), "end_dim")
-    if first > last:
-        raise ShapeError(describe("flatten", "start_dim", f"at most end_dim ({end_dim})", start_dim))
-    return reshape(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """Insert a dimension of size 1 at dim.
 
-
-def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
-    """dim as several dimensions; one of sizes may be -1."""
-    shape = input.array.shape
-    dim = shapes.normalize_dim("unflatten", dim, len(shape))
-    if not sizes:
-        raise ShapeError(describe("unflatten", "sizes", "at least one size", tuple(sizes)))
-    split = shapes.infer_reshape("unflatten", shape[dim : dim + 1], int_tuple("unflatten", sizes))
-    return reshape(input, (*shape[:dim], *split, *shape[dim + 1 :]))
-
-
-def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Any:
-    """Without the dimensions of size 1 (or only without those of dim)."""
-    shape = input.array.shape
-    chosen = () if dim == () else shapes.normalize_dims("squeeze", dim, len(shape))
-    return view(input, tuple(size for i, size in enumerate(shape) if size != 1 or i not in chosen))
-
-
-def unsqueeze(input: Tensor, dim: int) -> Any:
-    """With a new dimension of size 1 at dim."""
+    Args:
+        input: any shape and dtype.
+    Returns: a view.
+    Raises: IndexError: dim is out of range.
+    Grad: input. Saves nothing.
+    Example: >>> F.unsqueeze(genesis.zeros(2), 1).shape
+    (2, 1)
+    """
     dim = shapes.normalize_dim("unsqueeze", dim, input.array.ndim + 1)
     return Unsqueeze.apply(input, dim=dim)
 
 
 class Unsqueeze(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dim: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dim: int) -> NDArray:
         ctx.shape = x.shape
         return x.unsqueeze(dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.reshape(ctx.shape)
 
 
 # --- another order ----------------------------------------------------------------------------------------------------
 
 
-def permute(input: Tensor, dims: Sequence[int]) -> Any:
-    """The dimensions in another order, as a view.
+def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """The dimensions in another order.
 
-    Example:
-        >>> F.permute(genesis.zeros(2, 3, 4), (2, 0, 1)).shape
-        (4, 2, 3)
+    Args:
+        input: any shape and dtype.
+        dims: each dimension once.
+    Returns: a view.
+    Raises: ShapeError: dims are no permutation.
+    Grad: input. Saves nothing.
+    Example: >>> F.permute(genesis.zeros(2, 3, 4), (2, 0, 1)).shape
+    (4, 2, 3)
     """
     ndim = input.array.ndim
     order = tuple(shapes.normalize_dim("permute", dim, ndim, "dims") for dim in int_tuple("permute", dims, "dims"))
@@ -122,17 +121,26 @@ def permute(input: Tensor, dims: Sequence[int]) -> Any:
 
 class Permute(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape) -> NDArray:
         ctx.dims = dims
         return x.permute(dims)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.permute(sorted(range(len(ctx.dims)), key=ctx.dims.__getitem__))
 
 
-def transpose(input: Tensor, dim0: int, dim1: int) -> Any:
-    """Two dimensions swapped, as a view."""
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Swap two dimensions.
+
+    Args:
+        input: any shape and dtype.
+    Returns: a view.
+    Raises: IndexError: a dimension is out of range.
+    Grad: input. Saves nothing.
+    Example: >>> F.transpose(genesis.zeros(2, 3, 4), 0, 2).shape
+    (4, 3, 2)
+    """
     ndim = input.array.ndim
     first = shapes.normalize_dim("transpose", dim0, ndim, "dim0")
     second = shapes.normalize_dim("transpose", dim1, ndim, "dim1")
@@ -142,35 +150,17 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Any:
     return Permute.apply(input, dims=tuple(order))
 
 
-def swapaxes(input: Tensor, axis0: int, axis1: int) -> Any:
-    """NumPy's name of transpose."""
-    return transpose(input, axis0, axis1)
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal of the plane (dim1, dim2) as the last dimension; offset > 0 lies above the main one.
 
-
-def t(input: Tensor) -> Any:
-    """The transpose of a matrix; vectors and 0-d tensors as they are."""
-    if input.array.ndim > 2:
-        raise ShapeError(describe("t", "input", "at most 2 dimensions; use .mT or .transpose()", input.array.ndim))
-    return permute(input, tuple(reversed(range(input.array.ndim))))
-
-
-def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
-    """The dimensions source moved to the places destination; the others keep their order."""
-    ndim = input.array.ndim
-    sources, targets = (
-        [shapes.normalize_dim("movedim", dim, ndim, name) for dim in ([dims] if isinstance(dims, int) else dims)]
-        for name, dims in (("source", source), ("destination", destination))
-    )
-    if len(sources) != len(targets) or len({*sources}) != len(sources) or len({*targets}) != len(targets):
-        raise ShapeError(
-            describe("movedim", "destination", f"as many distinct dimensions as source ({source})", destination)
-        )
-    rest = iter([dim for dim in range(ndim) if dim not in sources])
-    return permute(input, [sources[targets.index(i)] if i in targets else next(rest) for i in range(ndim)])
-
-
-def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The diagonal of the plane (dim1, dim2) as the last dimension, as a view; offset > 0 lies above the main one."""
+    Args:
+        input: at least 2 dimensions.
+    Returns: a view.
+    Raises: ShapeError: dim1 is dim2. DTypeError: offset is no int.
+    Grad: input. Saves nothing.
+    Example: >>> F.diagonal(genesis.arange(4).reshape(2, 2)).tolist()
+    [0, 3]
+    """
     ndim = input.array.ndim
     first = shapes.normalize_dim("diagonal", dim1, ndim, "dim1")
     second = shapes.normalize_dim("diagonal", dim2, ndim, "dim2")
@@ -182,41 +172,54 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> An
 
 class Diagonal(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: tuple[int, int], offset: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: tuple[int, int], offset: int) -> NDArray:
         ctx.shape, ctx.dims, ctx.offset = x.shape, dims, offset
         return x.diagonal(*dims, offset)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
         dim1, dim2 = ctx.dims
         whole.diagonal(dim1, dim2, ctx.offset).copy_into(grad)
         return whole
 
 
-def flip(input: Tensor, dims: int | Sequence[int]) -> Any:
-    """dims in reverse order; a copy."""
+def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
+    """Reverse the order along dims.
+
+    Args:
+        input: any shape and dtype.
+    Returns: a copy.
+    Grad: input. Saves nothing.
+    Example: >>> F.flip(genesis.arange(3), 0).tolist()
+    [2, 1, 0]
+    """
     chosen = () if dims == () or dims == [] else shapes.normalize_dims("flip", dims, input.array.ndim, "dims")
     return Flip.apply(input, dims=chosen)
 
 
 class Flip(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, dims: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, dims: Shape) -> NDArray:
         ctx.dims = dims
         return x.flip(dims)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad.flip(ctx.dims)
 
 
-def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Any:
-    """Elements shifted along dims; what leaves at the end comes in at the start. Without dims, in the flattened input.
+def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Shift elements along dims, in a circle; without dims, those of the flattened input.
 
-    Example:
-        >>> F.roll(genesis.arange(4), 1).tolist()
-        [3, 0, 1, 2]
+    Args:
+        input: any shape and dtype.
+        shifts: one for each of dims.
+    Returns: a copy.
+    Raises: ShapeError: shifts and dims differ in number.
+    Grad: input. Saves nothing.
+    Example: >>> F.roll(genesis.arange(4), 1).tolist()
+    [3, 0, 1, 2]
     """
     array = input.array
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
@@ -235,12 +238,12 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
 
 class Roll(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, shifts: Shape, dims: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, shifts: Shape, dims: Shape) -> NDArray:
         ctx.shifts, ctx.dims = shifts, dims
         return _rolled(x, shifts, dims)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return _rolled(grad, tuple(-shift for shift in ctx.shifts), ctx.dims)
 
 
@@ -257,8 +260,18 @@ def _rolled(x: NDArray, shifts: Shape, dims: Shape) -> NDArray:
 # --- repeated ---------------------------------------------------------------------------------------------------------
 
 
-def expand(input: Tensor, size: Sequence[int]) -> Any:
-    """input repeated to size without a copy; -1 keeps a size."""
+def expand(input: Tensor, size: Sequence[int]) -> Tensor:
+    """Repeat dimensions of size 1, without a copy.
+
+    Args:
+        input: any shape and dtype.
+        size: further dimensions come first; -1 keeps a size.
+    Returns: a view, whose elements share memory.
+    Raises: ShapeError: input does not broadcast to size.
+    Grad: input, summed over what is repeated. Saves nothing.
+    Example: >>> F.expand(genesis.arange(2), (2, -1)).tolist()
+    [[0, 1], [0, 1]]
+    """
     shape = input.array.shape
     lead = len(size) - len(shape)
     for i, length in enumerate(int_tuple("expand", size, "size")):
@@ -267,28 +280,32 @@ def expand(input: Tensor, size: Sequence[int]) -> Any:
     return _expanded("expand", input, tuple(shape[i - lead] if n == -1 else n for i, n in enumerate(size)))
 
 
-def broadcast_to(input: Tensor, size: Sequence[int]) -> Any:
-    """input repeated to size without a copy, by the rule of broadcasting."""
-    return expand(input, size)
-
-
-def _expanded(op: str, input: Tensor, size: Shape) -> Any:
+def _expanded(op: str, input: Tensor, size: Shape) -> Tensor:
     shapes.broadcast_strides(op, input.array.shape, input.array.strides, size)
     return Expand.apply(input, shape=size)
 
 
 class Expand(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, shape: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, shape: Shape) -> NDArray:
         return x.view(shape, shapes.broadcast_strides("expand", x.shape, x.strides, shape))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return grad  # the walk sums over what was repeated
 
 
-def repeat(input: Tensor, repeats: Sequence[int]) -> Any:
-    """input laid out repeats[i] times along each dimension; more repeats than dimensions add dimensions in front."""
+def repeat(input: Tensor, repeats: Sequence[int]) -> Tensor:
+    """Lay out input repeats[i] times along each dimension; further repeats add dimensions in front.
+
+    Args:
+        input: any shape and dtype.
+    Returns: a copy.
+    Raises: ShapeError: fewer repeats than dimensions, or negative ones.
+    Grad: input. Saves nothing.
+    Example: >>> F.repeat(genesis.arange(2), (2,)).tolist()
+    [0, 1, 0, 1]
+    """
     times = int_tuple("repeat", repeats, "repeats")
     if len(times) < input.array.ndim:
         raise ShapeError(describe("repeat", "repeats", f"at least {input.array.ndim} numbers", times))
@@ -299,7 +316,7 @@ def repeat(input: Tensor, repeats: Sequence[int]) -> Any:
 
 class Repeat(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, repeats: Shape) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, repeats: Shape) -> NDArray:
         shape = (1,) * (len(repeats) - x.ndim) + x.shape
         ctx.pairs = tuple(size for pair in zip(repeats, shape, strict=True) for size in pair)
         ones = tuple(size for length in shape for size in (1, length))
@@ -308,40 +325,52 @@ class Repeat(ArrayFunction):
         return tiled.contiguous().reshape(tuple(n * size for n, size in zip(repeats, shape, strict=True)))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         folded = grad.reshape(ctx.pairs)
         return (folded.sum(tuple(range(0, folded.ndim, 2))) if folded.ndim else folded).reshape(ctx.shape)
-
-
-def tile(input: Tensor, dims: Sequence[int]) -> Any:
-    """As repeat, but fewer numbers than dimensions count for the last ones."""
-    times = int_tuple("tile", dims, "dims")
-    return repeat(input, (1,) * (input.array.ndim - len(times)) + times)
 
 
 # --- triangles --------------------------------------------------------------------------------------------------------
 
 
-def tril(input: Tensor, diagonal: int = 0) -> Any:
-    """The lower triangle of each matrix, with the diagonals up to this one; zero above."""
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The lower triangle of each matrix, up to this diagonal; zero above.
+
+    Args:
+        input: (…, M, N).
+    Returns: a copy.
+    Raises: ShapeError: fewer than 2 dimensions.
+    Grad: input. Saves nothing.
+    Example: >>> F.tril(genesis.ones(2, 2)).tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
     require_ints("tril", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("tril", input), diagonal=diagonal)
 
 
-def triu(input: Tensor, diagonal: int = 0) -> Any:
-    """The upper triangle of each matrix, with the diagonals from this one on; zero below."""
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The upper triangle of each matrix, from this diagonal on; zero below.
+
+    Args:
+        input: (…, M, N).
+    Returns: a copy.
+    Raises: ShapeError: fewer than 2 dimensions.
+    Grad: input. Saves nothing.
+    Example: >>> F.triu(genesis.ones(2, 2)).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
     require_ints("triu", diagonal=diagonal)
     return Triangle.apply(input, op=_matrix("triu", input), diagonal=diagonal)
 
 
 class Triangle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, diagonal: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: str, diagonal: int) -> NDArray:
         ctx.op, ctx.diagonal = op, diagonal
         return getattr(x, op)(diagonal)
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> NDArray:
         return getattr(grad, ctx.op)(ctx.diagonal)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import dtypes
-from genesis.autograd import ArrayFunction
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.windows import require_tensor
@@ -17,7 +14,7 @@ from genesis.shapes import numel
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The rows of weight that input names.
 
     Args:
@@ -56,14 +53,16 @@ def embedding(
 
 class Embedding(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, index: NDArray, weight: NDArray, *, padding_idx: int, scale_grad_by_freq: bool) -> NDArray:
+    def forward(
+        ctx: Context, index: NDArray, weight: NDArray, *, padding_idx: int, scale_grad_by_freq: bool
+    ) -> NDArray:
         index = index.to(dtypes.int64)
         ctx.save(index)
         ctx.options = (weight.shape[0], padding_idx, scale_grad_by_freq)
         return weight.index_select(0, index.reshape((index.numel,))).reshape((*index.shape, weight.shape[1]))
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Any:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         (index,) = ctx.saved
         return None, grad.embedding_backward(index, *ctx.options)
 
@@ -77,7 +76,7 @@ def _limit_rows(weight: Tensor, index: NDArray, max_norm: float, norm_type: floa
     weight.array.put((flat, None), rows.mul(scale))
 
 
-def one_hot(tensor: Tensor, num_classes: int = -1) -> Any:
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """A 1 in the place that each class index names, 0 elsewhere.
 
     Args:
@@ -113,6 +112,6 @@ class OneHot(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, index: NDArray, *, num_classes: int) -> NDArray:
+    def forward(ctx: Context, index: NDArray, *, num_classes: int) -> NDArray:
         zeros = index.full_like(0, (*index.shape, num_classes))
         return zeros.scatter(index.ndim, index.unsqueeze(index.ndim), 1) if numel(index.shape) else zeros

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from genesis.autograd import Variable as Tensor
+from genesis.autograd import Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import NDArray
 from genesis.shapes import Shape
 
+Size = int | tuple[int, ...]  # a number for every dimension, or one for each
+R = TypeVar("R")
 
-def remembered(check: Callable[..., Any]) -> Callable[..., Any]:
+
+def remembered(check: Callable[..., R]) -> Callable[..., R]:
     """check, a function of shapes and settings, with its results kept: a network asks for few, again and again."""
     known = functools.lru_cache(maxsize=4096, typed=True)(check)
 
     @functools.wraps(check)
-    def lookup(*args: Any) -> Any:
+    def lookup(*args: Any) -> R:
         try:
             return known(*args)
         except TypeError:  # what cannot be looked up: a list, or what is of a wrong type, as check will say
@@ -26,14 +29,14 @@ def remembered(check: Callable[..., Any]) -> Callable[..., Any]:
     return lookup
 
 
-def require_tensor(op: str, argument: str, value: Any) -> None:
+def require_tensor(op: str, argument: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise DTypeError(describe(op, argument, "a Tensor", type(value).__name__))
 
 
-def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Any], required: int) -> list[Shape | None]:
+def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Tensor | None], required: int) -> list[Any]:
     """The shapes of tensors; from number `required` on, they may be None, and so is then their shape."""
-    found: list[Shape | None] = []
+    found: list[Any] = []  # Shape or Shape | None, by position
     for tensor in tensors:
         if tensor is None and len(found) >= required:
             found.append(None)
@@ -44,7 +47,7 @@ def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Any], require
     return found
 
 
-def per_dimension(op: str, argument: str, value: Any, count: int, least: int) -> Shape:
+def per_dimension(op: str, argument: str, value: object, count: int, least: int) -> Shape:
     """value as count integers, each at least least; one number (or a sequence of one) holds for every dimension.
 
     Example:

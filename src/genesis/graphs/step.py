@@ -238,7 +238,7 @@ class _Replayable:
         name = self.surroundings.changed()
         if name is not None:
             return name
-        if not all(leaf.grad.array.strides == strides for leaf, strides in self._accumulating):
+        if not all(leaf.grad.array.strides == strides for leaf, strides in self._accumulating):  # type: ignore[union-attr]
             return "the order of a gradient in memory"
         if not self._constant.hold():
             return "a weight that was packed"
@@ -249,7 +249,7 @@ class _Replayable:
         for leaf in self._cleared:
             leaf.grad = None
         arrays = [tensor.array for tensor in tensors]
-        changed = [leaf.grad.array for leaf, _ in self._accumulating]
+        changed = [leaf.grad.array for leaf, _ in self._accumulating]  # type: ignore[union-attr]
         arrays += changed
         try:
             handles = self._recording.run([array.handle for array in arrays])

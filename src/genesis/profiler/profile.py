@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 from genesis import backends
 from genesis.profiler import table, trace
@@ -30,7 +30,7 @@ class profile:  # noqa: N801  (PyTorch's name)
 
     def __init__(self) -> None:
         self._recorded: list[backends.Call] = []
-        self._origins: dict[tuple[str, int], tuple[Any, float]] = {}  # device → a mark, and the host's time there
+        self._origins: dict[tuple[str, int], tuple[object, float]] = {}  # device → a mark, and the host's time there
         self._timed: list[TimedCall] = []
 
     def __enter__(self) -> profile:
@@ -39,8 +39,10 @@ class profile:  # noqa: N801  (PyTorch's name)
         self._recording.__enter__()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self._recording.__exit__(*exception)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recording.__exit__(kind, error, trace)
         self._take_times()
 
     def rows(self, sort_by: str = "total") -> list[table.Row]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from genesis.errors import describe
 from genesis.profiler.timed import TimedCall
@@ -35,7 +34,7 @@ class Row:
         return self.num_flops / 1e9 / self.total_seconds if self.total_seconds else 0.0
 
 
-_KEYS: dict[str, Callable[[Row], Any]] = {
+_KEYS: dict[str, Callable[[Row], float | tuple[str, str]]] = {
     "total": lambda row: -row.total_seconds,
     "mean": lambda row: -row.mean_seconds,
     "calls": lambda row: -row.calls,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from genesis.profiler.timed import TimedCall
 
 
 def to_json(calls: Iterable[TimedCall]) -> str:
     """Format calls as JSON for chrome://tracing and ui.perfetto.dev, in microseconds."""
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     devices: dict[str, int] = {}
     queues: dict[tuple[str, int], int] = {}
     for call in calls:
@@ -38,6 +37,6 @@ def to_json(calls: Iterable[TimedCall]) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, object]:
     """An event that names a process or thread."""
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

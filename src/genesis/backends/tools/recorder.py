@@ -21,8 +21,8 @@ class Call(NamedTuple):
     backend: Backend
     device_index: int
     queue: int  # the stream, or on the CPU the thread
-    start: Any
-    end: Any
+    start: object
+    end: object
     num_bytes: int  # read and written at least
     num_flops: int  # 0 where they are not counted
     arrays: str  # dtypes and shapes, in and out

@@ -1,0 +1,342 @@
+"""The graph: a Variable is an array with its place in it, a Node one call of an op, a Context what that call saved."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeAlias, cast, final
+
+from genesis import callsite
+from genesis.autograd.modes import no_grad, state
+from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.ndarray import NDArray
+from genesis.settings import settings
+
+if TYPE_CHECKING:
+    from genesis.tensor import Tensor
+
+P = ParamSpec("P")
+GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
+LeafHook: TypeAlias = "Callable[[Tensor], None]"
+
+
+class Variable:
+    """An array with its place in the graph: what Tensor is made of.
+
+    A leaf (no node) collects its gradient in `grad`; every other variable knows the node that made it.
+    """
+
+    _result_class: ClassVar[type[Tensor]]  # what functions return when this is their input; set by tensor.py
+
+    # What every variable has until it is told otherwise stands here once: making one sets only its array.
+    requires_grad: bool = False
+    grad: Tensor | None = None
+    _node: Node | None = None
+    _output_index: int = 0
+    _viewed_at: int | None = None  # for views: how often the storage had been changed when it was taken
+    _hooks: Sequence[GradHook] = ()
+    _post_accumulate_hooks: Sequence[LeafHook] = ()
+
+    def __init__(self, array: NDArray, requires_grad: bool = False) -> None:
+        self.array = array
+        if requires_grad:
+            if not array.dtype.is_floating_point:
+                raise DTypeError(describe("Tensor", "requires_grad", "a floating dtype", array.dtype))
+            self.requires_grad = True
+
+    def __init_subclass__(cls, result_class: type[Tensor] | None = None) -> None:
+        cls._result_class = result_class or cast("type[Tensor]", cls)
+
+    def _like(self, array: NDArray) -> Tensor:
+        """A variable of the result class, outside the graph."""
+        return self._result_class(array)
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._node is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        return self._node
+
+    def detach(self) -> Tensor:
+        """The same values outside the graph; memory is shared."""
+        return self._like(self.array)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Ask for the gradient of this leaf, or no longer; gives self back."""
+        if not self.is_leaf and not requires_grad:
+            raise GraphError("requires_grad_: only leaves can stop requiring grad; use .detach()")
+        if requires_grad and not self.array.dtype.is_floating_point:
+            raise DTypeError(describe("requires_grad_", "self", "a floating dtype", self.array.dtype))
+        self.requires_grad = requires_grad
+        return self
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this non-leaf in `grad` too."""
+        if self._node is not None:
+            self._node.retained[self._output_index] = weakref.ref(self)
+
+    def register_hook(self, hook: GradHook) -> HookHandle:
+        """Call hook(grad) when the gradient of self is known; what it returns, if not None, replaces it."""
+        if not self.requires_grad:
+            raise GraphError("register_hook: the tensor does not require grad")
+        node = self._node
+        hooks = vars(self).setdefault("_hooks", []) if node is None else node.hooks.setdefault(self._output_index, [])
+        return HookHandle(hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: LeafHook) -> HookHandle:
+        """Call hook(self) each time a backward pass has put its part into self.grad."""
+        if not (self.is_leaf and self.requires_grad):
+            raise GraphError("register_post_accumulate_grad_hook: expected a leaf that requires grad")
+        return HookHandle(vars(self).setdefault("_post_accumulate_hooks", []), hook)
+
+    def _change(self, function: Callable[Concatenate[Tensor, P], Tensor], *args: P.args, **kwargs: P.kwargs) -> Self:
+        """In place: self becomes function(self, *args). The graph follows; a leaf or a view in the graph is refused."""
+        name = getattr(function, "__name__", "in-place op")
+        recorded = state.recording and any(isinstance(a, Variable) and a.requires_grad for a in (self, *args))
+        before = self.detach()
+        if recorded:
+            if self.is_leaf and self.requires_grad:
+                raise GraphError(f"{name}: a leaf that requires grad can only be changed in place under no_grad()")
+            if self._viewed_at is not None:
+                raise GraphError(
+                    f"{name}: a view cannot be changed in place where gradients are recorded; "
+                    "assign to the tensor it was taken from: base[index] = ..."
+                )
+            before.array = self.array.clone()  # the graph goes on from the old values
+            before.requires_grad, before._node, before._output_index = (
+                self.requires_grad,
+                self._node,
+                self._output_index,
+            )
+        others: Sequence[Any] = [before if arg is self else arg for arg in args]
+        result = function(before, *others, **kwargs)
+        mine, new = self.array, result.array
+        if new.shape != mine.shape:
+            raise ShapeError(f"{name}: in place, the result's shape {new.shape} must be the tensor's {mine.shape}")
+        if new.dtype.category > mine.dtype.category:
+            raise DTypeError(f"{name}: in place, a result of {new.dtype} cannot be cast to the tensor's {mine.dtype}")
+        mine.copy_into(new)
+        if recorded:
+            mine.changes.last_recorded = mine.changes.count
+            self.requires_grad, self._node, self._output_index = (
+                result.requires_grad,
+                result._node,
+                result._output_index,
+            )
+        return self
+
+
+class HookHandle:
+    """Takes a hook away again."""
+
+    def __init__(self, hooks: list[Any], hook: object) -> None:
+        self._hooks, self._hook = hooks, hook
+        hooks.append(hook)
+
+    def remove(self) -> None:
+        if self._hook in self._hooks:
+            self._hooks.remove(self._hook)
+
+
+class Context:
+    """What a Function's forward leaves for its backward: saved values, and any attribute it sets."""
+
+    needs_input_grad: tuple[bool, ...] = ()  # by positional argument of apply
+    non_differentiable: tuple[NDArray | Tensor, ...] = ()
+    owns_grad = False  # in backward of an op with one output: nobody else holds its gradient, which may be overwritten
+    addend: NDArray | None = None  # in backward of an op that adds_up: what its first argument's gradient is so far
+    _saved: tuple[object, ...] = ()
+    _arrays: Sequence[NDArray] = ()  # those among the saved
+    _counts: Sequence[int] = ()  # how often each of these had been changed
+
+    def save(self, *values: object) -> None:
+        """Keep arrays or tensors (or numbers, or None) for backward; it is an error to change them in place before."""
+        if True not in self.needs_input_grad:
+            return  # nothing is recorded
+        self._saved = values
+        self._arrays = arrays = []
+        for value in values:
+            if type(value) is NDArray:
+                arrays.append(value)
+            elif value is not None and isinstance(value, Variable):
+                arrays.append(value.array)
+        self._counts = [array.changes.count for array in arrays]
+
+    @property
+    def saved(self) -> tuple[Any, ...]:
+        counts = [array.changes.count for array in self._arrays]
+        if counts != self._counts:
+            for array, now, before in zip(self._arrays, counts, self._counts, strict=True):
+                if now != before:
+                    raise GraphError(
+                        f"backward: a value of shape {array.shape} that was saved for the gradient has been "
+                        f"changed in place {now - before} time(s) since; change a copy (.clone()) instead"
+                    )
+        return self._saved
+
+    save_for_backward = save  # PyTorch's names, for users' functions on tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        return self.saved
+
+    def mark_non_differentiable(self, *outputs: NDArray | Tensor) -> None:
+        self.non_differentiable = outputs
+
+    if TYPE_CHECKING:  # any other attribute is the Function's own
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+
+class Differentiable:
+    """What a node asks of its function: Function is made of it."""
+
+    on_arrays: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = False  # its backward adds ctx.addend to the gradient of its first argument
+
+    @staticmethod
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("a Function needs a static method backward(ctx, ...) to be differentiated")
+
+
+@final
+class Node:
+    """One call of a Function in the graph.
+
+    Final, so that `type(target) is Node` tells it from a leaf: isinstance() takes its time where the answer is no.
+    """
+
+    __slots__ = (
+        "__weakref__", "ctx", "edges", "function", "hooks", "line", "number", "outputs", "result_class", "retained",
+    )  # fmt: skip
+
+    _numbers = itertools.count()
+
+    def __init__(
+        self, function: type[Differentiable], ctx: Context, args: Iterable[Tensor], outputs: Sequence[Tensor]
+    ) -> None:
+        self.number = next(self._numbers)
+        self.function = function
+        self.ctx: Context | None = ctx
+        self.result_class = outputs[0]._result_class
+        arrays = [output.array for output in outputs]
+        self.outputs = tuple([(array.shape, array.dtype, array.device) for array in arrays])
+        self.edges = tuple(
+            [edge_to(arg) if needed else None for arg, needed in zip(args, ctx.needs_input_grad, strict=True)]
+        )
+        self.hooks: dict[int, list[GradHook]] = {}
+        self.retained: dict[int, weakref.ref[Variable]] = {}
+        self.line = callsite.user_line() if settings.check or settings.debug >= 2 else None
+
+    def __repr__(self) -> str:
+        return f"<{self.function.__name__}Backward>"
+
+    def input_grads(
+        self,
+        grads: Sequence[NDArray | None],
+        retain_graph: bool,
+        owns_grad: bool = False,
+        addend: NDArray | None = None,
+    ) -> list[tuple[NDArray | None, bool]]:
+        """The gradient of each input, from those of the outputs, and whether nobody else holds its memory.
+
+        owns_grad: nobody else holds the memory of the first output's gradient.
+        addend: of a function that adds_up, what the gradient of its first argument is so far.
+        """
+        ctx = self.ctx
+        if ctx is None:
+            raise GraphError(
+                f"backward: the graph was freed when it ran the first time (at {self.function.__name__}); "
+                "pass retain_graph=True there to run it again"
+            )
+        if len(grads) > 1:
+            grads = [
+                NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
+                for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
+            ]
+        if self.function.backward is Differentiable.backward:
+            raise NotImplementedError(f"{self.function.__name__}: it has no backward, and cannot be differentiated")
+        ctx.owns_grad, ctx.addend = owns_grad and len(grads) == 1, addend
+        on_arrays = self.function.on_arrays
+        if on_arrays:
+            results = self.function.backward(ctx, *grads)
+        else:
+            with no_grad():
+                results = self.function.backward(
+                    ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
+                )
+        ctx.addend = None  # which nobody is to hold longer
+        results = results if isinstance(results, tuple) else (results,)
+        num_edges = len(self.edges)
+        if len(results) > num_edges and all(result is None for result in results[num_edges:]):
+            results = results[:num_edges]  # None for arguments that were left to their defaults
+        if len(results) != num_edges:
+            raise GraphError(
+                f"{self.function.__name__}.backward: expected {num_edges} gradients, one for each argument of "
+                f"apply (None where there is none), got {len(results)}"
+            )
+        # What also lives elsewhere must not be changed in place, nor become the grad of a leaf.
+        elsewhere = {id(array.changes) for array in ctx._arrays}
+        elsewhere.update([id(grad.changes) for grad in grads if grad is not None])
+        if ctx._saved and not retain_graph:
+            self.ctx = None
+        if not on_arrays:
+            name = f"{self.function.__name__}.backward"
+            results = tuple([None if result is None else array_from(name, result) for result in results])
+        return [
+            _NO_GRAD if result is None or edge is None else self._delivered(result, edge, elsewhere)
+            for result, edge in zip(results, self.edges, strict=True)
+        ]
+
+    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:
+        """A gradient in the shape and dtype that edge wants, and whether nobody else holds its memory."""
+        target, index = edge
+        if type(target) is Node:
+            shape, dtype, _ = target.outputs[index]
+        else:
+            shape, dtype = target.array.shape, target.array.dtype
+        if grad.shape != shape:
+            fits = all(size in (1, its) for size, its in zip(reversed(shape), reversed(grad.shape), strict=False))
+            if grad.ndim < len(shape) or not fits:
+                problem = f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}"
+                if self.function.on_arrays and isinstance(target, Variable):  # our own are right
+                    problem += "; the tensor was given another shape after the forward pass, which is to be run again"
+                raise GraphError(problem)
+            grad = grad.sum_to(shape)
+        if grad.dtype is not dtype:
+            grad = grad.to(dtype)
+        # A Function of users may keep what it returns.
+        repeats = 0 in grad.strides and grad.is_expanded
+        shared = repeats or id(grad.changes) in elsewhere or not self.function.on_arrays
+        if shared and type(target) is not Node:
+            grad, shared = grad.clone(), False
+        elsewhere.add(id(grad.changes))
+        return grad, not shared
+
+
+Edge: TypeAlias = "tuple[Node | Tensor, int]"
+Gradients = tuple[NDArray | None, ...]  # of an ArrayFunction's arguments, by position
+_NO_GRAD = (None, False)
+
+
+def edge_to(variable: Tensor) -> Edge:
+    """Where the gradient of variable goes: to itself if it is a leaf, else to the node that made it."""
+    return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
+
+
+def as_array(value: NDArray | Variable) -> NDArray:
+    return value.array if isinstance(value, Variable) else value
+
+
+def array_from(op: str, given: object) -> NDArray:
+    """The array of what a Function of a user's returned."""
+    if not isinstance(given, Variable | NDArray):
+        kind = type(given)
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        raise DTypeError(f"{op}: expected to be given back a Tensor, or a tuple of them, got a {name}")
+    return as_array(given)

@@ -9,7 +9,7 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 
 
 def relu(input: Tensor, inplace: bool = False) -> Any:
@@ -30,14 +30,14 @@ def relu(input: Tensor, inplace: bool = False) -> Any:
 class ReLU(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
-        y = x.relu()
+        y = ops.relu(x)
         ctx.save(y)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.relu_backward(y)  # 1 where y > 0
+        return ops.relu_backward(grad, y)  # 1 where y > 0
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Any:
@@ -87,12 +87,12 @@ class LeakyReLU(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, negative_slope: float) -> NDArray:
         ctx.save(x)
         ctx.negative_slope = negative_slope
-        return x.leaky_relu(negative_slope)
+        return ops.leaky_relu(x, negative_slope)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.leaky_relu_backward(x, ctx.negative_slope)
+        return ops.leaky_relu_backward(grad, x, ctx.negative_slope)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
@@ -105,12 +105,12 @@ class ELU(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, alpha: float) -> NDArray:
         ctx.save(x)
         ctx.alpha = alpha
-        return x.elu(alpha)
+        return ops.elu(x, alpha)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.elu_backward(x, ctx.alpha)
+        return ops.elu_backward(grad, x, ctx.alpha)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Any:
@@ -128,12 +128,12 @@ class GELU(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, approximate: str) -> NDArray:
         ctx.save(x)
         ctx.approximate = approximate
-        return x.gelu(approximate)
+        return ops.gelu(x, approximate)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.gelu_backward(x, ctx.approximate)
+        return ops.gelu_backward(grad, x, ctx.approximate)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Any:
@@ -145,12 +145,12 @@ class SiLU(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
-        return x.silu()
+        return ops.silu(x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.silu_backward(x)
+        return ops.silu_backward(grad, x)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
@@ -164,12 +164,12 @@ class Softplus(ArrayFunction):
         ctx.save(x)
         ctx.beta = beta
         ctx.threshold = threshold
-        return x.softplus(beta, threshold)
+        return ops.softplus(x, beta, threshold)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.softplus_backward(x, ctx.beta, ctx.threshold)
+        return ops.softplus_backward(grad, x, ctx.beta, ctx.threshold)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Any:
@@ -181,12 +181,12 @@ class Hardswish(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
-        return x.hardswish()
+        return ops.hardswish(x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.hardswish_backward(x)
+        return ops.hardswish_backward(grad, x)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
@@ -198,12 +198,12 @@ class Hardsigmoid(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
-        return x.hardsigmoid()
+        return ops.hardsigmoid(x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.hardsigmoid_backward(x)
+        return ops.hardsigmoid_backward(grad, x)
 
 
 def sigmoid(input: Tensor) -> Any:
@@ -221,7 +221,7 @@ class Sigmoid(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.sigmoid_backward(y)
+        return ops.sigmoid_backward(grad, y)
 
 
 def tanh(input: Tensor) -> Any:
@@ -239,7 +239,7 @@ class Tanh(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.tanh_backward(y)
+        return ops.tanh_backward(grad, y)
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
@@ -260,7 +260,7 @@ class Softmax(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
-        y = x.softmax(dim)
+        y = ops.softmax(x, dim)
         ctx.save(y)
         ctx.dim = dim
         return y
@@ -268,7 +268,7 @@ class Softmax(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.softmax_backward(y, ctx.dim)
+        return ops.softmax_backward(grad, y, ctx.dim)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
@@ -289,7 +289,7 @@ class LogSoftmax(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
-        y = x.log_softmax(dim)
+        y = ops.log_softmax(x, dim)
         ctx.save(y)
         ctx.dim = dim
         return y
@@ -297,7 +297,7 @@ class LogSoftmax(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.log_softmax_backward(y, ctx.dim)
+        return ops.log_softmax_backward(grad, y, ctx.dim)
 
 
 def _given_dim(op: str, dim: int | None, input: Tensor) -> int:

@@ -10,7 +10,7 @@ from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import mul
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -42,7 +42,7 @@ class Dropout(ArrayFunction):
         ctx.p = p
         if p == 1:
             return x.full_like(0)
-        y, mask = x.dropout(p)
+        y, mask = ops.dropout(x, p)
         ctx.save(mask)
         return y
 

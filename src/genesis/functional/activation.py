@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
@@ -27,7 +27,7 @@ def relu(input: Tensor, inplace: bool = False) -> Any:
     return input._change(relu) if inplace else ReLU.apply(input)
 
 
-class ReLU(ArrayFunction):
+class ReLU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = ops.relu(x)
@@ -62,7 +62,7 @@ def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
     return dtypes.number("hardtanh", "min_val", low, dtype), dtypes.number("hardtanh", "max_val", high, dtype)
 
 
-class Hardtanh(ArrayFunction):
+class Hardtanh(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, low: float, high: float) -> NDArray:
         ctx.save(x)
@@ -82,7 +82,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     )
 
 
-class LeakyReLU(ArrayFunction):
+class LeakyReLU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, negative_slope: float) -> NDArray:
         ctx.save(x)
@@ -100,7 +100,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
     return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
 
 
-class ELU(ArrayFunction):
+class ELU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, alpha: float) -> NDArray:
         ctx.save(x)
@@ -123,7 +123,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
     return GELU.apply(input, approximate=approximate)
 
 
-class GELU(ArrayFunction):
+class GELU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, approximate: str) -> NDArray:
         ctx.save(x)
@@ -141,7 +141,7 @@ def silu(input: Tensor, inplace: bool = False) -> Any:
     return input._change(silu) if inplace else SiLU.apply(input)
 
 
-class SiLU(ArrayFunction):
+class SiLU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -158,7 +158,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
     return Softplus.apply(input, beta=beta, threshold=threshold)
 
 
-class Softplus(ArrayFunction):
+class Softplus(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, beta: float, threshold: float) -> NDArray:
         ctx.save(x)
@@ -177,7 +177,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Any:
     return input._change(hardswish) if inplace else Hardswish.apply(input)
 
 
-class Hardswish(ArrayFunction):
+class Hardswish(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -194,7 +194,7 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
     return input._change(hardsigmoid) if inplace else Hardsigmoid.apply(input)
 
 
-class Hardsigmoid(ArrayFunction):
+class Hardsigmoid(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -211,7 +211,7 @@ def sigmoid(input: Tensor) -> Any:
     return Sigmoid.apply(input)
 
 
-class Sigmoid(ArrayFunction):
+class Sigmoid(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.sigmoid()
@@ -229,7 +229,7 @@ def tanh(input: Tensor) -> Any:
     return Tanh.apply(input)
 
 
-class Tanh(ArrayFunction):
+class Tanh(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.tanh()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
@@ -14,7 +14,7 @@ from genesis.ndarray import NDArray, ops
 Number = bool | int | float
 
 
-class Compare(ArrayFunction):
+class Compare(ElementwiseFunction):
     """A binary op of the contract that answers in bool."""
 
     differentiable = False
@@ -24,7 +24,7 @@ class Compare(ArrayFunction):
         return op(x, y)
 
 
-class Ask(ArrayFunction):
+class Ask(ElementwiseFunction):
     """A unary op of the contract that answers in bool (bitwise_not: in the dtype of its input)."""
 
     differentiable = False

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction, BinaryFunction
+from genesis.autograd import BinaryFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
@@ -127,7 +127,7 @@ def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) ->
         raise ZeroDivisionError(describe(op, "other", "a number other than 0, as input is of integers", other))
 
 
-class Stepwise(ArrayFunction):
+class Stepwise(ElementwiseFunction):
     """A function that is constant between steps: its gradient is zero everywhere."""
 
     @staticmethod
@@ -280,7 +280,7 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     return Clamp.apply(input, min=min, max=max)
 
 
-class Clamp(ArrayFunction):
+class Clamp(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
         ctx.save(x)
@@ -301,7 +301,7 @@ class Clamp(ArrayFunction):
         return _inside(x, ctx.min, ctx.max).where(grad, 0.0)
 
 
-class ClampBetween(ArrayFunction):
+class ClampBetween(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
         ctx.save(x, low, high)
@@ -335,7 +335,7 @@ def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> 
     return Where.apply(condition, input, other)
 
 
-class Where(ArrayFunction):
+class Where(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, condition: NDArray, x: Any, y: Any) -> NDArray:
         condition = condition.ne(0) if condition.dtype.name == "uint8" else condition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
@@ -36,7 +36,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return Dropout.apply(input, p=float(p))
 
 
-class Dropout(ArrayFunction):
+class Dropout(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, p: float) -> NDArray:
         ctx.p = p

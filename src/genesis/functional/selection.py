@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
@@ -204,7 +204,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
     return where(mask, cast(value, input.array.dtype), input)
 
 
-class MaskedFill(ArrayFunction):
+class MaskedFill(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
         ctx.save(mask)

@@ -11,6 +11,11 @@ from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
 from genesis.ndarray import NDArray, ops
 
+__all__ = [
+    "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax", "relu", "relu6", "sigmoid",
+    "silu", "softmax", "softplus", "tanh",
+]  # fmt: skip
+
 
 def relu(input: Tensor, inplace: bool = False) -> Any:
     """max(0, input).

@@ -20,6 +20,8 @@ from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["scaled_dot_product_attention"]
+
 
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,

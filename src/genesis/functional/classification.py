@@ -13,6 +13,8 @@ from genesis.functional.loss import check_reduction, reduced
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 
+__all__ = ["cross_entropy", "nll_loss"]
+
 
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,

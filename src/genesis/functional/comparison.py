@@ -11,6 +11,11 @@ from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, ops
 
+__all__ = [
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le",
+    "logical_and", "logical_not", "logical_or", "lt", "ne",
+]  # fmt: skip
+
 Number = bool | int | float
 
 

@@ -12,6 +12,8 @@ from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import Shape, channels_last_strides
 
+__all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
+
 Size = int | tuple[int, ...]
 Pair = tuple[int, int]
 

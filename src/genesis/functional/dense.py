@@ -14,6 +14,8 @@ from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import numel
 
+__all__ = ["linear"]
+
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     """y = x·wᵀ + b over the last dimension.

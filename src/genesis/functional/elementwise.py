@@ -16,6 +16,8 @@ from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, ops, result_type
 
+__all__ = ["add", "clamp", "div", "floor_divide", "maximum", "minimum", "mul", "pow", "remainder", "sub", "where"]
+
 Number = bool | int | float
 
 

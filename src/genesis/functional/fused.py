@@ -24,6 +24,8 @@ from genesis.functional.windows import remembered, require_tensor, shapes_of
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["PackedConv", "conv_bn_relu", "conv_prepack", "conv_prepacked", "fold_batch_norm"]
+
 
 def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,

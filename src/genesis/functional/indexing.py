@@ -22,6 +22,8 @@ from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["getitem", "index_put", "index_put_", "setitem"]
+
 
 class Cut(NamedTuple):
     """A slice with its numbers worked out for one dimension."""

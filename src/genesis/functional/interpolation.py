@@ -13,6 +13,8 @@ from genesis.functional.windows import per_dimension, planar, require_tensor
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["interpolate", "pixel_shuffle", "pixel_unshuffle"]
+
 SPATIAL_DIMS = {
     "nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3),
     "linear": (1,), "bilinear": (2,), "bicubic": (2,), "trilinear": (3,),

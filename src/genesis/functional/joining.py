@@ -16,6 +16,8 @@ from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["cat", "chunk", "narrow", "split", "stack", "unbind"]
+
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     """The tensors one after the other along dim; their other sizes are equal. Dtypes are promoted.

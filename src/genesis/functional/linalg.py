@@ -14,6 +14,8 @@ from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
 
+__all__ = ["bmm", "dot", "matmul", "mm", "mv", "outer"]
+
 
 def matmul(input: Tensor, other: Tensor) -> Any:
     """The matrix product over the last two dimensions; the others broadcast.

@@ -14,6 +14,11 @@ from genesis.functional.reduction import mean, sum
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "dice_loss", "huber_loss", "kl_div", "l1_loss",
+    "mse_loss", "smooth_l1_loss",
+]  # fmt: skip
+
 
 def mse_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,

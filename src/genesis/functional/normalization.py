@@ -12,6 +12,8 @@ from genesis.functional.windows import require_tensor, shapes_of
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
+
 
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,

@@ -13,6 +13,8 @@ from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = ["pad"]
+
 Pads = tuple[tuple[int, int], ...]
 
 

@@ -11,6 +11,11 @@ from genesis.functional.windows import as_planes, from_planes, per_dimension, pl
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "max_pool1d",
+    "max_pool2d",
+]  # fmt: skip
+
 Size = int | tuple[int, ...]
 OutputSize = int | None | tuple[int | None, ...]
 

@@ -12,6 +12,8 @@ from genesis.functional.elementwise import mul
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 
+__all__ = ["dropout", "dropout2d"]
+
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """In training, zero each element with probability p and scale the others by 1/(1 − p); otherwise input itself.

@@ -19,6 +19,11 @@ from genesis.functional.elementwise import maximum, minimum
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod",
+    "std", "sum", "var",
+]  # fmt: skip
+
 Dims = int | Sequence[int] | None
 
 

@@ -17,6 +17,11 @@ from genesis.functional.shape import expand, reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = [
+    "argsort", "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
+    "scatter_add", "sort", "take_along_dim", "topk",
+]  # fmt: skip
+
 Number = bool | int | float
 
 # --- by index ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,11 @@ from genesis.functional.conversion import clone
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+__all__ = [
+    "broadcast_to", "diagonal", "expand", "flatten", "flip", "movedim", "permute", "repeat", "reshape", "roll",
+    "squeeze", "swapaxes", "t", "tile", "transpose", "tril", "triu", "unflatten", "unsqueeze", "view",
+]  # fmt: skip
+
 # --- another shape, same order ----------------------------------------------------------------------------------------
 
 

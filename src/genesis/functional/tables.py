@@ -13,6 +13,8 @@ from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import numel
 
+__all__ = ["embedding", "one_hot"]
+
 
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,

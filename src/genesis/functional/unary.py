@@ -13,6 +13,11 @@ from genesis.functional.elementwise import Mul, Stepwise
 from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
 
+__all__ = [
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt",
+    "sign", "sin", "sqrt", "square",
+]  # fmt: skip
+
 
 def neg(input: Tensor) -> Any:
     """−input."""

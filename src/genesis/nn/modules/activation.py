@@ -8,6 +8,11 @@ from genesis import functional as F
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
+__all__ = [
+    "ELU", "GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSoftmax", "ReLU", "ReLU6", "SiLU",
+    "Sigmoid", "Softmax", "Softplus", "Tanh",
+]  # fmt: skip
+
 
 class _InplaceActivation(Module):
     """An activation whose only setting is whether it overwrites its input."""

@@ -52,6 +52,8 @@ def relu6(input: Tensor, inplace: bool = False) -> Any:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
+    if min_val > max_val:
+        raise ValueError(describe("hardtanh", "min_val", f"at most max_val, {max_val}", min_val))
     if inplace:
         return input._change(hardtanh, min_val, max_val)
     if not input.array.dtype.is_floating_point:

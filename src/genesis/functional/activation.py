@@ -9,11 +9,12 @@ from genesis.autograd import ArrayFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
+from genesis.functional.elementwise import mul
 from genesis.ndarray import NDArray, ops
 
 __all__ = [
-    "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax", "relu", "relu6", "sigmoid",
-    "silu", "softmax", "softplus", "tanh",
+    "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax", "mish", "relu", "relu6",
+    "sigmoid", "silu", "softmax", "softplus", "tanh",
 ]  # fmt: skip
 
 
@@ -158,6 +159,23 @@ class SiLU(ElementwiseFunction):
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
         return ops.silu_backward(grad, x)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Any:
+    """x · tanh(softplus(x)).
+
+    Args:
+        input: any shape, a floating dtype.
+        inplace: write the result into input.
+    Returns: shape and dtype of input.
+    Grad: input.
+    Source: Misra 2019, arXiv:1908.08681.
+
+    Example:
+        >>> F.mish(genesis.tensor([0.0, 20.0])).tolist()
+        [0.0, 20.0]
+    """
+    return input._change(mish) if inplace else mul(input, tanh(softplus(input)))
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:

@@ -93,6 +93,7 @@ from genesis.functional.convolve import transposed_conv as transposed_conv
 from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
 from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional.elementwise import *
+from genesis.functional.extremes import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *
 from genesis.functional.reduction import *

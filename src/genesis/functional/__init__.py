@@ -10,6 +10,7 @@ from genesis.functional.dense import *
 from genesis.functional.dimensions import *
 from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
+from genesis.functional.extremes import *
 from genesis.functional.fused import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *

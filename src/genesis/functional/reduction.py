@@ -6,31 +6,19 @@ A gradient spreads back over the reduced dimensions; each rule stands in its bac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Sequence
 
 from genesis import shapes
 from genesis.autograd import ArrayFunction, Context, Tensor
-from genesis.dtypes import DType, float32, uint8
+from genesis.dtypes import DType, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.functional.elementwise import maximum, minimum
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
-__all__ = [
-    "all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod",
-    "std", "sum", "var",
-]  # fmt: skip
+__all__ = ["cumsum", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
 
 Dims = int | Sequence[int] | None
-
-
-class ValuesAndIndices(NamedTuple):
-    """What max, min, sort and topk return."""
-
-    values: Tensor
-    indices: Tensor
 
 
 class Reduction(ArrayFunction):
@@ -52,13 +40,20 @@ class Reduction(ArrayFunction):
 
 
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
-    """Σ input over dim; bool and integers give int64, unless dtype says another.
+    """Σ input over dim.
 
-    Example:
-        >>> F.sum(genesis.ones(2, 3), dim=1).tolist()
-        [3.0, 3.0]
+    Args:
+        input: any shape and dtype; bool and integers are summed in int64.
+        dim: one or several dimensions; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: IndexError: input has no such dimension.
+    Grad: input. Saves nothing.
+    Example: >>> F.sum(genesis.ones(2, 3), dim=1).tolist()
+    [3.0, 3.0]
     """
-    return Sum.apply(input, dims=_dims("sum", dim, input), keepdim=keepdim, dtype=dtype)
+    return Sum.apply(input, dims=dims_of("sum", dim, input), keepdim=keepdim, dtype=dtype)
 
 
 class Sum(Reduction):
@@ -77,9 +72,18 @@ class Sum(Reduction):
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """The average over dim.
 
-    Raises: DTypeError: input is not floating and no floating dtype is given.
+    Args:
+        input: any shape, a floating dtype, or any with dtype.
+        dim: one or several dimensions; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: DTypeError: input is not floating, and no floating dtype is given.
+    Grad: input. Saves nothing.
+    Example: >>> F.mean(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
+    [4.0, 4.0]
     """
-    dims = _dims("mean", dim, input)
+    dims = dims_of("mean", dim, input)
     _require_floating("mean", "input", dtype or input.array.dtype)
     return Mean.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
@@ -96,8 +100,20 @@ class Mean(Reduction):
 
 
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
-    """Π input over dim; bool and integers give int64."""
-    dims = _dims("prod", dim, input)
+    """Π input over dim.
+
+    Args:
+        input: any shape and dtype; bool and integers are multiplied in int64.
+        dim: one dimension; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: IndexError: input has no such dimension.
+    Grad: input, exact where elements are zero. Saves input.
+    Example: >>> F.prod(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
+    [7.0, 15.0]
+    """
+    dims = dims_of("prod", dim, input)
     return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
@@ -124,147 +140,9 @@ class Prod(Reduction):
         return Reduction.kept(ctx, grad).mul(zero.where(at_zero, elsewhere))
 
 
-def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    """The largest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
-    return Extreme.apply(input, op=ops.amax, dims=_dims("amax", dim, input, filled=True), keepdim=keepdim)
-
-
-def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    """The smallest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
-    return Extreme.apply(input, op=ops.amin, dims=_dims("amin", dim, input, filled=True), keepdim=keepdim)
-
-
-class Extreme(Reduction):
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
-        Reduction.note(ctx, x, dims, keepdim)
-        y = op(x, dims, keepdim)
-        ctx.save(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray) -> NDArray:
-        x, y = ctx.saved
-        return _shared(ctx, x.eq(Reduction.kept(ctx, y)), Reduction.kept(ctx, grad))
-
-
-def _shared(ctx: Context, chosen: NDArray, grad: NDArray) -> NDArray:
+def shared(ctx: Context, chosen: NDArray, grad: NDArray) -> NDArray:
     """grad in equal parts to the chosen; NaN to all where none is, as NaN equals nothing."""
     return chosen.to(grad.dtype).mul(grad).div(ops.sum(chosen, ctx.dims, True))
-
-
-class ExtremeOfAll(Extreme):
-    """As Extreme, but that NaN is found among the elements, as PyTorch's max() and min() do."""
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray) -> NDArray:
-        x, y = ctx.saved
-        y = Reduction.kept(ctx, y)
-        chosen = x.isnan().logical_and(y.isnan()).logical_or(x.eq(y))
-        return chosen.where(Reduction.kept(ctx, grad).div(ops.sum(chosen, ctx.dims, True)), 0.0)
-
-
-@overload
-def max(input: Tensor) -> Tensor: ...
-@overload
-def max(input: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
-@overload
-def max(input: Tensor, other: Tensor, /) -> Tensor: ...
-@overload
-def max(input: Tensor, *, other: Tensor) -> Tensor: ...
-def max(
-    input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None
-) -> Tensor | ValuesAndIndices:
-    """The largest value: of all; per slice of dim, as (values, indices); of two tensors, as maximum(input, other).
-
-    Example:
-        >>> F.max(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices.tolist()
-        [1, 0]
-    """
-    return _extreme("max", maximum, input, dim, keepdim, other)
-
-
-@overload
-def min(input: Tensor) -> Tensor: ...
-@overload
-def min(input: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
-@overload
-def min(input: Tensor, other: Tensor, /) -> Tensor: ...
-@overload
-def min(input: Tensor, *, other: Tensor) -> Tensor: ...
-def min(
-    input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None
-) -> Tensor | ValuesAndIndices:
-    """The smallest value: of all; per slice of dim, as (values, indices); of two tensors, as minimum(input, other)."""
-    return _extreme("min", minimum, input, dim, keepdim, other)
-
-
-def _extreme(
-    op: str, of_two: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: int | Tensor | None, keepdim: bool,
-    other: Tensor | None,
-) -> Tensor | ValuesAndIndices:  # fmt: skip
-    require_tensors(op, input=input)
-    if other is not None:
-        return of_two(input, other)
-    if isinstance(dim, Tensor):
-        return of_two(input, dim)
-    if dim is None:
-        dims, of_all = _dims(op, None, input, filled=True), ops.amax if op == "max" else ops.amin
-        return ExtremeOfAll.apply(input, op=of_all, dims=dims, keepdim=False)
-    dim = shapes.normalize_dim(op, dim, input.array.ndim)
-    _dims(op, dim, input, filled=True)
-    place = ops.argmax if op == "max" else ops.argmin
-    return ValuesAndIndices(*ExtremeOfDim.apply(input, op=place, dim=dim, keepdim=keepdim))
-
-
-class ExtremeOfDim(Reduction):
-    @staticmethod
-    def forward(
-        ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dim: int, keepdim: bool
-    ) -> tuple[NDArray, NDArray]:
-        Reduction.note(ctx, x, (dim,) if x.ndim else (), keepdim)
-        ctx.dim = dim
-        indices = _arg_extreme(op, x, dim, True)
-        ctx.save(indices)
-        values = ops.gather(x, dim, indices)
-        if keepdim or not x.ndim:
-            return values, indices.clone()
-        return values.squeeze((dim,)), indices.clone().squeeze((dim,))
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
-        (indices,) = ctx.saved
-        return ops.scatter(grad.full_like(0, ctx.shape), ctx.dim, indices, Reduction.kept(ctx, grad))
-
-
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The index of the largest value (in the flattened input without dim); the first of equals."""
-    return ArgExtreme.apply(input, op=ops.argmax, dim=dim, keepdim=keepdim)
-
-
-def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The index of the smallest value (in the flattened input without dim); the first of equals."""
-    return ArgExtreme.apply(input, op=ops.argmin, dim=dim, keepdim=keepdim)
-
-
-class ArgExtreme(ArrayFunction):
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dim: int | None, keepdim: bool) -> NDArray:
-        if dim is None:
-            _require_elements(op.__name__, x.shape, tuple(range(x.ndim)))
-            flat = _arg_extreme(op, x.reshape((-1,)), 0, False)
-            return flat.reshape((1,) * x.ndim) if keepdim else flat
-        dim = shapes.normalize_dim(op.__name__, dim, x.ndim)
-        _require_elements(op.__name__, x.shape, (dim,) if x.ndim else ())
-        return _arg_extreme(op, x, dim, keepdim)
-
-
-def _arg_extreme(op: Callable[..., NDArray], x: NDArray, dim: int, keepdim: bool) -> NDArray:
-    if x.dtype.name == "bool":
-        x = x.to(uint8)
-    return op(x, dim, keepdim)
 
 
 def var(
@@ -278,7 +156,16 @@ def var(
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
     Args:
-        correction: 1 by default, which makes the estimate unbiased; unbiased=False is the older way to say 0.
+        input: any shape, a floating dtype.
+        dim: one or several dimensions; all by default.
+        unbiased: False is the older way to say correction=0.
+        keepdim: keep dim, with size 1.
+        correction: 1 by default, which makes the estimate unbiased.
+    Returns: the shape of input without dim, dtype of input.
+    Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
+    Grad: input. Saves input.
+    Example: >>> F.var(genesis.tensor([1.0, 3.0])).item()
+    2.0
     """
     dims, correction = _statistics_arguments("var", input, dim, unbiased, correction)
     return Var.apply(input, dims=dims, correction=correction, keepdim=keepdim)
@@ -312,7 +199,17 @@ def std(
     *,
     correction: float | None = None,
 ) -> Tensor:
-    """The standard deviation over dim, the square root of var; its gradient is zero where it is zero."""
+    """The standard deviation over dim, the square root of var; its gradient is zero where it is zero.
+
+    Args:
+        input: any shape, a floating dtype.
+        the others are those of var.
+    Returns: the shape of input without dim, dtype of input.
+    Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
+    Grad: input. Saves input and the output.
+    Example: >>> F.std(genesis.tensor([1.0, 3.0]), correction=0).item()
+    1.0
+    """
     dims, correction = _statistics_arguments("std", input, dim, unbiased, correction)
     return Std.apply(input, dims=dims, correction=correction, keepdim=keepdim)
 
@@ -340,31 +237,23 @@ def _statistics_arguments(
     if unbiased is not None and correction is not None:
         raise ValueError(describe(op, "correction", "either correction or unbiased", "both"))
     _require_floating(op, "input", input.array.dtype)
-    return _dims(op, dim, input), (1 if unbiased in (None, True) else 0) if correction is None else correction
-
-
-def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether every element over dim is true (nonzero)."""
-    return Truth.apply(input, op=ops.all, dims=_dims("all", dim, input), keepdim=keepdim)
-
-
-def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether some element over dim is true (nonzero)."""
-    return Truth.apply(input, op=ops.any, dims=_dims("any", dim, input), keepdim=keepdim)
-
-
-class Truth(ArrayFunction):
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
-        y = op(x, dims, keepdim)
-        return y.to(uint8) if x.dtype is uint8 else y  # PyTorch's rule: uint8 stays uint8
+    return dims_of(op, dim, input), (1 if unbiased in (None, True) else 0) if correction is None else correction
 
 
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    """ln Σ eˣ over dim; never overflows."""
-    return LogSumExp.apply(input, dims=_dims("logsumexp", dim, input), keepdim=keepdim)
+    """ln Σ eˣ over dim, computed so that nothing overflows.
+
+    Args:
+        input: any shape, a floating dtype.
+        dim: one or several dimensions.
+        keepdim: keep dim, with size 1.
+    Returns: the shape of input without dim, dtype of input.
+    Raises: IndexError: input has no such dimension.
+    Grad: input. Saves input and the output.
+    Example: >>> F.logsumexp(genesis.tensor([1000.0, 1000.0]), dim=0).item()
+    1000.6931762695312
+    """
+    return LogSumExp.apply(input, dims=dims_of("logsumexp", dim, input), keepdim=keepdim)
 
 
 class LogSumExp(Reduction):
@@ -384,7 +273,18 @@ class LogSumExp(Reduction):
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """The running sum along dim; bool and integers give int64."""
+    """The running sum along dim.
+
+    Args:
+        input: any shape and dtype; bool and integers are summed in int64.
+        dim: one dimension.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input.
+    Raises: DTypeError: dtype is bool. IndexError: input has no such dimension.
+    Grad: input. Saves nothing.
+    Example: >>> F.cumsum(genesis.tensor([1, 2, 3]), dim=0).tolist()
+    [1, 3, 6]
+    """
     if dtype is not None and dtype.name == "bool":
         raise DTypeError(describe("cumsum", "dtype", "a dtype of numbers", dtype))
     return CumSum.apply(input, dim=shapes.normalize_dim("cumsum", dim, input.array.ndim), dtype=dtype)
@@ -409,9 +309,19 @@ class CumSum(ArrayFunction):
 def norm(
     input: Tensor, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False, dtype: DType | None = None
 ) -> Tensor:
-    """The vector norm over dim: (Σ |x|ᵖ)^(1/p); p may be inf, -inf, 0 (the count of nonzeros); "fro" is 2.
+    """The vector norm over dim: (Σ |x|ᵖ)^(1/p).
 
-    Raises: DTypeError: input is not floating. NotImplementedError: p="nuc", which needs singular values.
+    Args:
+        input: any shape, a floating dtype, or any with dtype.
+        p: a number, also inf, -inf, or 0 (the count of nonzeros); "fro" is 2.
+        dim: one or several dimensions; all by default.
+        keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
+    Returns: the shape of input without dim.
+    Raises: DTypeError: input is not floating. ValueError: another p. NotImplementedError: p="nuc".
+    Grad: input; zero where the norm is. Saves input and the output.
+    Example: >>> F.norm(genesis.tensor([3.0, 4.0])).item()
+    5.0
     """
     if p == "nuc":
         raise NotImplementedError(describe("norm", "p", "a number or 'fro'", "'nuc' (use numpy.linalg.norm)"))
@@ -419,7 +329,7 @@ def norm(
         raise ValueError(describe("norm", "p", "a number or 'fro'", repr(p)))
     _require_floating("norm", "input", dtype or input.array.dtype)
     order = 2.0 if p is None or isinstance(p, str) else float(p)
-    dims = _dims("norm", dim, input, filled=order < 0 or math.isinf(order))
+    dims = dims_of("norm", dim, input, filled=order < 0 or math.isinf(order))
     return Norm.apply(input, order=order, dims=dims, keepdim=keepdim, dtype=dtype)
 
 
@@ -455,7 +365,7 @@ class Norm(Reduction):
         if order == 1:
             return x.sign().mul(grad)
         if math.isinf(order):  # equal extremes share the gradient
-            return x.sign().mul(_shared(ctx, x.abs().eq(y), grad))
+            return x.sign().mul(shared(ctx, x.abs().eq(y), grad))
         if order == 2:
             return y.eq(0).where(0.0, x.mul(grad.div(y)))
         slope = x.sign().mul(x.abs().div(y).pow(order - 1))  # sign(x) · (|x| / y)^(p − 1), and 0 at y = 0
@@ -466,17 +376,17 @@ class Norm(Reduction):
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _dims(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:
+def dims_of(op: str, dim: Dims, input: Tensor, filled: bool = False) -> Shape:
     """The dimensions to reduce, sorted; filled: at least one element must be there to choose."""
     require_tensors(op, input=input)
     shape = input.array.shape
     dims = shapes.normalize_dims(op, dim, len(shape))
     if filled:
-        _require_elements(op, shape, dims)
+        require_elements(op, shape, dims)
     return dims
 
 
-def _require_elements(op: str, shape: Shape, dims: Shape) -> None:
+def require_elements(op: str, shape: Shape, dims: Shape) -> None:
     for dim in dims:
         if shape[dim] == 0:
             raise ShapeError(

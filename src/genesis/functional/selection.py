@@ -11,8 +11,8 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
+from genesis.functional.extremes import ValuesAndIndices
 from genesis.functional.indexing import getitem
-from genesis.functional.reduction import ValuesAndIndices
 from genesis.functional.shape import expand, reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape

@@ -14,6 +14,7 @@ from genesis.functional import (
     conv,
     conversion,
     dense,
+    extremes,
     fused,
     indexing,
     interpolation,
@@ -66,8 +67,8 @@ _MANY: dict[Rule, tuple[Any, ...]] = {
         pooling.AdaptiveMaxPool2d, interpolation.Interpolate, interpolation.InterpolateVolumeArea, padding.Pad,
     ),
     shapes.reduced: (
-        reduction.Sum, reduction.Mean, reduction.Prod, reduction.Extreme, reduction.ExtremeOfAll,
-        reduction.ExtremeOfDim, reduction.ArgExtreme, reduction.Var, reduction.Std, reduction.Truth,
+        reduction.Sum, reduction.Mean, reduction.Prod, extremes.Extreme, extremes.ExtremeOfAll,
+        extremes.ExtremeOfDim, extremes.ArgExtreme, reduction.Var, reduction.Std, extremes.Truth,
         reduction.LogSumExp, reduction.Norm,
     ),
     shapes.mixed: (activation.Softmax, activation.LogSoftmax, reduction.CumSum),

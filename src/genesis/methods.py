@@ -221,6 +221,7 @@ class Methods(Variable):
     any = F.any
     logsumexp = F.logsumexp
     cumsum = F.cumsum
+    cummax = F.cummax
     norm = F.norm
 
     # --- shape --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from genesis.autograd.function import ArrayFunction as ArrayFunction
 from genesis.autograd.function import BinaryFunction as BinaryFunction
+from genesis.autograd.function import ElementwiseFunction as ElementwiseFunction
 from genesis.autograd.function import Function as Function
 from genesis.autograd.function import Unrecorded as Unrecorded
 from genesis.autograd.gradcheck import gradcheck as gradcheck

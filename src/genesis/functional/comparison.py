@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from genesis.autograd import ArrayFunction, Context, Tensor
+from collections.abc import Callable
+
+from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.ndarray import NDArray, binary
+from genesis.ndarray import NDArray, ops
+
+__all__ = [
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le",
+    "logical_and", "logical_not", "logical_or", "lt", "ne",
+]  # fmt: skip
 
 
-class Compare(ArrayFunction):
+class Compare(ElementwiseFunction):
     """A binary op of the contract that answers in bool."""
 
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray | Number, y: NDArray | Number, *, op: str) -> NDArray:
-        return binary(op, x, y)
+    def forward(ctx: Context, x: NDArray | Number, y: NDArray | Number, *, op: Callable[..., NDArray]) -> NDArray:
+        return op(x, y)
 
 
-class Ask(ArrayFunction):
+class Ask(ElementwiseFunction):
     """A unary op of the contract that answers in bool (bitwise_not: in the dtype of its input)."""
 
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: str) -> NDArray:
-        answer: NDArray = getattr(x, op)()
-        return answer
+    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray]) -> NDArray:
+        return op(x)
 
 
 def eq(input: Tensor, other: Tensor | Number) -> Tensor:
@@ -43,7 +49,7 @@ def eq(input: Tensor, other: Tensor | Number) -> Tensor:
     [False, True, False]
     """
     require_tensors("eq", input=input)
-    return Compare.apply(input, other, op="eq")
+    return Compare.apply(input, other, op=ops.eq)
 
 
 def ne(input: Tensor, other: Tensor | Number) -> Tensor:
@@ -59,7 +65,7 @@ def ne(input: Tensor, other: Tensor | Number) -> Tensor:
     [True, False, True]
     """
     require_tensors("ne", input=input)
-    return Compare.apply(input, other, op="ne")
+    return Compare.apply(input, other, op=ops.ne)
 
 
 def lt(input: Tensor, other: Tensor | Number) -> Tensor:
@@ -75,7 +81,7 @@ def lt(input: Tensor, other: Tensor | Number) -> Tensor:
     [True, False, False]
     """
     require_tensors("lt", input=input)
-    return Compare.apply(input, other, op="lt")
+    return Compare.apply(input, other, op=ops.lt)
 
 
 def le(input: Tensor, other: Tensor | Number) -> Tensor:
@@ -91,7 +97,7 @@ def le(input: Tensor, other: Tensor | Number) -> Tensor:
     [True, True, False]
     """
     require_tensors("le", input=input)
-    return Compare.apply(input, other, op="le")
+    return Compare.apply(input, other, op=ops.le)
 
 
 def gt(input: Tensor, other: Tensor | Number) -> Tensor:
@@ -107,7 +113,7 @@ def gt(input: Tensor, other: Tensor | Number) -> Tensor:
     [False, False, True]
     """
     require_tensors("gt", input=input)
-    return Compare.apply(input, other, op="gt")
+    return Compare.apply(input, other, op=ops.gt)
 
 
 def ge(input: Tensor, other: Tensor | Number) -> Tensor:
@@ -123,7 +129,7 @@ def ge(input: Tensor, other: Tensor | Number) -> Tensor:
     [False, True, True]
     """
     require_tensors("ge", input=input)
-    return Compare.apply(input, other, op="ge")
+    return Compare.apply(input, other, op=ops.ge)
 
 
 def logical_and(input: Tensor, other: Tensor) -> Tensor:
@@ -138,7 +144,7 @@ def logical_and(input: Tensor, other: Tensor) -> Tensor:
     [False, True, False]
     """
     require_tensors("logical_and", input=input, other=other)
-    return Compare.apply(input, other, op="logical_and")
+    return Compare.apply(input, other, op=ops.logical_and)
 
 
 def logical_or(input: Tensor, other: Tensor) -> Tensor:
@@ -153,7 +159,7 @@ def logical_or(input: Tensor, other: Tensor) -> Tensor:
     [True, True, False]
     """
     require_tensors("logical_or", input=input, other=other)
-    return Compare.apply(input, other, op="logical_or")
+    return Compare.apply(input, other, op=ops.logical_or)
 
 
 def isnan(input: Tensor) -> Tensor:
@@ -166,7 +172,7 @@ def isnan(input: Tensor) -> Tensor:
     Example: >>> F.isnan(genesis.tensor([1.0, genesis.nan, genesis.inf])).tolist()
     [False, True, False]
     """
-    return Ask.apply(input, op="isnan")
+    return Ask.apply(input, op=ops.isnan)
 
 
 def isinf(input: Tensor) -> Tensor:
@@ -179,7 +185,7 @@ def isinf(input: Tensor) -> Tensor:
     Example: >>> F.isinf(genesis.tensor([1.0, genesis.nan, genesis.inf])).tolist()
     [False, False, True]
     """
-    return Ask.apply(input, op="isinf")
+    return Ask.apply(input, op=ops.isinf)
 
 
 def isfinite(input: Tensor) -> Tensor:
@@ -192,7 +198,7 @@ def isfinite(input: Tensor) -> Tensor:
     Example: >>> F.isfinite(genesis.tensor([1.0, genesis.nan, genesis.inf])).tolist()
     [True, False, False]
     """
-    return Ask.apply(input, op="isfinite")
+    return Ask.apply(input, op=ops.isfinite)
 
 
 def logical_not(input: Tensor) -> Tensor:
@@ -205,7 +211,7 @@ def logical_not(input: Tensor) -> Tensor:
     Example: >>> F.logical_not(genesis.tensor([0, 1, 2])).tolist()
     [True, False, False]
     """
-    return Ask.apply(input, op="logical_not")
+    return Ask.apply(input, op=ops.logical_not)
 
 
 def bitwise_and(input: Tensor | Number, other: Tensor | Number) -> Tensor:
@@ -220,7 +226,7 @@ def bitwise_and(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     [1, 2]
     """
     _require_bits("bitwise_and", input, other)
-    return Compare.apply(input, other, op="bitwise_and")
+    return Compare.apply(input, other, op=ops.bitwise_and)
 
 
 def bitwise_or(input: Tensor | Number, other: Tensor | Number) -> Tensor:
@@ -235,7 +241,7 @@ def bitwise_or(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     [7, 7]
     """
     _require_bits("bitwise_or", input, other)
-    return Compare.apply(input, other, op="bitwise_or")
+    return Compare.apply(input, other, op=ops.bitwise_or)
 
 
 def bitwise_xor(input: Tensor | Number, other: Tensor | Number) -> Tensor:
@@ -250,7 +256,7 @@ def bitwise_xor(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     [6, 5]
     """
     _require_bits("bitwise_xor", input, other)
-    return Compare.apply(input, other, op="bitwise_xor")
+    return Compare.apply(input, other, op=ops.bitwise_xor)
 
 
 def bitwise_not(input: Tensor) -> Tensor:
@@ -265,7 +271,7 @@ def bitwise_not(input: Tensor) -> Tensor:
     [-1, -6]
     """
     _require_bits("bitwise_not", input)
-    return Ask.apply(input, op="bitwise_not")
+    return Ask.apply(input, op=ops.bitwise_not)
 
 
 def _require_bits(op: str, *values: Tensor | Number) -> None:

@@ -7,6 +7,8 @@ from genesis.dtypes import DType
 from genesis.errors import DeviceError, ShapeError, describe
 from genesis.ndarray import Device, NDArray
 
+__all__ = ["cast", "clone", "contiguous", "pin_memory", "to_device"]
+
 
 def cast(input: Tensor, dtype: DType) -> Tensor:
     """Convert to dtype; the same tensor if it has that dtype.

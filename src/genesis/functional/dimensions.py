@@ -11,6 +11,8 @@ from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple
 from genesis.functional.shape import expand, permute, repeat, reshape, transpose, view
 
+__all__ = ["broadcast_to", "flatten", "movedim", "squeeze", "swapaxes", "t", "tile", "unflatten"]
+
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The dimensions start_dim to end_dim as one.

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction, BinaryFunction, Context, Gradients, Tensor
+from genesis.autograd import BinaryFunction, Context, ElementwiseFunction, Gradients, Tensor
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.ndarray import NDArray, binary, result_type
+from genesis.ndarray import NDArray, ops, result_type
+
+__all__ = ["add", "clamp", "div", "floor_divide", "maximum", "minimum", "mul", "pow", "remainder", "sub", "where"]
 
 Operand = NDArray | Number
 
@@ -36,7 +38,7 @@ def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 class Add(BinaryFunction):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
-        return binary("add", x, y)
+        return ops.add(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
@@ -64,7 +66,7 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 class Sub(BinaryFunction):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
-        return binary("sub", x, y)
+        return ops.sub(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
@@ -99,7 +101,7 @@ class Mul(BinaryFunction):
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
-        return binary("mul", x, y)
+        return ops.mul(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
@@ -133,7 +135,7 @@ class Div(BinaryFunction):
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_y = ctx.needs_input_grad[1]
         ctx.save(x if needs_y else None, y)
-        return binary("div", x, y, floating=True)
+        return ops.div(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
@@ -169,7 +171,7 @@ def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) ->
         raise ZeroDivisionError(describe(op, "other", "a number other than 0, as input is of integers", other))
 
 
-class Stepwise(ArrayFunction):
+class Stepwise(ElementwiseFunction):
     """A function that is constant between steps: its gradient is zero everywhere."""
 
     @staticmethod
@@ -181,16 +183,16 @@ class Stepwise(ArrayFunction):
 class FloorDivide(Stepwise):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
-        return binary("floor_divide", x, y)
+        return ops.floor_divide(x, y)
 
 
 class TruncDivide(Stepwise):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
-        quotient = binary("div", x, y, floating=True)
-        if not (exact := binary("floor_divide", x, y)).dtype.is_floating_point:
+        quotient = ops.div(x, y)
+        if not (exact := ops.floor_divide(x, y)).dtype.is_floating_point:
             # ⌊q⌋ is one too low where it is inexact and negative.
-            inexact = binary("remainder", x, y).ne(0).logical_and(quotient.lt(0))
+            inexact = ops.remainder(x, y).ne(0).logical_and(quotient.lt(0))
             return exact.add(inexact.to(exact.dtype))
         return quotient.lt(0).where(quotient.ceil(), quotient.floor())
 
@@ -214,12 +216,12 @@ class Remainder(BinaryFunction):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(*((x, y) if ctx.needs_input_grad[1] else (None, None)))
-        return binary("remainder", x, y)
+        return ops.remainder(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, y = ctx.saved
-        return grad, binary("floor_divide", x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
+        return grad, ops.floor_divide(x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
 
 
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
@@ -253,7 +255,7 @@ def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tens
 class Pow(BinaryFunction):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
-        result = binary("pow", x, y)
+        result = ops.pow(x, y)
         ctx.save(x, y, result if ctx.needs_input_grad[1] else None)
         return result
 
@@ -298,7 +300,7 @@ class Maximum(BinaryFunction):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(x, y)
-        return binary("maximum", x, y)
+        return ops.maximum(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
@@ -325,7 +327,7 @@ class Minimum(BinaryFunction):
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         ctx.save(x, y)
-        return binary("minimum", x, y)
+        return ops.minimum(x, y)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
@@ -366,7 +368,7 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     return Clamp.apply(input, min=min, max=max)
 
 
-class Clamp(ArrayFunction):
+class Clamp(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
         ctx.save(x)
@@ -387,7 +389,7 @@ class Clamp(ArrayFunction):
         return _inside(x, ctx.min, ctx.max).where(grad, 0.0)
 
 
-class ClampBetween(ArrayFunction):
+class ClampBetween(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
         ctx.save(x, low, high)
@@ -432,7 +434,7 @@ def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> 
     return Where.apply(condition, input, other)
 
 
-class Where(ArrayFunction):
+class Where(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, condition: NDArray, x: Operand, y: Operand) -> NDArray:
         condition = condition.ne(0) if condition.dtype.name == "uint8" else condition

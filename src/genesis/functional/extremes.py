@@ -11,8 +11,10 @@ from genesis.dtypes import uint8
 from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import maximum, minimum
 from genesis.functional.reduction import Dims, Reduction, dims_of, require_elements, shared
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["all", "amax", "amin", "any", "argmax", "argmin", "max", "min"]
 
 
 class ValuesAndIndices(NamedTuple):
@@ -35,7 +37,7 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     Example: >>> F.amax(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
     [7.0, 5.0]
     """
-    return Extreme.apply(input, op="amax", dims=dims_of("amax", dim, input, filled=True), keepdim=keepdim)
+    return Extreme.apply(input, op=ops.amax, dims=dims_of("amax", dim, input, filled=True), keepdim=keepdim)
 
 
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
@@ -51,14 +53,14 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     Example: >>> F.amin(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
     [1.0, 3.0]
     """
-    return Extreme.apply(input, op="amin", dims=dims_of("amin", dim, input, filled=True), keepdim=keepdim)
+    return Extreme.apply(input, op=ops.amin, dims=dims_of("amin", dim, input, filled=True), keepdim=keepdim)
 
 
 class Extreme(Reduction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        y = getattr(x, op)(dims, keepdim)
+        y = op(x, dims, keepdim)
         ctx.save(x, y)
         return y
 
@@ -76,7 +78,7 @@ class ExtremeOfAll(Extreme):
         x, y = ctx.saved
         y = Reduction.kept(ctx, y)
         chosen = x.isnan().logical_and(y.isnan()).logical_or(x.eq(y))
-        return chosen.where(Reduction.kept(ctx, grad).div(chosen.sum(ctx.dims, True)), 0.0)
+        return chosen.where(Reduction.kept(ctx, grad).div(ops.sum(chosen, ctx.dims, True)), 0.0)
 
 
 @overload
@@ -143,20 +145,24 @@ def _extreme(
     if isinstance(dim, Tensor):
         return of_two(input, dim)
     if dim is None:
-        return ExtremeOfAll.apply(input, op="a" + op, dims=dims_of(op, None, input, filled=True), keepdim=False)
+        dims, of_all = dims_of(op, None, input, filled=True), ops.amax if op == "max" else ops.amin
+        return ExtremeOfAll.apply(input, op=of_all, dims=dims, keepdim=False)
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
     dims_of(op, dim, input, filled=True)
-    return ValuesAndIndices(*ExtremeOfDim.apply(input, op="arg" + op, dim=dim, keepdim=keepdim))
+    place = ops.argmax if op == "max" else ops.argmin
+    return ValuesAndIndices(*ExtremeOfDim.apply(input, op=place, dim=dim, keepdim=keepdim))
 
 
 class ExtremeOfDim(Reduction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: str, dim: int, keepdim: bool) -> tuple[NDArray, NDArray]:
+    def forward(
+        ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dim: int, keepdim: bool
+    ) -> tuple[NDArray, NDArray]:
         Reduction.note(ctx, x, (dim,) if x.ndim else (), keepdim)
         ctx.dim = dim
         indices = _arg_extreme(op, x, dim, True)
         ctx.save(indices)
-        values = x.gather(dim, indices)
+        values = ops.gather(x, dim, indices)
         if keepdim or not x.ndim:
             return values, indices.clone()
         return values.squeeze((dim,)), indices.clone().squeeze((dim,))
@@ -164,7 +170,7 @@ class ExtremeOfDim(Reduction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
         (indices,) = ctx.saved
-        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, Reduction.kept(ctx, grad))
+        return ops.scatter(grad.full_like(0, ctx.shape), ctx.dim, indices, Reduction.kept(ctx, grad))
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -180,7 +186,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     Example: >>> F.argmax(genesis.tensor([[1.0, 5.0], [7.0, 3.0]])).item()
     2
     """
-    return ArgExtreme.apply(input, op="argmax", dim=dim, keepdim=keepdim)
+    return ArgExtreme.apply(input, op=ops.argmax, dim=dim, keepdim=keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -196,27 +202,27 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     Example: >>> F.argmin(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).tolist()
     [0, 1]
     """
-    return ArgExtreme.apply(input, op="argmin", dim=dim, keepdim=keepdim)
+    return ArgExtreme.apply(input, op=ops.argmin, dim=dim, keepdim=keepdim)
 
 
 class ArgExtreme(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: str, dim: int | None, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dim: int | None, keepdim: bool) -> NDArray:
         if dim is None:
-            require_elements(op, x.shape, tuple(range(x.ndim)))
+            require_elements(op.__name__, x.shape, tuple(range(x.ndim)))
             flat = _arg_extreme(op, x.reshape((-1,)), 0, False)
             return flat.reshape((1,) * x.ndim) if keepdim else flat
-        dim = shapes.normalize_dim(op, dim, x.ndim)
-        require_elements(op, x.shape, (dim,) if x.ndim else ())
+        dim = shapes.normalize_dim(op.__name__, dim, x.ndim)
+        require_elements(op.__name__, x.shape, (dim,) if x.ndim else ())
         return _arg_extreme(op, x, dim, keepdim)
 
 
-def _arg_extreme(op: str, x: NDArray, dim: int, keepdim: bool) -> NDArray:
+def _arg_extreme(op: Callable[..., NDArray], x: NDArray, dim: int, keepdim: bool) -> NDArray:
     if x.dtype.name == "bool":
         x = x.to(uint8)
-    return x.argmax(dim, keepdim) if op == "argmax" else x.argmin(dim, keepdim)
+    return op(x, dim, keepdim)
 
 
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
@@ -232,7 +238,7 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     Example: >>> F.all(genesis.tensor([[True, False], [True, True]]), dim=1).tolist()
     [False, True]
     """
-    return Truth.apply(input, op="all", dims=dims_of("all", dim, input), keepdim=keepdim)
+    return Truth.apply(input, op=ops.all, dims=dims_of("all", dim, input), keepdim=keepdim)
 
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
@@ -248,13 +254,13 @@ def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     Example: >>> F.any(genesis.tensor([[False, False], [True, False]]), dim=1).tolist()
     [False, True]
     """
-    return Truth.apply(input, op="any", dims=dims_of("any", dim, input), keepdim=keepdim)
+    return Truth.apply(input, op=ops.any, dims=dims_of("any", dim, input), keepdim=keepdim)
 
 
 class Truth(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
-        y = getattr(x, op)(dims, keepdim)
+    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
+        y = op(x, dims, keepdim)
         return y.to(uint8) if x.dtype is uint8 else y  # PyTorch's rule: uint8 stays uint8

@@ -20,7 +20,7 @@ from genesis.autograd.modes import state
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.shape import reshape
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
 Slice: TypeAlias = "slice[object, object, object]"
@@ -28,6 +28,7 @@ HostArray: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
 Item: TypeAlias = "int | Slice | EllipsisType | Tensor | Sequence[object] | HostArray | None"
 Indices: TypeAlias = "Item | tuple[Item, ...]"  # what may stand in x[…]
 Part: TypeAlias = "int | Slice | EllipsisType | NDArray | None"  # an item, by the few kinds that there are
+__all__ = ["getitem", "index_put", "index_put_", "setitem"]
 
 
 class Cut(NamedTuple):
@@ -219,14 +220,14 @@ def _seen(x: NDArray, plan: Sequence[int | Cut | None]) -> NDArray:
 
 def _read(x: NDArray, index: Index) -> NDArray:
     view = _seen(x, index.plan)
-    return view.take(index.arrays) if index.arrays else view
+    return ops.take(view, index.arrays) if index.arrays else view
 
 
 def _write(x: NDArray, index: Index, value: NDArray | Number, accumulate: bool) -> None:
     view = _seen(x, index.plan)
     if index.arrays:
         view.require_writable()
-        view.put(index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
+        ops.put(view, index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
     elif accumulate:
         view.copy_into(view.add(value))
     else:
@@ -386,5 +387,5 @@ def _index_arrays(op: str, item: NDArray, dim: int, x: NDArray) -> list[NDArray]
     covered = x.shape[dim : dim + item.ndim]
     if item.shape != covered:
         raise IndexError(f"{op}: a mask of shape {item.shape} does not fit the dimensions {covered} from {dim} on")
-    positions = item.nonzero()
+    positions = ops.nonzero(item)
     return [positions.select(1, i) for i in range(item.ndim)]

@@ -8,8 +8,10 @@ from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["pad"]
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -49,11 +51,11 @@ class Pad(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, pads: Pads, mode: str, value: float) -> NDArray:
         ctx.shape, ctx.pads, ctx.mode = x.shape, pads, mode
-        return x.pad(pads, mode, value)
+        return ops.pad(x, pads, mode, value)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
-        return grad.pad_backward(ctx.shape, ctx.pads, ctx.mode)
+        return ops.pad_backward(grad, ctx.shape, ctx.pads, ctx.mode)
 
 
 def _check_pads(shape: Shape, pad: Sequence[int]) -> Pads:

@@ -13,8 +13,10 @@ from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.dtypes import DType, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["cumsum", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
 
 Dims = int | Sequence[int] | None
 
@@ -60,7 +62,7 @@ class Sum(Reduction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        return x.sum(dims, keepdim) if dtype is None else x.to(dtype).sum(dims, keepdim).to(dtype)
+        return ops.sum(x, dims, keepdim) if dtype is None else ops.sum(x.to(dtype), dims, keepdim).to(dtype)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
@@ -90,7 +92,7 @@ class Mean(Reduction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        return (x if dtype is None else x.to(dtype)).mean(dims, keepdim)
+        return ops.mean(x if dtype is None else x.to(dtype), dims, keepdim)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
@@ -123,7 +125,7 @@ class Prod(Reduction):
         Reduction.note(ctx, x, dims, keepdim)
         x = x if dtype is None else x.to(dtype)
         ctx.save(x)
-        y = x.prod(dims, keepdim)
+        y = ops.prod(x, dims, keepdim)
         return y if dtype is None else y.to(dtype)
 
     @staticmethod
@@ -131,8 +133,8 @@ class Prod(Reduction):
         (x,) = ctx.saved
         # dy/dxᵢ = Π of the others: y / xᵢ, but the product of the nonzero ones where xᵢ is the only zero.
         zero = x.eq(0)
-        zeros = zero.sum(ctx.dims, True)
-        others = zero.where(1.0, x).prod(ctx.dims, True)
+        zeros = ops.sum(zero, ctx.dims, True)
+        others = ops.prod(zero.where(1.0, x), ctx.dims, True)
         at_zero = zeros.eq(1).where(others, 0.0)
         elsewhere = zeros.eq(0).where(others, 0.0).div(x)
         return Reduction.kept(ctx, grad).mul(zero.where(at_zero, elsewhere))
@@ -140,7 +142,7 @@ class Prod(Reduction):
 
 def shared(ctx: Context, chosen: NDArray, grad: NDArray) -> NDArray:
     """grad in equal parts to the chosen; NaN to all where none is, as NaN equals nothing."""
-    return chosen.to(grad.dtype).mul(grad).div(chosen.sum(ctx.dims, True))
+    return chosen.to(grad.dtype).mul(grad).div(ops.sum(chosen, ctx.dims, True))
 
 
 def var(
@@ -175,7 +177,7 @@ class Var(Reduction):
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
         ctx.save(x)
-        return x.var(dims, correction, keepdim)
+        return ops.var(x, dims, correction, keepdim)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
@@ -186,7 +188,7 @@ class Var(Reduction):
 def _grad_var(ctx: Context, x: NDArray, grad: NDArray) -> NDArray:
     freedom = _count(ctx) - ctx.correction
     slope = 2 / freedom if freedom > 0 else (math.inf if freedom == 0 else math.nan)
-    return grad.mul(x.sub(x.mean(ctx.dims, True)).mul(slope))  # d var / dxᵢ = 2 (xᵢ − mean) / (n − correction)
+    return grad.mul(x.sub(ops.mean(x, ctx.dims, True)).mul(slope))  # d var / dxᵢ = 2 (xᵢ − mean) / (n − correction)
 
 
 def std(
@@ -217,7 +219,7 @@ class Std(Reduction):
     def forward(ctx: Context, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
-        y = x.var(dims, correction, keepdim).sqrt()
+        y = ops.var(x, dims, correction, keepdim).sqrt()
         ctx.save(x, y)
         return y
 
@@ -260,7 +262,7 @@ class LogSumExp(Reduction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        y = x.logsumexp(dims, keepdim)
+        y = ops.logsumexp(x, dims, keepdim)
         ctx.save(x, y)
         return y
 
@@ -294,14 +296,14 @@ class CumSum(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         ctx.dim = dim
-        return x.cumsum(dim) if dtype is None else x.to(dtype).cumsum(dim).to(dtype)
+        return ops.cumsum(x, dim) if dtype is None else ops.cumsum(x.to(dtype), dim).to(dtype)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
         if not grad.ndim:
             return grad
         dims = (ctx.dim,)
-        return grad.flip(dims).cumsum(ctx.dim).flip(dims)  # xᵢ is in all sums from i on
+        return ops.flip(ops.cumsum(ops.flip(grad, dims), ctx.dim), dims)  # xᵢ is in all sums from i on
 
 
 def norm(
@@ -341,15 +343,15 @@ class Norm(Reduction):
         x = x if dtype is None else x.to(dtype)
         wide = x.to(float32) if x.dtype.itemsize < 4 else x  # squares of 16-bit values overflow
         if math.isinf(order):
-            y = wide.abs().amax(dims, keepdim) if order > 0 else wide.abs().amin(dims, keepdim)
+            y = ops.amax(wide.abs(), dims, keepdim) if order > 0 else ops.amin(wide.abs(), dims, keepdim)
         elif order == 0:
-            y = wide.ne(0).to(wide.dtype).sum(dims, keepdim)
+            y = ops.sum(wide.ne(0).to(wide.dtype), dims, keepdim)
         elif order == 1:
-            y = wide.abs().sum(dims, keepdim)
+            y = ops.sum(wide.abs(), dims, keepdim)
         elif order == 2:
-            y = wide.mul(wide).sum(dims, keepdim).sqrt()
+            y = ops.sum(wide.mul(wide), dims, keepdim).sqrt()
         else:
-            y = wide.abs().pow(order).sum(dims, keepdim).pow(1 / order)
+            y = ops.sum(wide.abs().pow(order), dims, keepdim).pow(1 / order)
         y = y.to(x.dtype)
         ctx.save(x, y)
         return y

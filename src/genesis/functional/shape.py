@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from genesis import shapes
 from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.conversion import clone
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = [
+    "diagonal",
+    "expand",
+    "flip",
+    "permute",
+    "repeat",
+    "reshape",
+    "roll",
+    "transpose",
+    "tril",
+    "triu",
+    "unsqueeze",
+    "view",
+]
 
 # --- another shape, same order ----------------------------------------------------------------------------------------
 
@@ -202,11 +217,11 @@ class Flip(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dims: Shape) -> NDArray:
         ctx.dims = dims
-        return x.flip(dims)
+        return ops.flip(x, dims)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
-        return grad.flip(ctx.dims)
+        return ops.flip(grad, ctx.dims)
 
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
@@ -253,7 +268,7 @@ def _rolled(x: NDArray, shifts: Shape, dims: Shape) -> NDArray:
         size = y.shape[dim]
         if size > 1 and shift % size:
             cut = size - shift % size
-            y = NDArray.cat([y.narrow(dim, cut, size - cut), y.narrow(dim, 0, cut)], dim)
+            y = ops.cat([y.narrow(dim, cut, size - cut), y.narrow(dim, 0, cut)], dim)
     return x.clone() if y is x else y
 
 
@@ -327,7 +342,7 @@ class Repeat(ArrayFunction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
         folded = grad.reshape(ctx.pairs)
-        return (folded.sum(tuple(range(0, folded.ndim, 2))) if folded.ndim else folded).reshape(ctx.shape)
+        return (ops.sum(folded, tuple(range(0, folded.ndim, 2))) if folded.ndim else folded).reshape(ctx.shape)
 
 
 # --- triangles --------------------------------------------------------------------------------------------------------
@@ -345,7 +360,8 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     [[1.0, 0.0], [1.0, 1.0]]
     """
     require_ints("tril", diagonal=diagonal)
-    return Triangle.apply(input, op=_matrix("tril", input), diagonal=diagonal)
+    _require_matrix("tril", input)
+    return Triangle.apply(input, op=ops.tril, diagonal=diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
@@ -360,21 +376,21 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     [[1.0, 1.0], [0.0, 1.0]]
     """
     require_ints("triu", diagonal=diagonal)
-    return Triangle.apply(input, op=_matrix("triu", input), diagonal=diagonal)
+    _require_matrix("triu", input)
+    return Triangle.apply(input, op=ops.triu, diagonal=diagonal)
 
 
 class Triangle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: str, diagonal: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], diagonal: int) -> NDArray:
         ctx.op, ctx.diagonal = op, diagonal
-        return getattr(x, op)(diagonal)
+        return op(x, diagonal)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
-        return getattr(grad, ctx.op)(ctx.diagonal)
+        return ctx.op(grad, ctx.diagonal)
 
 
-def _matrix(op: str, input: Tensor) -> str:
+def _require_matrix(op: str, input: Tensor) -> None:
     if input.array.ndim < 2:
         raise ShapeError(describe(op, "input", "at least 2 dimensions", input.array.ndim))
-    return op

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
-from genesis.autograd import ArrayFunction, Context, Tensor
+from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.elementwise import Mul, Stepwise
 from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
+
+__all__ = [
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt",
+    "sign", "sin", "sqrt", "square",
+]  # fmt: skip
 
 
 def neg(input: Tensor) -> Tensor:
@@ -28,7 +33,7 @@ def neg(input: Tensor) -> Tensor:
     return Neg.apply(input)
 
 
-class Neg(ArrayFunction):
+class Neg(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         return x.neg()
@@ -51,7 +56,7 @@ def abs(input: Tensor) -> Tensor:
     return Abs.apply(input)
 
 
-class Abs(ArrayFunction):
+class Abs(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -76,7 +81,7 @@ def exp(input: Tensor) -> Tensor:
     return Exp.apply(input)
 
 
-class Exp(ArrayFunction):
+class Exp(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.exp()
@@ -102,7 +107,7 @@ def expm1(input: Tensor) -> Tensor:
     return Expm1.apply(input)
 
 
-class Expm1(ArrayFunction):
+class Expm1(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.expm1()
@@ -128,7 +133,7 @@ def log(input: Tensor) -> Tensor:
     return Log.apply(input)
 
 
-class Log(ArrayFunction):
+class Log(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -153,7 +158,7 @@ def log1p(input: Tensor) -> Tensor:
     return Log1p.apply(input)
 
 
-class Log1p(ArrayFunction):
+class Log1p(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -178,7 +183,7 @@ def sqrt(input: Tensor) -> Tensor:
     return Sqrt.apply(input)
 
 
-class Sqrt(ArrayFunction):
+class Sqrt(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.sqrt()
@@ -204,7 +209,7 @@ def rsqrt(input: Tensor) -> Tensor:
     return Rsqrt.apply(input)
 
 
-class Rsqrt(ArrayFunction):
+class Rsqrt(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.rsqrt()
@@ -230,7 +235,7 @@ def reciprocal(input: Tensor) -> Tensor:
     return Reciprocal.apply(input)
 
 
-class Reciprocal(ArrayFunction):
+class Reciprocal(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         y = x.reciprocal()
@@ -269,7 +274,7 @@ def sin(input: Tensor) -> Tensor:
     return Sin.apply(input)
 
 
-class Sin(ArrayFunction):
+class Sin(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -294,7 +299,7 @@ def cos(input: Tensor) -> Tensor:
     return Cos.apply(input)
 
 
-class Cos(ArrayFunction):
+class Cos(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -319,7 +324,7 @@ def erf(input: Tensor) -> Tensor:
     return Erf.apply(input)
 
 
-class Erf(ArrayFunction):
+class Erf(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         ctx.save(x)

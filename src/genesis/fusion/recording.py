@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from genesis import backends, nn, no_grad
+from genesis.backends.contract import TRAITS
 from genesis.fusion.chains import ADD, RELU
 from genesis.tensor import Tensor
 
 _OPS = {"add": ADD, "relu": RELU}
-_WITHOUT_WORK = ("dtype", "strides", "offset", "data_pointer")
 
 
 class Call(NamedTuple):
@@ -98,7 +98,7 @@ class _Recorder:
         def watched(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             frame = self._stack[-1] if self._stack else None
-            if frame is not None and op not in _WITHOUT_WORK:
+            if frame is not None and not TRAITS[op].query:
                 if op in _OPS and all(hasattr(arg, "shape") for arg in args):
                     frame.note(_OPS[op], args, result)
                 else:

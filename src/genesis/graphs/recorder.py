@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from genesis.backends import Backend, contract
+from genesis.backends import Backend
 from genesis.backends.backend import Op
+from genesis.backends.contract import TRAITS
+from genesis.backends.traits import Traits
 from genesis.callsite import user_line
 from genesis.graphs.source import Call, Recording, Slot, slots_in
 
@@ -18,28 +19,11 @@ from genesis.graphs.source import Call, Recording, Slot, slots_in
 class Rules(NamedTuple):
     """What may be recorded."""
 
-    refused: dict[str, str]  # by op, why it cannot be replayed
     may_change: bool  # whether parameters and buffers may change: in place, and by the statistics of a batch
 
 
-# Ops that only say what an array is: the shapes of a replay are those of the recording, and so are the answers.
-_QUERIES = frozenset({"dtype", "strides", "offset"})
-# Ops whose result depends on values, leaves the arrays of the backend, or comes from outside.
-_REFUSED = {
-    "to_cpu": "reads values (item, numpy, tolist, printing, or a condition on a tensor)",
-    "data_pointer": "asks where an array lies in memory",
-    "nonzero": "has a result whose shape depends on values (nonzero, or a boolean index)",
-    "from_dlpack": "takes memory from another library",
-    # Those of an Optimizer are updates, whose options may change. These numbers would stay as they are now.
-    "sgd_step": "takes an optimizer's step",
-    "adam_step": "takes an optimizer's step",
-}
-_CHANGES_GRADIENTS = dict.fromkeys(("scale_into", "unscale_into"), "changes gradients in place")
-INFERENCE = Rules(_REFUSED | _CHANGES_GRADIENTS, may_change=False)
-STEP = Rules(_REFUSED, may_change=True)
-
-_IN_PLACE = frozenset({"copy_into", "add_into", "put"})
-_TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in ("batch_norm", "conv_bn_relu")}
+INFERENCE = Rules(may_change=False)
+STEP = Rules(may_change=True)
 
 
 class Recorder:
@@ -81,13 +65,14 @@ class Recorder:
         return backend.wrapped(self._around)
 
     def _around(self, op: str, function: Op) -> Op:
-        if op in _QUERIES:
+        traits = TRAITS[op]
+        if traits.query and not traits.unreplayable:  # a replay's shapes are the recording's, and so are the answers
             return function
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if threading.get_ident() == self._thread and not self.refusal and not self._is_paused:
-                self._note(op, function, args, kwargs, result)
+                self._note(traits, function, args, kwargs, result)
             return result
 
         return noted
@@ -110,27 +95,33 @@ class Recorder:
         if not self.refusal:
             self._calls.append(Call(function, tuple(map(self._place, args)), {}, None))
 
-    def _note(self, op: str, function: Op, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if op in self._rules.refused:
-            self.refuse(self._rules.refused[op])
+    def _note(self, traits: Traits, function: Op, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if traits.unreplayable:
+            self.refuse(traits.unreplayable)
         places = tuple(map(self._place, args))
-        if op in _TRAINS and args[_TRAINS[op].index("training")] and not self._rules.may_change:
+        if traits.in_training and traits.argument("training", args, kwargs) and not self._rules.may_change:
             self.refuse("normalizes by the statistics of a batch")
-        elif op in _IN_PLACE:
-            self._check_change(self.root(places[0]))
-        elif op == "conv_prepacked" and not isinstance(places[1], Slot):
+        elif traits.in_place:
+            self._check_change(traits, places)
+        elif any(not isinstance(traits.argument(each, places, kwargs), Slot) for each in traits.opaque):
             self.uses_packed_weights = True
         slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
-        if op == "view":
+        if traits.views:
             self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
         is_constant = not slots_in(places[1:]) and self._changing_unseen.isdisjoint(map(id, args))
         if places and isinstance(places[0], Slot) and is_constant and not kwargs:
-            prepared = self._prepare(op, args)
+            prepared = self._prepare(traits.name, args)
             if prepared is not None:
                 function, places = prepared, places[:1]
         self._calls.append(Call(function, places, kwargs, slots))
 
-    def _check_change(self, root: int) -> None:
+    def _check_change(self, traits: Traits, places: tuple[Any, ...]) -> None:
+        """Of an op in place. Lists of arrays are gradients (those of an optimizer's step are refused by name)."""
+        if traits.in_place[0] in traits.lists:
+            if not self._rules.may_change:
+                self.refuse("changes gradients in place")
+            return
+        root = self.root(places[traits.position(traits.in_place[0])])
         if not self._rules.may_change and root < self._num_arguments:
             self.refuse("changes an argument, a parameter or a buffer in place")
         elif 0 <= root < self._num_arguments:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from genesis.functional import (
     activation,
     attention,
-    comparison,
     conv,
     conversion,
     dense,
@@ -24,14 +23,10 @@ from genesis.functional import (
     normalization,
     padding,
     pooling,
-    random,
     reduction,
-    selection,
     shape,
     tables,
-    unary,
 )
-from genesis.functional import elementwise as arithmetic
 from genesis.growth import rules_layers as layers
 from genesis.growth import rules_shapes as shapes
 
@@ -64,16 +59,6 @@ RULES: dict[Any, Rule] = {
 }
 
 _MANY: dict[Rule, tuple[Any, ...]] = {
-    shapes.elementwise: (
-        activation.ReLU, activation.Hardtanh, activation.LeakyReLU, activation.ELU, activation.GELU, activation.SiLU,
-        activation.Softplus, activation.Hardswish, activation.Hardsigmoid, activation.Sigmoid, activation.Tanh,
-        arithmetic.Add, arithmetic.Sub, arithmetic.Mul, arithmetic.Div, arithmetic.FloorDivide, arithmetic.TruncDivide,
-        arithmetic.Remainder, arithmetic.Pow, arithmetic.Maximum, arithmetic.Minimum, arithmetic.Clamp,
-        arithmetic.ClampBetween, arithmetic.Where, comparison.Compare, comparison.Ask, selection.MaskedFill,
-        unary.Neg, unary.Abs, unary.Exp, unary.Expm1, unary.Log, unary.Log1p, unary.Sqrt, unary.Rsqrt,
-        unary.Reciprocal, unary.Sin, unary.Cos, unary.Erf, unary.Sign, unary.Floor, unary.Ceil, unary.Round,
-        random.Dropout,
-    ),
     shapes.copied: (
         conversion.Cast, conversion.ToDevice, conversion.PinMemory, conversion.Clone, conversion.Contiguous,
     ),
@@ -98,8 +83,8 @@ _REFUSED = {
 
 
 def follow(recorder: Recorder, function: Any, args: tuple[Any, ...], options: dict[str, Any], outputs: Any) -> None:
-    """Apply the rule of this op, or fix what it takes."""
-    rule = RULES.get(function)
+    """Apply the rule of this op, or fix what it takes. What is element-wise needs no line of its own."""
+    rule = RULES.get(function, shapes.elementwise if function.elementwise else None)
     if rule is not None:
         rule(recorder, args, options, outputs)
         return
@@ -111,8 +96,9 @@ def follow(recorder: Recorder, function: Any, args: tuple[Any, ...], options: di
 def register_rule(function: Any, rule: Rule) -> None:
     """Teach the channel map an op: a Function of yours, and what it does with channels.
 
-    Rules to choose from: `growth.elementwise` (any number of operands, broadcast) and `growth.same_size` (dimensions
-    that keep their size keep their channels: pooling, filters).
+    Rules to choose from: `growth.elementwise` (any number of operands, broadcast; a Function whose class attribute
+    `elementwise` is true has it already) and `growth.same_size` (dimensions that keep their size keep their channels:
+    pooling, filters).
 
     Example:
         >>> from genesis import growth

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from genesis.ndarray import NDArray, neural
+from genesis.interrupts import at_once
+from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
 from genesis.tensor import Tensor
 
@@ -91,4 +92,5 @@ class SGD(Optimizer):
         options = batch.options
         assert isinstance(options, Options)
         buffers = batch.arrays("momentum_buffer") if options.momentum else None
-        neural.sgd_step(batch.params, batch.grads, buffers, *options, batch.fresh, after=batch.after)
+        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, *options, batch.fresh)
+        at_once([step, *batch.after])

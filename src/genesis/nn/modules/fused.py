@@ -21,6 +21,8 @@ from genesis.precision import get_float32_precision
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
+__all__ = ["ConvBNReLU", "FusedConv"]
+
 # Weight and bias of the convolution; weight, bias, running mean and running variance of the norm.
 _Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]
 _Entry = tuple[list[NDArray | None], list[object], PackedConv]  # the arrays and settings that a weight was packed from

@@ -12,6 +12,8 @@ from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["Flatten", "Identity", "Linear", "Unflatten"]
+
 
 class Linear(Module):
     """Linear (fully connected) layer over the last dimension: y = x · weightᵀ + bias.

@@ -12,6 +12,8 @@ from genesis.nn.modules.container import ModuleList
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["Branch", "MultiBranch"]
+
 
 class Branch(Module):
     """A gated branch: y = gate · projection(module(x)), with a learned scalar gate.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -81,7 +82,7 @@ _HANDLES = {  # what is written for an argument, by its annotation
 def dispatcher(
     stub: Callable[..., Any], kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool
 ) -> Callable[..., Any]:
-    """The function that a stub of the contract becomes.
+    """The function that a stub of the contract becomes; it is written when it is first called.
 
     Args:
         kinds: the annotations of its parameters. Arrays have the type Handle.
@@ -89,32 +90,48 @@ def dispatcher(
         in_place: parameters that it changes.
         floating: whether integers become the default float.
     """
-    op, parameters = stub.__name__, ", ".join(kinds)
-    arrays = [name for name, kind in kinds.items() if "Handle" in kind]
-    if not arrays:
+    op = stub.__name__
+    if not any("Handle" in kind for kind in kinds.values()):
         return functools.partial(_refuse_arguments, op)
-    if kinds[arrays[0]] == "Handle | Number":
-        if_floating = " and x.dtype.is_floating_point" if floating else ""
-        source = _PROMOTING.format(op=op, floating=floating, if_floating=if_floating)
-    else:
-        first = arrays[0] if kinds[arrays[0]] == "Handle" else f"{arrays[0]}[0]"
-        handles = {
-            name: _HANDLES[kind].format(op=op, name=name) if name in arrays else name for name, kind in kinds.items()
-        }
-        if first == arrays[0]:
-            handles[first] = f"{first}.handle"
-        source = _ON_ARRAYS.format(
-            op=op, parameters=parameters, first=first, handles=", ".join(handles.values()), result=_result(returned),
-            floating=f"{first} = {first} if {first}.dtype.is_floating_point else floats({first})" if floating else "",
-            changes="; ".join([f"note_change({name})" for name in in_place]),
-        )  # fmt: skip
-    source = "".join([line for line in source.splitlines(keepends=True) if line.strip()])
-    file = f"{__file__}:{op}"  # a place in Genesis, see callsite.user_line()
+    function = types.FunctionType(_first_call.__code__, globals(), op, stub.__defaults__)
+    function.__kwdefaults__ = {"_op": op}
+    _unwritten[op] = function, functools.partial(_source, op, kinds, returned, in_place, floating)
+    return function
+
+
+_unwritten: dict[str, tuple[types.FunctionType, Callable[[], str]]] = {}  # dispatchers, and what gives their source
+
+
+def _first_call(*args: Any, _op: str, **options: Any) -> Any:
+    """What a dispatcher does until it is written: writing all of them would double the time of `import genesis`."""
+    function, source_of = _unwritten[_op]
+    source, file = source_of(), f"{__file__}:{_op}"  # a place in Genesis, see callsite.user_line()
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # so that tracebacks show it
     made: dict[str, Any] = {}
     exec(compile(source, file, "exec"), globals(), made)
-    made[op].__defaults__ = stub.__defaults__
-    return made[op]
+    function.__code__ = made[_op].__code__
+    function.__kwdefaults__ = None
+    return function(*args, **options)
+
+
+def _source(op: str, kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool) -> str:
+    parameters = ", ".join(kinds)
+    arrays = [name for name, kind in kinds.items() if "Handle" in kind]
+    if kinds[arrays[0]] == "Handle | Number":
+        if_floating = " and x.dtype.is_floating_point" if floating else ""
+        return _PROMOTING.format(op=op, floating=floating, if_floating=if_floating)
+    first = arrays[0] if kinds[arrays[0]] == "Handle" else f"{arrays[0]}[0]"
+    handles = {
+        name: _HANDLES[kind].format(op=op, name=name) if name in arrays else name for name, kind in kinds.items()
+    }
+    if first == arrays[0]:
+        handles[first] = f"{first}.handle"
+    source = _ON_ARRAYS.format(
+        op=op, parameters=parameters, first=first, handles=", ".join(handles.values()), result=_result(returned),
+        floating=f"{first} = {first} if {first}.dtype.is_floating_point else floats({first})" if floating else "",
+        changes="; ".join([f"note_change({name})" for name in in_place]),
+    )  # fmt: skip
+    return "".join([line for line in source.splitlines(keepends=True) if line.strip()])
 
 
 def _result(returned: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,12 +72,8 @@ class _Inference(Entry):
             snapshot = Snapshot((self._module, *objects_in((args, kwargs))), self._executed, tensors)
         except UnwatchableError as error:
             return self._module(*args, **kwargs), str(error)
-        arrays, exported = self._guard.arrays, self._versions.exported
-        recorder = Recorder(
-            [tensor.array.handle for tensor in tensors],
-            [array.handle for array in arrays],
-            changing_unseen=[array.handle for array, is_exported in zip(arrays, exported, strict=True) if is_exported],
-        )
+        state = self._guard.tensors
+        recorder = Recorder(tensors, state, unseen=list(itertools.compress(state, self._versions.exported)))
         modes, given, trace = present_modes(), kind_of((args, kwargs), []), Trace()
         with trace.runs(), watched(_Refusals(recorder, trace)), backends.use("cpu", recorder.watch(self.backend)):
             result = self._module(*args, **kwargs)
@@ -90,7 +87,7 @@ class _Inference(Entry):
         if present_modes() != modes or kind_of((args, kwargs), []) != given:
             recorder.refuse("changes its arguments or a mode of the process")
         if knew_all and not recorder.refusal:
-            self._snapshot, self._recording = snapshot, recorder.finish([output.slot for output in outputs])
+            self._snapshot, self._recording = snapshot, recorder.finish([output.value for output in outputs])
         return result, recorder.refusal
 
     def replay(self, tensors: Sequence[Tensor]) -> Any:

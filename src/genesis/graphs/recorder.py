@@ -1,29 +1,31 @@
-"""Recorder: a backend that notes each call while it computes."""
+"""Recorder of a run that is to be replayed: what may be recorded, and the calls that a replay makes."""
 
 from __future__ import annotations
 
 import inspect
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
+from genesis import recording
 from genesis.backends import Backend, contract
 from genesis.backends.backend import Op
 from genesis.callsite import user_line
-from genesis.graphs.source import Call, Recording, Slot, slots_in
+from genesis.graphs.source import Recording
+from genesis.ndarray import NDArray
+from genesis.nn import Parameter
+from genesis.recording import Call, Kind, Value, values_in
+from genesis.tensor import Tensor
 
 
 class Rules(NamedTuple):
     """What may be recorded."""
 
     refused: dict[str, str]  # by op, why it cannot be replayed
-    may_change: bool  # whether parameters and buffers may change: in place, and by the statistics of a batch
+    fixed: tuple[Kind, ...]  # what may not change in place
+    prepares: bool  # constants keep their values, so that they may be brought into their fastest form
 
 
-# Ops that only say what an array is: the shapes of a replay are those of the recording, and so are the answers.
-_QUERIES = frozenset({"dtype", "strides", "offset"})
 # Ops whose result depends on values, leaves the arrays of the backend, or comes from outside.
 _REFUSED = {
     "to_cpu": "reads values (item, numpy, tolist, printing, or a condition on a tensor)",
@@ -35,143 +37,105 @@ _REFUSED = {
     "adam_step": "takes an optimizer's step",
 }
 _CHANGES_GRADIENTS = dict.fromkeys(("scale_into", "unscale_into"), "changes gradients in place")
-INFERENCE = Rules(_REFUSED | _CHANGES_GRADIENTS, may_change=False)
-STEP = Rules(_REFUSED, may_change=True)
+_GIVEN = (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT)
+INFERENCE = Rules(_REFUSED | _CHANGES_GRADIENTS, fixed=(Kind.INPUT, *_GIVEN), prepares=True)
+STEP = Rules(_REFUSED, fixed=(Kind.INPUT,), prepares=False)
 
-_IN_PLACE = frozenset({"copy_into", "add_into", "put"})
 _TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in ("batch_norm", "conv_bn_relu")}
 
 
 class Recorder:
-    """Notes what the thread that made it asks of a backend.
+    """Notes what the thread that made it asks of a backend, and makes a Recording of it.
 
     `refusal` says why the run cannot be replayed, if so; it goes on as it would have without the recorder.
 
     Args:
-        arguments: the handles that a replay is given anew and must not change.
-        constants: the handles that stay what they are: parameters and buffers.
+        arguments: the tensors that a replay is given anew and must not change.
+        state: the parameters and buffers, whose arrays stay what they are.
         rules: INFERENCE or STEP.
-        changing: handles that a replay is given anew and may change.
-        changing_unseen: those among the constants whose values others may change: nothing is prepared from them.
+        gradients: from before the run: a replay is given them anew and may change them.
+        unseen: those of the state whose values others may change: nothing is prepared from them.
     """
 
     def __init__(
-        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE,
-        changing: Sequence[Any] = (), changing_unseen: Sequence[Any] = (),
+        self, arguments: Sequence[Tensor], state: Sequence[Tensor], rules: Rules = INFERENCE,
+        gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         self.refusal = ""
         self.uses_packed_weights = False  # which were made before, of values that must stay what they were then
         self._rules = rules
-        self._prepare: Op = lambda op, args: None  # the watched backend's
-        self._thread = threading.get_ident()
-        self._is_paused = False
-        self._handle_type = type(arguments[0])
-        self._places: dict[int, tuple[Slot, Callable[[], Any]]] = {}  # by id of a handle, which may have died since
-        self._constants = {id(handle): handle for handle in constants}
-        self._changing_unseen = set(map(id, changing_unseen))
-        self._num_slots = 0
-        self._inputs = [self._new_slot(handle) for handle in (*arguments, *changing)]
-        self._num_arguments = len(arguments)
-        self._roots: dict[int, int] = {}  # of views: the slot whose memory they are part of
-        self._calls: list[Call] = []
+        self._prepare: Callable[[str, Sequence[object]], Op | None] = lambda op, args: None  # the watched backend's
+        self._recorder = recording.Recorder()
+        self._arguments = [self._recorder.declare(Kind.INPUT, tensor.array.handle) for tensor in arguments]
+        self._gradients = [self._recorder.declare(Kind.GRADIENT, grad.handle) for grad in gradients]
+        for tensor in state:
+            if self.value_of(tensor) is None:  # it may be an argument too
+                kind = Kind.PARAMETER if isinstance(tensor, Parameter) else Kind.BUFFER
+                self._recorder.declare(kind, tensor.array.handle)
+        self._unseen = {id(tensor.array.handle) for tensor in unseen}
+        self._calls: list[Call] = []  # with the constants themselves in their places
 
     def watch(self, backend: Backend) -> Backend:
-        if not self._rules.may_change:
+        if self._rules.prepares:
             self._prepare = backend.prepare
-        return backend.wrapped(self._around)
-
-    def _around(self, op: str, function: Op) -> Op:
-        if op in _QUERIES:
-            return function
-
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            if threading.get_ident() == self._thread and not self.refusal and not self._is_paused:
-                self._note(op, function, args, kwargs, result)
-            return result
-
-        return noted
+        return self._recorder.tap(backend, self._check)
 
     def refuse(self, reason: str) -> None:
         """The run cannot be replayed: it `reason`. The first reason counts; the user's line stands with it."""
         self.refusal = self.refusal or f"{reason} ({user_line()})"
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Inside, calls are not noted."""
-        self._is_paused = True
-        try:
-            yield
-        finally:
-            self._is_paused = False
+        return self._recorder.paused()
 
-    def note(self, function: Op, *args: Any) -> None:
-        """A call of something else than an op, which gives nothing."""
-        if not self.refusal:
-            self._calls.append(Call(function, tuple(map(self._place, args)), {}, None))
+    def note_update(self, function: Op, gradients: Sequence[object], changed: Sequence[object]) -> None:
+        """A call that is no op: function(gradients) changes these handles in place."""
+        self._check(self._recorder.note("update", function, (gradients,), {}, changed=changed), (gradients,))
 
-    def _note(self, op: str, function: Op, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if op in self._rules.refused:
-            self.refuse(self._rules.refused[op])
-        places = tuple(map(self._place, args))
-        if op in _TRAINS and args[_TRAINS[op].index("training")] and not self._rules.may_change:
+    def value_of(self, tensor: Tensor) -> Value | None:
+        return self._recorder.value_of(tensor.array.handle)
+
+    def finish(self, outputs: Sequence[Value]) -> Recording:
+        """What was noted, ready to be run again with the arguments and those of the gradients that it uses."""
+        used = {value.number for value in (*outputs, *[each for call in self._calls for each in call.operands])}
+        gradients = [value for value in self._gradients if value.number in used]
+        return Recording(self._calls, [*self._arguments, *gradients], outputs)
+
+    def _check(self, call: Call, args: Sequence[object]) -> None:
+        if self.refusal:
+            return
+        if call.op in self._rules.refused:
+            self.refuse(self._rules.refused[call.op])
+        for value in call.operands:
+            if value.memory.kind is Kind.CONSTANT:
+                self.refuse(
+                    f"uses a tensor of shape {value.shape} that is neither an argument nor a parameter or buffer; "
+                    "register_buffer() makes it one"
+                )
+        fixed = self._rules.fixed
+        if call.op in _TRAINS and args[_TRAINS[call.op].index("training")] and Kind.BUFFER in fixed:
             self.refuse("normalizes by the statistics of a batch")
-        elif op in _IN_PLACE:
-            self._check_change(self.root(places[0]))
-        elif op == "conv_prepacked" and not isinstance(places[1], Slot):
+        elif any(value.memory.kind in fixed for value in call.changed):
+            parts = "an argument, a parameter or a buffer" if Kind.BUFFER in fixed else "an argument"
+            self.refuse(f"changes {parts} in place")
+        self._calls.append(self._prepared(call, args))
+
+    def _prepared(self, call: Call, args: Sequence[object]) -> Call:
+        """The call as a replay makes it: of a function of its first argument alone, where all else is constant."""
+        places = tuple(map(self._constant, call.args))
+        if call.op == "conv_prepacked" and not isinstance(places[1], Value):
             self.uses_packed_weights = True
-        slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
-        if op == "view":
-            self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
-        is_constant = not slots_in(places[1:]) and self._changing_unseen.isdisjoint(map(id, args))
-        if places and isinstance(places[0], Slot) and is_constant and not kwargs:
-            prepared = self._prepare(op, args)
+        is_constant = not call.kwargs and not values_in(places[1:]) and self._unseen.isdisjoint(map(id, args))
+        if places and isinstance(places[0], Value) and is_constant:
+            prepared = self._prepare(call.op, args)
             if prepared is not None:
-                function, places = prepared, places[:1]
-        self._calls.append(Call(function, places, kwargs, slots))
+                return call._replace(function=prepared, args=places[:1])
+        return call._replace(args=places, kwargs={name: self._constant(arg) for name, arg in call.kwargs.items()})
 
-    def _check_change(self, root: int) -> None:
-        if not self._rules.may_change and root < self._num_arguments:
-            self.refuse("changes an argument, a parameter or a buffer in place")
-        elif 0 <= root < self._num_arguments:
-            self.refuse("changes an argument in place")
-
-    def _place(self, arg: Any) -> Any:
-        slot = self.slot_of(arg)
-        if slot is not None:
-            return slot
-        if isinstance(arg, list | tuple):
-            return list(map(self._place, arg)) if any(isinstance(x, self._handle_type) for x in arg) else arg
-        if isinstance(arg, self._handle_type) and id(arg) not in self._constants:
-            self.refuse(
-                f"uses a tensor of shape {tuple(arg.shape)} that is neither an argument nor a parameter or buffer; "
-                "register_buffer() makes it one"
-            )
-        return arg
-
-    def _new_slot(self, result: Any) -> Any:
-        """The slot of a result from now on; None for None. It is not kept alive: memory is used as without recorder."""
-        if result is None:
-            return None
-        slot = Slot(self._num_slots)
-        self._num_slots += 1
-        try:
-            alive: Callable[[], Any] = weakref.ref(result)
-        except TypeError:  # what is the backend's own, and no array
-            alive = lambda: result  # noqa: E731
-        self._places[id(result)] = slot, alive
-        return slot
-
-    def root(self, place: Any) -> int:
-        """The slot whose memory an array is part of; −1 for what is no slot."""
-        return self._roots.get(place.number, place.number) if isinstance(place, Slot) else -1
-
-    def slot_of(self, handle: Any) -> Slot | None:
-        slot, alive = self._places.get(id(handle), (None, None))
-        return slot if alive is not None and alive() is handle else None
-
-    def finish(self, outputs: Sequence[Slot]) -> Recording:
-        """What was noted, ready to be run again with the arguments and those of the changing handles that it uses."""
-        used = {slot for call in self._calls for slot in slots_in((call.args, tuple(call.kwargs.values())))}
-        changing = [slot for slot in self._inputs[self._num_arguments :] if slot in used or slot in outputs]
-        return Recording(self._calls, [*self._inputs[: self._num_arguments], *changing], outputs)
+    def _constant(self, place: object) -> object:
+        """A place with parameters and buffers for their values."""
+        if isinstance(place, Value):
+            return self._recorder.given.get(place.number, place)
+        if isinstance(place, list | tuple) and values_in(place):
+            return list(map(self._constant, place))
+        return place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,15 +90,13 @@ class _Step(Entry):
         if surroundings.guard.has_hooks():
             return self._function(*args, **kwargs), ""
         grads = _grads(surroundings.guard.tensors)
-        exported = surroundings.versions.exported
+        state = surroundings.guard.tensors
         recorder = Recorder(
-            [tensor.array.handle for tensor in tensors],
-            [array.handle for array in surroundings.guard.arrays],
+            tensors,
+            state,
             STEP,
-            changing=[grad.handle for grad in grads if grad is not None],
-            changing_unseen=[
-                array.handle for array, unseen in zip(surroundings.guard.arrays, exported, strict=True) if unseen
-            ],
+            gradients=[grad for grad in grads if grad is not None],
+            unseen=list(itertools.compress(state, surroundings.versions.exported)),
         )
         trace = Trace()
         updates = _Updates(recorder, trace)
@@ -187,11 +186,11 @@ class _Updates:
 
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
-        grads = [grad.handle for grad in batch.grads]
+        grads, params = [grad.handle for grad in batch.grads], [param.handle for param in batch.params]
         with self._recorder.paused(), self._trace.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
-        self._recorder.note(functools.partial(_update, optimizer, batch), grads)
+        self._recorder.note_update(functools.partial(_update, optimizer, batch), grads, params)
 
 
 def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[Any]) -> None:
@@ -220,9 +219,9 @@ class _Replayable:
         outputs: list[Output] = []
         # The results and the new gradients, with Output in the places of tensors.
         self._made = noted((result, [leaf.grad for leaf in self._renewed]), tensors, recorder, outputs)
-        self._recording: Recording = recorder.finish([output.slot for output in outputs])
+        self._recording: Recording = recorder.finish([output.value for output in outputs])
         with_grad = [(leaf, grad) for leaf, grad in zip(leaves, before, strict=True) if grad is not None]
-        self._inputs = [slot.number for slot in self._recording.inputs]
+        self._inputs = [value.number for value in self._recording.inputs]
         # Those whose gradient is read or changed, and its strides; and those whose gradient is let go of.
         accumulating = [with_grad[number - len(tensors)] for number in self._inputs[len(tensors) :]]
         self._accumulating = [(leaf, grad.strides) for leaf, grad in accumulating]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from genesis.autograd import is_freed
 from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
-from genesis.graphs.source import Slot
 from genesis.ndarray import CPU, NDArray
+from genesis.recording import Kind, Value
 from genesis.tensor import Tensor
 
 
@@ -20,10 +20,10 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """In a noted result: a tensor on the array of slot, which is part of the memory of the slot root."""
+    """In a noted result: a tensor on the array of value; memory is the number of the first value that showed it."""
 
-    slot: Slot
-    root: int
+    value: Value
+    memory: int
 
 
 def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> Any:
@@ -32,15 +32,14 @@ def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: l
         for index, tensor in enumerate(tensors):
             if result is tensor:
                 return Input(index)
-        slot = recorder.slot_of(result.array.handle)
-        root = recorder.root(slot)
-        if slot is None or root < 0:
+        value = recorder.value_of(result)
+        if value is None or value.memory.kind in (Kind.PARAMETER, Kind.BUFFER):
             recorder.refuse("returns a parameter or buffer, or a view of one")
             return None
         if result.requires_grad and not is_freed(result):
             recorder.refuse("returns a result that backward() has not gone through")
             return None
-        outputs.append(Output(slot, root))
+        outputs.append(Output(value, value.memory.number))
         return outputs[-1]
     if isinstance(result, list | tuple):
         return _sequence(type(result), [noted(part, tensors, recorder, outputs) for part in result])
@@ -55,11 +54,11 @@ def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: l
 def made_of(noted: Any, tensors: Sequence[Tensor], handles: Iterator[Any], changes: dict[int, Any]) -> Any:
     """What noted noted, made of this replay's handles. Views of one memory share its count of changes."""
     if type(noted) is Output:
-        array = NDArray(next(handles), CPU, changes.get(noted.root))
+        array = NDArray(next(handles), CPU, changes.get(noted.memory))
         made = tensors[0]._like(array)
-        if noted.root in changes:
+        if noted.memory in changes:
             made._viewed_at = array.changes.count
-        changes[noted.root] = array.changes
+        changes[noted.memory] = array.changes
         return made
     if type(noted) is Input:
         return tensors[noted.place]

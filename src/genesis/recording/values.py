@@ -1,0 +1,123 @@
+"""Values: arrays by number, with the memory that each shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+from genesis import shapes
+from genesis.autograd import Variable
+from genesis.ndarray import NDArray
+from genesis.shapes import Shape
+
+
+class Kind(enum.Enum):
+    """Where the contents of a memory come from."""
+
+    INPUT = "input"  # another one in each run
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    GRADIENT = "gradient"  # of a parameter, from before the run
+    CONSTANT = "constant"  # from before the run, and none of the above
+    INTERMEDIATE = "intermediate"  # made by the run
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Memory:
+    """Storage, which several values may show.
+
+    Attributes:
+        number: that of the first value that showed it.
+        version: how often it has been changed in place so far.
+    """
+
+    kind: Kind
+    number: int
+    version: int = 0
+
+
+class Value(NamedTuple):
+    """An array: its number, the memory that it shows, and the version of that memory when it was looked up."""
+
+    number: int
+    memory: Memory
+    version: int = 0
+    shape: Shape = ()  # () too for what is no array, such as a weight in a backend's own form
+
+    @property
+    def contents(self) -> tuple[int, int]:
+        """Equal for equal contents: the array, and how often its memory had been changed."""
+        return self.number, self.version
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return shapes.numel(self.shape)
+
+
+class Values:
+    """The values of handles, arrays and tensors, found by identity."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Value, Callable[[], object]]] = {}
+        self._memories: dict[int, Memory] = {}  # of arrays, by the id of their changes, which views share
+        self._num_values = 0
+
+    def find(self, thing: object) -> Value | None:
+        """The value of thing as it is now, if it has one."""
+        for key, holder in _identities(thing):
+            value, held = self._known.get(key, _UNKNOWN)
+            if value is not None and held() is holder:
+                if isinstance(holder, NDArray):
+                    value.memory.version = holder.changes.count
+                if value.version != value.memory.version:
+                    value = value._replace(version=value.memory.version)
+                    self._known[key] = value, held
+                return value
+        return None
+
+    def add(self, thing: object, kind: Kind = Kind.INTERMEDIATE, base: Value | None = None) -> Value:
+        """A new value for thing; base: the value whose memory it shows."""
+        number = self._num_values
+        self._num_values += 1
+        memory = Memory(kind, number) if base is None else base.memory
+        array = thing.array if isinstance(thing, Variable) else thing
+        if isinstance(array, NDArray):
+            memory = self._memories.setdefault(id(array.changes), memory)
+            memory.version = array.changes.count
+        value = Value(number, memory, memory.version, tuple(getattr(array, "shape", ())))
+        return self.bind(thing, value)
+
+    def bind(self, thing: object, value: Value) -> Value:
+        """thing is this value from now on."""
+        for key, holder in _identities(thing):
+            self._known[key] = value, _holding(holder)
+        return value
+
+
+def _identities(thing: object) -> Iterator[tuple[Hashable, object]]:
+    """What identifies a thing, the best first: keys, and what must be alive for each of them to count."""
+    if isinstance(thing, Variable):
+        if thing._node is not None:
+            yield (id(thing._node), thing._output_index), thing._node
+        thing = thing.array
+    yield id(thing), thing
+    if isinstance(thing, NDArray):
+        yield id(thing.handle), thing.handle
+
+
+def _holding(holder: object) -> Callable[[], object]:
+    """What gives holder as long as it lives; an object without weak references is kept."""
+    try:
+        return weakref.ref(holder)
+    except TypeError:
+        return lambda: holder
+
+
+_UNKNOWN: tuple[None, Callable[[], object]] = None, lambda: None

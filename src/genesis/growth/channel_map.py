@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from genesis.errors import GrowthError, describe
 from genesis.growth import axes
 from genesis.growth.axes import Axis, Group
+from genesis.growth.follower import Follower
 from genesis.growth.passes import in_mode, without_traces
-from genesis.growth.recorder import Recorder
+from genesis.growth.rules import apply_rule
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
@@ -192,24 +193,24 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     empty = [arg.shape for arg in args if isinstance(arg, Tensor) and not arg.numel()]
     if empty:
         raise GrowthError(describe("growth", "example", "at least one sample, two are enough", f"shape {empty[0]}"))
-    recorder = Recorder(model)
+    follower = Follower(model, apply_rule)
     with in_mode(model, training=False):
-        outputs = recorder.run(args)
-        macs = recorder.macs
-    if recorder.unreached():
+        outputs = follower.run(args)
+        macs = follower.layouts.macs
+    if follower.unreached():
         with without_traces(model), in_mode(model, training=True):
-            recorder.run(args)
+            follower.run(args)
     numbering = _Numbering()
     sites = [
         Site(names, dim, numbering.parts(use.axis), use.splits, use.fresh)
-        for key, names in recorder.names.items()
-        for dim, use in sorted(recorder.uses.get(key, {}).items())
+        for number, names in follower.layouts.names.items()
+        for dim, use in sorted(follower.layouts.uses.get(number, {}).items())
     ]
     passages = {
         name: Passage(*its[:2], numbering.layout(its.input_layout), numbering.layout(its.output_layout))
-        for name, its in recorder.passages.items()
+        for name, its in follower.passages.items()
     }
-    return ChannelMap(numbering.groups, sites, passages, outputs, macs, recorder.unreached())
+    return ChannelMap(numbering.groups, sites, passages, outputs, macs, follower.unreached())
 
 
 class _Numbering:

@@ -1,12 +1,12 @@
 """How channels flow through each op: a table of rules. An op without one fixes what it takes, with that reason.
 
-A rule is called after the op with the recorder, the op's positional arguments, its keyword arguments and its outputs.
+A rule is called with the layouts so far and a recorded call, whose results it gives theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from genesis.functional import (
     activation,
@@ -33,13 +33,12 @@ from genesis.functional import (
 from genesis.functional import elementwise as arithmetic
 from genesis.growth import rules_layers as layers
 from genesis.growth import rules_shapes as shapes
+from genesis.growth.layouts import Layouts
+from genesis.recording import Call
 
-if TYPE_CHECKING:
-    from genesis.growth.recorder import Recorder
+Rule = Callable[[Layouts, Call], None]
 
-Rule = Callable[["Recorder", Sequence[Any], dict[str, Any], list[Any]], None]
-
-RULES: dict[Any, Rule] = {
+RULES: dict[Callable[..., object], Rule] = {
     conv.Conv2d: layers.convolution,
     conv.ConvTranspose2d: layers.transposed_convolution,
     dense.Linear: layers.linear,
@@ -90,21 +89,21 @@ _MANY: dict[Rule, tuple[Any, ...]] = {
 for _rule, _functions in _MANY.items():
     RULES |= dict.fromkeys(_functions, _rule)
 
-_REFUSED = {
+_REFUSED: dict[Callable[..., object], str] = {
     attention.Attention: "attention mixes all channels of a head with each other",
     fused.ConvPrepacked: "the layer's weight is folded together for inference; grow the network in training mode",
 }
 
 
-def follow(recorder: Recorder, function: Any, args: tuple[Any, ...], options: dict[str, Any], outputs: Any) -> None:
-    """Apply the rule of this op, or fix what it takes."""
-    rule = RULES.get(function)
+def apply_rule(layouts: Layouts, call: Call) -> None:
+    """Apply the rule of a call's op, or fix what it takes."""
+    rule = RULES.get(call.function)
     if rule is not None:
-        rule(recorder, args, options, outputs)
+        rule(layouts, call)
         return
-    reason = _REFUSED.get(function, f"the channel map has no rule for the op {function.__name__}")
-    for arg in args:
-        recorder.fix(arg, reason)
+    reason = _REFUSED.get(call.function, f"the channel map has no rule for the op {call.op}")
+    for arg in call.args:
+        layouts.fix(arg, reason)
 
 
 def register_rule(function: Any, rule: Rule) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from genesis.nn import Module
 from genesis.recording.values import Value
@@ -15,8 +15,8 @@ class Call(NamedTuple):
 
     op: str  # of the contract, or the name of the Function
     function: Callable[..., object]  # the backend's, or the Function
-    args: tuple[object, ...]
-    kwargs: Mapping[str, object]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     results: Value | tuple[Value | None, ...] | None
     changed: tuple[Value, ...] = ()  # in place; as they were before
     line: str = ""  # the user's: file:line

@@ -54,8 +54,8 @@ class Recorder:
             self.given[value.number] = array
         return value
 
-    def declare_state(self, model: Module) -> None:
-        """Declare the parameters, then the buffers of a model."""
+    def declare_state(self, model: Module) -> dict[Module, str]:
+        """Declare the parameters, then the buffers of a model; gives its modules with their names."""
         modules = list(model.named_modules(remove_duplicate=False))  # once: walking a large network takes time
         for kind in (Kind.PARAMETER, Kind.BUFFER):
             for path, module in modules:
@@ -64,6 +64,7 @@ class Recorder:
                     if tensor is not None:
                         number = (self.value_of(tensor) or self.declare(kind, tensor)).number
                         self.names[number] = (*self.names.get(number, ()), f"{path}.{member}" if path else member)
+        return {module: path for path, module in reversed(modules)}
 
     def value_of(self, array: object) -> Value | None:
         return self._values.find(array)

@@ -41,6 +41,7 @@ class Follower:
         self._model, self._apply_rule = model, apply_rule
         self._recorder = Recorder()
         self._modules = self._recorder.declare_state(model)
+        self._parameters = list(model.parameters())
         self.layouts = Layouts(self._recorder.names)
         self.passages: dict[str, Passage] = {}
         self._seen: set[int | None] = set()  # parameters that an op took
@@ -50,8 +51,10 @@ class Follower:
 
         In the precision of the model itself, inside of autocast too: what that has cast before would not be seen.
         """
-        recorder, parameters = self._recorder, self._model.parameters()
-        with as_if_trained(parameters), without_autocast(), recorder.regions(self._modules), recorder.functions():
+        recorder = self._recorder
+        with (
+            as_if_trained(self._parameters), without_autocast(), recorder.regions(self._modules), recorder.functions(),
+        ):  # fmt: skip
             outputs = tensors_in(self._model(*args))
         self._follow(recorder.calls)
         recorder.calls.clear()
@@ -61,7 +64,7 @@ class Follower:
 
     def unreached(self) -> tuple[str, ...]:
         """The parameters that the runs did not use."""
-        values = map(self._recorder.value_of, self._model.parameters())
+        values = map(self._recorder.value_of, self._parameters)
         missed = [value.number for value in values if value is not None and value.number not in self._seen]
         return tuple(self.layouts.names[number][0] for number in dict.fromkeys(missed))
 

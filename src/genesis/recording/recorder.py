@@ -20,7 +20,7 @@ from genesis.recording.values import Kind, Value, Values
 
 # Ops that only say what an array is.
 _QUERIES = frozenset({"dtype", "strides", "offset"})
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = frozenset({type(None), bool, int, float, str})
 _GIVEN = (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT)
 
 
@@ -57,12 +57,15 @@ class Recorder:
     def declare_state(self, model: Module) -> dict[Module, str]:
         """Declare the parameters, then the buffers of a model; gives its modules with their names."""
         modules = list(model.named_modules(remove_duplicate=False))  # once: walking a large network takes time
+        numbers: dict[int, int] = {}  # by the ids of arrays
         for kind in (Kind.PARAMETER, Kind.BUFFER):
             for path, module in modules:
                 members = module._parameters if kind is Kind.PARAMETER else module._buffers
                 for member, tensor in members.items():
                     if tensor is not None:
-                        number = (self.value_of(tensor) or self.declare(kind, tensor)).number
+                        number = numbers.get(id(tensor.array))
+                        if number is None:
+                            number = numbers[id(tensor.array)] = self.declare(kind, tensor).number
                         self.names[number] = (*self.names.get(number, ()), f"{path}.{member}" if path else member)
         return {module: path for path, module in reversed(modules)}
 
@@ -71,7 +74,7 @@ class Recorder:
 
     def place(self, arg: object) -> object:
         """An argument with values in the places of arrays; an array that is not known yet becomes a constant."""
-        if isinstance(arg, _PLAIN):
+        if type(arg) in _PLAIN:
             return arg
         value = self._values.find(arg)
         if value is not None:
@@ -170,7 +173,7 @@ class Recorder:
         return self._open[-1].calls if self._open else self.calls
 
     def _made(self, result: object, base: Value | None = None) -> Value | None:
-        if isinstance(result, _PLAIN):
+        if type(result) in _PLAIN:
             return None
         known = self._values.find(result)  # where an op gives its operand back
         return self._values.add(result, base=base) if known is None else self._values.bind(result, known)

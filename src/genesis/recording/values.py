@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from genesis import shapes
@@ -72,12 +72,14 @@ class Values:
     def find(self, thing: object) -> Value | None:
         """The value of thing as it is now, if it has one."""
         for key, holder in _identities(thing):
-            value, held = self._known.get(key, _UNKNOWN)
-            if value is not None and held() is holder:
+            known = self._known.get(key)
+            if known is not None and known[1]() is holder:
+                value, held = known
+                memory = value.memory
                 if isinstance(holder, NDArray):
-                    value.memory.version = holder.changes.count
-                if value.version != value.memory.version:
-                    value = value._replace(version=value.memory.version)
+                    memory.version = holder.changes.count
+                if value.version != memory.version:
+                    value = value._replace(version=memory.version)
                     self._known[key] = value, held
                 return value
         return None
@@ -89,10 +91,12 @@ class Values:
         memory = Memory(kind, number) if base is None else base.memory
         array = thing.array if isinstance(thing, Variable) else thing
         if isinstance(array, NDArray):
-            memory = self._memories.setdefault(id(array.changes), memory)
-            memory.version = array.changes.count
-        value = Value(number, memory, memory.version, tuple(getattr(array, "shape", ())))
-        return self.bind(thing, value)
+            changes = array.changes
+            memory = self._memories.setdefault(id(changes), memory)
+            memory.version, shape = changes.count, array.shape
+        else:
+            shape = tuple(getattr(array, "shape", ()))
+        return self.bind(thing, Value(number, memory, memory.version, shape))
 
     def bind(self, thing: object, value: Value) -> Value:
         """thing is this value from now on."""
@@ -101,15 +105,15 @@ class Values:
         return value
 
 
-def _identities(thing: object) -> Iterator[tuple[Hashable, object]]:
+def _identities(thing: object) -> Sequence[tuple[Hashable, object]]:
     """What identifies a thing, the best first: keys, and what must be alive for each of them to count."""
     if isinstance(thing, Variable):
-        if thing._node is not None:
-            yield (id(thing._node), thing._output_index), thing._node
-        thing = thing.array
-    yield id(thing), thing
+        array, node = thing.array, thing._node
+        found = ((id(array), array), (id(array.handle), array.handle))
+        return found if node is None else (((id(node), thing._output_index), node), *found)
     if isinstance(thing, NDArray):
-        yield id(thing.handle), thing.handle
+        return (id(thing), thing), (id(thing.handle), thing.handle)
+    return ((id(thing), thing),)
 
 
 def _holding(holder: object) -> Callable[[], object]:
@@ -118,6 +122,3 @@ def _holding(holder: object) -> Callable[[], object]:
         return weakref.ref(holder)
     except TypeError:
         return lambda: holder
-
-
-_UNKNOWN: tuple[None, Callable[[], object]] = None, lambda: None

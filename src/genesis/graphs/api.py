@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from genesis.errors import DTypeError, describe
-from genesis.graphs.compiled import Compiled
+from genesis.graphs.compiled import Compiled, Target
 from genesis.graphs.inference import CompiledModule
 from genesis.graphs.step import CompiledStep
 from genesis.nn import Module
 
 
-def compile(target: Module | Callable[..., Any]) -> Compiled:
+def compile(target: Module | Target) -> Compiled:
     """A module's inference, or a training step, recorded on the CPU and replayed without the Python between ops.
 
     For each kind of arguments (shapes, strides, dtypes, and all that is no tensor) the first call runs as it stands,

@@ -7,7 +7,6 @@ import operator
 import weakref
 from collections.abc import Iterable
 from types import CodeType
-from typing import Any
 
 from genesis import dtypes
 from genesis.autograd.modes import state
@@ -30,7 +29,7 @@ _count, _holders = operator.attrgetter("count"), operator.attrgetter("holders")
 _forward = operator.attrgetter("forward")
 
 
-def present_modes() -> tuple[Any, ...]:
+def present_modes() -> tuple[object, ...]:
     """All that holds for the process or the thread and says what ops compute."""
     return (
         dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, state.recording, state.folding,
@@ -85,7 +84,7 @@ class ModuleGuard:
             and all(map(_Attributes.hold, self._attributes))
         )
 
-    def _present_members(self) -> list[Any]:
+    def _present_members(self) -> list[object]:
         """All that the modules have registered, in order."""
         return list(itertools.chain.from_iterable(map(dict.values, self._filled)))
 
@@ -97,7 +96,7 @@ class ModuleGuard:
 class _Attributes:
     """Those attributes of a module of Genesis' own that its methods read."""
 
-    def __init__(self, own: dict[str, Any], names: Iterable[str]) -> None:
+    def __init__(self, own: dict[str, object], names: Iterable[str]) -> None:
         first, *_ = names = sorted(names)
         self._own = own
         self._get = operator.itemgetter(*names, first)  # of one name alone it would give no tuple

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -129,8 +130,10 @@ class Recorder:
         if places and isinstance(places[0], Value) and is_constant:
             prepared = self._prepare(call.op, args)
             if prepared is not None:
-                return call._replace(function=prepared, args=places[:1])
-        return call._replace(args=places, kwargs={name: self._constant(arg) for name, arg in call.kwargs.items()})
+                return dataclasses.replace(call, function=prepared, args=places[:1])
+        return dataclasses.replace(
+            call, args=places, kwargs={name: self._constant(arg) for name, arg in call.kwargs.items()}
+        )
 
     def _constant(self, place: object) -> object:
         """A place with parameters and buffers for their values."""

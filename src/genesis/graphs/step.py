@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from genesis import backends
-from genesis.autograd.modes import watched
-from genesis.graphs.compiled import Compiled, Entry
-from genesis.graphs.guards import ModuleGuard, Versions, present_modes
+from genesis.graphs.compiled import Compiled, Entry, Run, Target
+from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import STEP, Recorder
-from genesis.graphs.snapshot import Snapshot, UnwatchableError
+from genesis.graphs.snapshot import Snapshot
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, name_of
-from genesis.graphs.values import Output, kind_of, made_of, noted, objects_in
+from genesis.graphs.values import Output, made_of, noted, objects_in
+from genesis.graphs.watch import UnwatchableError
 from genesis.ndarray import CPU, NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
@@ -26,32 +25,29 @@ from genesis.tensor import Tensor
 class CompiledStep(Compiled):
     """A function with the recordings of what it does to modules and optimizers; see genesis.compile."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Target) -> None:
         super().__init__(function, name_of(function))
         self._leaves: list[Tensor] = []  # those that collect gradients
 
     def _may_replay(self, tensors: Sequence[Tensor]) -> bool:
         return not any(tensor.requires_grad for tensor in tensors)
 
-    def _circumstances(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+    def _circumstances(self) -> tuple[bool, ...]:
         # Where there is a gradient, another is added to it, unless the step clears it.
         return tuple([leaf.grad is None for leaf in self._leaves])
 
-    def _new_entry(
-        self, backend: backends.Backend, executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> Entry:
-        return _Step(self.target, backend, executed)
+    def _new_entry(self, run: Run, executed: Executed) -> Entry:
+        return _Step(run.backend, executed)
 
-    def _run_first(
-        self, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> Any:  # fmt: skip
-        result = super()._run_first(kind, backend, tensors, args, kwargs)
+    def _run_first(self, kind: Hashable, run: Run) -> object:
+        result = super()._run_first(kind, run)
         entry = self._entries.pop(kind)
         assert isinstance(entry, _Step)
-        leaves = entry.leaves(tensors, args, kwargs)
+        assert isinstance(kind, tuple)
+        leaves = entry.leaves(run)
         if not (len(leaves) == len(self._leaves) and all(map(operator.is_, leaves, self._leaves))):
             self._leaves = leaves  # which only this run has shown: how it found their gradients is not known
-            kind = *kind[:-1], self._circumstances(tensors, args, kwargs)
+            kind = *kind[:-1], self._circumstances()
         self._entries[kind] = entry
         return result
 
@@ -59,19 +55,18 @@ class CompiledStep(Compiled):
 class _Step(Entry):
     """The recording of a step, with the arrays of parameters and buffers as constants."""
 
-    def __init__(self, function: Callable[..., Any], backend: backends.Backend, executed: Executed) -> None:
+    def __init__(self, backend: backends.Backend, executed: Executed) -> None:
         super().__init__(backend, executed)
-        self._function = function
         self._replayable: _Replayable | None = None
 
     @property
     def is_recorded(self) -> bool:
         return self._replayable is not None
 
-    def leaves(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> list[Tensor]:
+    def leaves(self, run: Run) -> list[Tensor]:
         """The tensors that collect gradients."""
         try:
-            surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
+            surroundings = _Surroundings(run, self._executed)
         except UnwatchableError:  # which is said when it is to be recorded
             return []
         return [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
@@ -82,17 +77,14 @@ class _Step(Entry):
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
         return self._replayable is None or not self._replayable.surroundings.guard.has_hooks()
 
-    def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
-        try:
-            surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
-        except UnwatchableError as error:
-            return self._function(*args, **kwargs), str(error)
+    def _record(self, run: Run) -> tuple[object, str]:
+        surroundings = _Surroundings(run, self._executed)
         if surroundings.guard.has_hooks():
-            return self._function(*args, **kwargs), ""
-        grads = _grads(surroundings.guard.tensors)
+            return run(), ""
         state = surroundings.guard.tensors
+        grads = _grads(state)
         recorder = Recorder(
-            tensors,
+            run.tensors,
             state,
             STEP,
             gradients=[grad for grad in grads if grad is not None],
@@ -100,21 +92,17 @@ class _Step(Entry):
         )
         trace = Trace()
         updates = _Updates(recorder, trace)
-        modes, given = present_modes(), kind_of((args, kwargs), [])
-        with trace.runs(), watched(updates), backends.use("cpu", recorder.watch(self.backend)):
-            result = self._function(*args, **kwargs)
+        result = self._recorded(run, recorder, updates, trace)
         if updates.are_early:
             return result, ""
         knew_all = self._knew_all(trace, recorder)
         surroundings.check(recorder, updates.made)
-        if present_modes() != modes or kind_of((args, kwargs), []) != given:
-            recorder.refuse("changes its arguments or a mode of the process")
-        replayable = _Replayable(recorder, surroundings, grads, updates.made, tensors, result)
+        replayable = _Replayable(recorder, surroundings, grads, updates.made, run.tensors, result)
         if knew_all and not recorder.refusal:
             self._replayable = replayable
         return result, recorder.refusal
 
-    def replay(self, tensors: Sequence[Tensor]) -> Any:
+    def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._replayable is not None
         return self._replayable.replay(tensors)
 
@@ -122,10 +110,8 @@ class _Step(Entry):
 class _Surroundings:
     """What a step works on beside its arguments, as it is when this is made."""
 
-    def __init__(
-        self, function: Callable[..., Any], executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> None:
-        self.snapshot = Snapshot((function, *objects_in((args, kwargs))), executed, tensors)
+    def __init__(self, run: Run, executed: Executed) -> None:
+        self.snapshot = Snapshot((run.target, *objects_in((run.args, run.kwargs))), executed, run.tensors)
         self._groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         learned = [param for group in self._groups for param in group["params"]]
         self.guard = ModuleGuard(self.snapshot.modules, (*learned, *self.snapshot.tensors))
@@ -168,7 +154,7 @@ class _Surroundings:
             list(map(id, group["params"])) for optimizer in self.snapshot.optimizers for group in optimizer.param_groups
         ]
 
-    def _present_options(self) -> list[list[tuple[str, Any]]]:
+    def _present_options(self) -> list[list[tuple[str, object]]]:
         groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         return [[(name, value) for name, value in group.items() if name != "params"] for group in groups]
 
@@ -193,7 +179,7 @@ class _Updates:
         self._recorder.note_update(functools.partial(_update, optimizer, batch), grads, params)
 
 
-def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[Any]) -> None:
+def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[object]) -> None:
     optimizer.update(batch, [NDArray(grad, CPU) for grad in grads])
 
 
@@ -210,7 +196,7 @@ class _Replayable:
 
     def __init__(
         self, recorder: Recorder, surroundings: _Surroundings, before: Sequence[NDArray | None],
-        updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: Any,
+        updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: object,
     ) -> None:  # fmt: skip
         self.surroundings, self._updates = surroundings, updates
         leaves = surroundings.guard.tensors
@@ -244,7 +230,7 @@ class _Replayable:
         repeats = all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
         return None if repeats else "the state of an optimizer"
 
-    def replay(self, tensors: Sequence[Tensor]) -> Any:
+    def replay(self, tensors: Sequence[Tensor]) -> object:
         for leaf in self._cleared:
             leaf.grad = None
         arrays = [tensor.array for tensor in tensors]

@@ -7,13 +7,15 @@ import functools
 import gc
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
 from genesis.graphs.pure import is_pure
+from genesis.optim import Optimizer
+from genesis.optim.optimizer import Batch
 
 _PACKAGE = __name__.partition(".")[0]
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
@@ -21,7 +23,7 @@ _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
 _LIBRARIES = frozenset({"numpy", "torch", "triton"})
 _GENESIS, _LIBRARY, _USER = "genesis", "library", "user"
 
-Executed = dict[tuple[CodeType, int], dict[str, Any]]  # code that ran, with its globals
+Executed = dict[tuple[CodeType, int], dict[str, object]]  # code that ran, with its globals
 
 
 class Trace:
@@ -59,7 +61,7 @@ class Trace:
     def refuse(self, reason: str) -> None:
         """As a Watcher: nothing is recorded."""
 
-    def update(self, optimizer: Any, batch: Any) -> None:
+    def update(self, optimizer: Optimizer, batch: Batch) -> None:
         """As a Watcher: what an optimizer executes is executed by replays too."""
         with self.paused():
             optimizer.update(batch)
@@ -72,7 +74,7 @@ class Trace:
         finally:
             self._is_paused = False
 
-    def _event(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _event(self, frame: FrameType, event: str, arg: BuiltinFunctionType) -> None:
         if event == "call":
             key = (frame.f_code, id(frame.f_globals))
             if key not in self.executed and self._is_users(frame):
@@ -119,7 +121,7 @@ def _name_of(function: BuiltinFunctionType) -> str:
     return f"{owner.__name__}.{function.__name__}"
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: object) -> str:
     """A callable as messages name it."""
     if isinstance(function, functools.partial):
         return name_of(function.func)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from genesis.autograd import is_freed
 from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
 from genesis.ndarray import CPU, NDArray
+from genesis.ndarray.dispatch import Changes
 from genesis.recording import Kind, Value
 from genesis.tensor import Tensor
 
@@ -26,7 +27,7 @@ class Output(NamedTuple):
     memory: int
 
 
-def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> Any:
+def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> object:
     """The result of a forward with Input and Output in the places of its tensors; the latter are listed in outputs."""
     if isinstance(result, Tensor):
         for index, tensor in enumerate(tensors):
@@ -51,7 +52,7 @@ def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: l
     return None
 
 
-def made_of(noted: Any, tensors: Sequence[Tensor], handles: Iterator[Any], changes: dict[int, Any]) -> Any:
+def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object], changes: dict[int, Changes]) -> Any:
     """What noted noted, made of this replay's handles. Views of one memory share its count of changes."""
     if type(noted) is Output:
         array = NDArray(next(handles), CPU, changes.get(noted.memory))
@@ -69,7 +70,7 @@ def made_of(noted: Any, tensors: Sequence[Tensor], handles: Iterator[Any], chang
     return noted
 
 
-def _sequence(kind: Any, parts: list[Any]) -> Any:
+def _sequence(kind: Any, parts: list[object]) -> object:
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)  # named tuples take their fields one by one
 
 
@@ -78,7 +79,7 @@ class _Same:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -88,7 +89,7 @@ class _Same:
         return id(self.value)
 
 
-def kind_of(value: Any, tensors: list[Tensor]) -> Any:
+def kind_of(value: object, tensors: list[Tensor]) -> Hashable:
     """All of the arguments but the tensors' values, hashable; the tensors are listed in their order."""
     if isinstance(value, Tensor):
         array = value.array
@@ -102,7 +103,7 @@ def kind_of(value: Any, tensors: list[Tensor]) -> Any:
         kind = array.shape, array.strides, offset, array.dtype
         # Beside what every tensor has there may be attributes of the user's, which a forward could read.
         return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
-    if type(value) in (list, tuple):
+    if type(value) is tuple or type(value) is list:
         return type(value), tuple([kind_of(part, tensors) for part in value])
     if type(value) is dict:
         return dict, tuple([(_plain_kind(name), kind_of(part, tensors)) for name, part in value.items()])
@@ -111,7 +112,7 @@ def kind_of(value: Any, tensors: list[Tensor]) -> Any:
     return _plain_kind(value)
 
 
-def _plain_kind(value: Any) -> Any:
+def _plain_kind(value: object) -> Hashable:
     kind = type(value)
     if kind is float or kind is complex:
         return kind, repr(value)  # 0.0 is not -0.0
@@ -123,13 +124,19 @@ _OF_TENSORS = frozenset(
 )
 
 
-def objects_in(arguments: Any) -> Iterator[Any]:
+def objects_in(arguments: object) -> Iterator[object]:
     """What arguments hold beside plain values and the containers that kind_of looks into."""
     kind = type(arguments)
-    if kind in (list, tuple, dict) or (isinstance(arguments, tuple) and hasattr(kind, "_fields")):
-        for part in arguments.values() if kind is dict else arguments:
-            yield from objects_in(part)
-        if kind not in (list, tuple, dict):
-            yield kind
-    elif type(arguments) not in PLAIN:
-        yield arguments
+    is_named_tuple = isinstance(arguments, tuple) and hasattr(kind, "_fields")
+    if type(arguments) is dict:
+        parts: Iterable[object] = arguments.values()
+    elif type(arguments) is list or (isinstance(arguments, tuple) and (kind is tuple or is_named_tuple)):
+        parts = arguments
+    else:
+        parts = ()
+        if kind not in PLAIN:
+            yield arguments
+    for part in parts:
+        yield from objects_in(part)
+    if is_named_tuple:
+        yield kind

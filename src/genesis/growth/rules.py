@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from genesis.backends.backend import Op
 from genesis.functional import (
     activation,
     attention,
@@ -38,7 +39,7 @@ from genesis.recording import Call
 
 Rule = Callable[[Layouts, Call], None]
 
-RULES: dict[Callable[..., object], Rule] = {
+RULES: dict[Op, Rule] = {
     conv.Conv2d: layers.convolution,
     conv.ConvTranspose2d: layers.transposed_convolution,
     dense.Linear: layers.linear,
@@ -89,7 +90,7 @@ _MANY: dict[Rule, tuple[Any, ...]] = {
 for _rule, _functions in _MANY.items():
     RULES |= dict.fromkeys(_functions, _rule)
 
-_REFUSED: dict[Callable[..., object], str] = {
+_REFUSED: dict[Op, str] = {
     attention.Attention: "attention mixes all channels of a head with each other",
     fused.ConvPrepacked: "the layer's weight is folded together for inference; grow the network in training mode",
 }

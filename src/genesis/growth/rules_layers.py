@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from genesis.growth import axes
@@ -125,7 +126,7 @@ def conv_bn_relu(layouts: Layouts, call: Call) -> None:
     convolution(layouts, call)
     _use_norm(layouts, layouts.of(call.outputs[0])[1], gamma, beta, call.kwargs["running"])
     if residual is not None:
-        elementwise(layouts, call._replace(args=(call.outputs[0], residual)))
+        elementwise(layouts, dataclasses.replace(call, args=(call.outputs[0], residual)))
 
 
 def group_norm(layouts: Layouts, call: Call) -> None:

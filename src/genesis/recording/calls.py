@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from genesis.backends.backend import Op
 from genesis.nn import Module
 from genesis.recording.values import Value
 
 
-class Call(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
     """One call, with values in the places of arrays."""
 
     op: str  # of the contract, or the name of the Function
-    function: Callable[..., object]  # the backend's, or the Function
+    function: Op  # the backend's, or the Function
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: Value | tuple[Value | None, ...] | None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from genesis.autograd import Variable
+from genesis.autograd import Function, Variable
 from genesis.autograd.modes import observe
 from genesis.backends import Backend
 from genesis.backends.backend import Op
@@ -110,7 +109,9 @@ class Recorder:
     def functions(self) -> contextlib.AbstractContextManager[None]:
         """Inside, listen to the calls of Functions."""
 
-        def note(function: Any, args: tuple[object, ...], kwargs: dict[str, object], outputs: list[Any]) -> None:
+        def note(
+            function: type[Function], args: tuple[object, ...], kwargs: dict[str, object], outputs: list[object]
+        ) -> None:
             self.note(function.__name__, function, args, kwargs, tuple(outputs))
 
         return observe(note)
@@ -151,7 +152,7 @@ class Recorder:
     # --- what it notes ------------------------------------------------------------------------------------------------
 
     def note(
-        self, op: str, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object],
+        self, op: str, function: Op, args: Sequence[object], kwargs: Mapping[str, object],
         result: object = None, changed: Sequence[object] = (),
     ) -> Call:  # fmt: skip
         """Note a call that has been made; changed: those of its arguments (or lists of them) that it changed."""

@@ -1,4 +1,4 @@
-"""genesis.compile: runs that are recorded once for each kind of arguments and then replayed."""
+"""Recordings by input signature: when to run eagerly, to record, and to replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """A call of a target; the tensors are those among its arguments."""
+    """A call of a target, with the tensors among its arguments."""
 
     target: Target
     backend: backends.Backend
@@ -42,10 +42,21 @@ class Run:
 
 
 class Compiled(abc.ABC):
-    """What genesis.compile gives: target, a callable, with its recordings.
+    """The result of genesis.compile: a callable target with its recordings.
 
-    For each kind of arguments there is an entry: the first call runs as it stands, the second is recorded, the later
-    ones replay. What each kind of target adds is its entries.
+    Each input signature has an entry: the first call runs eagerly, the second is recorded, later ones replay.
+    Subclasses define the entries.
+
+    Attributes:
+        target: the module or function.
+        num_recordings: how many signatures are recorded.
+
+    Example:
+        >>> double = genesis.compile(lambda x: x * 2)
+        >>> [double(genesis.ones(2)).tolist() for _ in range(3)]
+        [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+        >>> double.num_recordings
+        1
     """
 
     max_recordings = 8
@@ -98,7 +109,7 @@ class Compiled(abc.ABC):
         return result
 
     def _warn(self, reason: str) -> None:
-        message = f"genesis.compile: {self._name} runs as it stands: it {reason}"
+        message = f"genesis.compile: {self._name} runs eagerly: it {reason}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _run_anew(self, entry: Entry, changed: str, kind: Hashable, run: Run) -> object:
@@ -106,13 +117,13 @@ class Compiled(abc.ABC):
         self._num_in_vain += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
             entry.is_refused = True
-            self._warn(f"is never the same for two calls in a row, but recorded for nothing: '{changed}' has changed")
+            self._warn(f"changes before each recording could be replayed: '{changed}' has changed")
             return run()
         del self._entries[kind]
         return self._run_first(kind, run)
 
     def _run_first(self, kind: Hashable, run: Run) -> object:
-        """An eager run: it shows what code is executed, and fills caches that a recording should find filled."""
+        """Run eagerly, to see which code runs and to fill the caches that a recording should find filled."""
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()
@@ -123,21 +134,21 @@ class Compiled(abc.ABC):
 
     @abc.abstractmethod
     def _may_replay(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the calls of a target in its present mode can be replayed."""
+        """Whether calls can be replayed in the target's present mode."""
 
     @abc.abstractmethod
     def _circumstances(self) -> Hashable:
-        """What belongs to the kind of a call beside its arguments."""
+        """What belongs to a signature beside the arguments."""
 
     @abc.abstractmethod
     def _new_entry(self, run: Run, executed: Executed) -> Entry: ...
 
 
 class Entry(abc.ABC):
-    """The recording for one kind of arguments, and what it holds for.
+    """The recording of one input signature, with its guards.
 
     Args:
-        executed: the code that a run of this kind executed.
+        executed: the code that a run with this signature executed.
     """
 
     is_refused = False
@@ -154,18 +165,18 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def changed(self) -> str | None:
-        """What the recording, if there is one, depends on and is not as it was."""
+        """The name of the first guard that fails; None if the recording, if any, is valid."""
 
     @abc.abstractmethod
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether nothing but the calls of the recording would happen now."""
+        """Whether a replay would skip nothing, such as hooks."""
 
     @abc.abstractmethod
     def replay(self, tensors: Sequence[Tensor]) -> object:
         """The result of the recorded run with these tensors."""
 
     def record(self, run: Run) -> tuple[object, str]:
-        """The result of this run, and why it cannot be replayed, if so."""
+        """Run and record; gives the result, and why it cannot be replayed, or ""."""
         try:
             return self._record(run)
         except UnwatchableError as error:  # before the run
@@ -175,7 +186,7 @@ class Entry(abc.ABC):
     def _record(self, run: Run) -> tuple[object, str]: ...
 
     def _recorded(self, run: Run, recorder: Recorder, watcher: Watcher, trace: Trace) -> object:
-        """The result of the run while it is recorded."""
+        """Run with recorder and trace listening; gives the result."""
         modes, given = present_modes(), run.kind()
         with trace.runs(), watched(watcher), backends.use("cpu", recorder.watch(self.backend)):
             result = run()
@@ -184,19 +195,19 @@ class Entry(abc.ABC):
         return result
 
     def _knew_all(self, trace: Trace, recorder: Recorder) -> bool:
-        """Whether the run executed only what the snapshot before it was made for; else the next one is recorded."""
+        """Whether the guards cover the code that ran; else they are extended, and the next run is recorded."""
         recorder.refusal = recorder.refusal or trace.refusal
         if trace.executed.keys() <= self._executed.keys():
             return True
         self._executed = self._executed | trace.executed
         self._num_attempts += 1
         if self._num_attempts >= self.most_attempts:
-            recorder.refuse("executes other code in each call")
+            recorder.refuse("executes different code in each call")
         return False
 
 
 def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
-    """The CPU's backend, if all tensors are there and no tool stands in front of it."""
+    """The CPU backend, if all tensors are on the CPU and no tool wraps it."""
     if not tensors or any(tensor.array.device is not CPU for tensor in tensors):
         return None
     backend = backends.get("cpu")

@@ -1,4 +1,4 @@
-"""A module whose inference is recorded and replayed."""
+"""Compiled inference of a module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from genesis.tensor import Tensor
 
 
 class CompiledModule(Compiled):
-    """A module with the recordings of its inference; see genesis.compile."""
+    """A module with recordings of its inference; see genesis.compile."""
 
     target: Module
 
@@ -38,7 +38,7 @@ class CompiledModule(Compiled):
 
 
 class _Inference(Entry):
-    """The recording of a forward pass, with the parameters' and buffers' values as constants."""
+    """A recorded forward pass; the values of parameters and buffers are constants of it."""
 
     def __init__(self, module: Module, backend: backends.Backend, executed: Executed) -> None:
         super().__init__(backend, executed)
@@ -88,7 +88,7 @@ class _Inference(Entry):
 
 
 class _Refusals:
-    """Watches a run: what it does beside calling the backend cannot be replayed."""
+    """A Watcher for inference: whatever happens outside of the backend cannot be replayed."""
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self.refuse, self.update = recorder.refuse, trace.update

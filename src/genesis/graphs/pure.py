@@ -1,4 +1,4 @@
-"""What of Python's own functions and types does nothing but compute from what it is given."""
+"""Which of Python's built-in functions and types are pure: they only compute from their arguments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _TYPE_MODULES = frozenset(
 
 
 def is_pure(function: BuiltinFunctionType) -> bool:
-    """Whether a function or bound method written in C only computes, or changes what it is a method of."""
+    """Whether a function or bound method written in C only computes, or changes no more than its own object."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, ModuleType):
         return function in _FUNCTIONS if owner is builtins else owner.__name__ in _MODULES
@@ -75,12 +75,12 @@ def is_pure(function: BuiltinFunctionType) -> bool:
 
 
 def is_pure_type(kind: type[object]) -> bool:
-    """Whether objects of a type written in C can be made and used without anything else being read."""
+    """Whether objects of a type written in C depend on nothing but themselves."""
     return kind is object or issubclass(kind, (*_TYPES, *IMMUTABLE)) or kind.__module__ in _TYPE_MODULES
 
 
 def solid_base(kind: type[object]) -> type[object]:
-    """The type written in C that a class stands on: where there may be state that Python's dictionaries do not show."""
+    """The nearest base of a class that is written in C, and may hold state that Python's dictionaries do not show."""
     while kind is not object:
         base = kind.__base__ or object
         is_python = kind.__flags__ & _HEAP_TYPE and not kind.__flags__ & _IMMUTABLE_TYPE

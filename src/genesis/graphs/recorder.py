@@ -1,4 +1,4 @@
-"""Recorder of a run that is to be replayed: what may be recorded, and the calls that a replay makes."""
+"""Records a run for replay: what may be recorded, and which calls a replay makes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from genesis.tensor import Tensor
 
 
 class Rules(NamedTuple):
-    """What may be recorded."""
+    """What a recorded run may do."""
 
-    refused: dict[str, str]  # by op, why it cannot be replayed
-    fixed: tuple[Kind, ...]  # what may not change in place
-    prepares: bool  # constants keep their values, so that they may be brought into their fastest form
+    refused: dict[str, str]  # why an op cannot be replayed
+    fixed: tuple[Kind, ...]  # memory that may not change in place
+    prepares: bool  # constants keep their values, so backends may prepare (pack) them
 
 
 # Ops whose result depends on values, leaves the arrays of the backend, or comes from outside.
@@ -46,16 +46,16 @@ _TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op 
 
 
 class Recorder:
-    """Notes what the thread that made it asks of a backend, and makes a Recording of it.
+    """Records the backend calls of the creating thread and turns them into a Recording.
 
-    `refusal` says why the run cannot be replayed, if so; it goes on as it would have without the recorder.
+    `refusal` is the reason why the run cannot be replayed, or ""; the run itself goes on unaffected.
 
     Args:
-        arguments: the tensors that a replay is given anew and must not change.
-        state: the parameters and buffers, whose arrays stay what they are.
+        arguments: tensors that each replay takes and must not change.
+        state: parameters and buffers; their arrays are constants of the recording.
         rules: INFERENCE or STEP.
-        gradients: from before the run: a replay is given them anew and may change them.
-        unseen: those of the state whose values others may change: nothing is prepared from them.
+        gradients: of before the run; each replay takes them and may change them.
+        unseen: the part of state that other libraries may write to; it is never prepared.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Recorder:
         gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         self.refusal = ""
-        self.uses_packed_weights = False  # which were made before, of values that must stay what they were then
+        self.uses_packed_weights = False  # packed before the run, from values that must not change
         self._rules = rules
         self._prepare: Callable[[str, Sequence[object]], Op | None] = lambda op, args: None  # the watched backend's
         self._recorder = recording.Recorder()
@@ -82,22 +82,22 @@ class Recorder:
         return self._recorder.tap(backend, self._check)
 
     def refuse(self, reason: str) -> None:
-        """The run cannot be replayed: it `reason`. The first reason counts; the user's line stands with it."""
+        """Declare the run not replayable: it `reason`. The first reason is kept, with the user's line."""
         self.refusal = self.refusal or f"{reason} ({user_line()})"
 
     def paused(self) -> AbstractContextManager[None]:
-        """Inside, calls are not noted."""
+        """Stop recording inside the with block."""
         return self._recorder.paused()
 
     def note_update(self, function: Op, gradients: Sequence[object], changed: Sequence[object]) -> None:
-        """A call that is no op: function(gradients) changes these handles in place."""
+        """Record function(gradients), which is no op and changes these handles in place."""
         self._check(self._recorder.note("update", function, (gradients,), {}, changed=changed), (gradients,))
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)
 
     def finish(self, outputs: Sequence[Value]) -> Recording:
-        """What was noted, ready to be run again with the arguments and those of the gradients that it uses."""
+        """The recording, as a function of the arguments and of those gradients that it uses."""
         used = {value.number for value in (*outputs, *[each for call in self._calls for each in call.operands])}
         gradients = [value for value in self._gradients if value.number in used]
         return Recording(self._calls, [*self._arguments, *gradients], outputs)
@@ -122,7 +122,7 @@ class Recorder:
         self._calls.append(self._prepared(call, args))
 
     def _prepared(self, call: Call, args: Sequence[object]) -> Call:
-        """The call as a replay makes it: of a function of its first argument alone, where all else is constant."""
+        """The call as a replay makes it; with a prepared function if all but its first argument are constant."""
         places = tuple(map(self._constant, call.args))
         if call.op == "conv_prepacked" and not isinstance(places[1], Value):
             self.uses_packed_weights = True
@@ -136,7 +136,7 @@ class Recorder:
         )
 
     def _constant(self, place: object) -> object:
-        """A place with parameters and buffers for their values."""
+        """A place with the arrays of parameters and buffers instead of their values."""
         if isinstance(place, Value):
             return self._recorder.given.get(place.number, place)
         if isinstance(place, list | tuple) and values_in(place):

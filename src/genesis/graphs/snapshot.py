@@ -1,8 +1,8 @@
-"""All that a run can read beside its arguments, as it is when this is made: what a recording depends on.
+"""Guards on everything that a run can read besides its arguments.
 
-It is found from the code that ran (trace.py): the globals and cells that it names, and of every object that these lead
-to the attributes that any of it names. Nothing is left out because it isn't understood: what cannot be watched makes
-the recording impossible, and the user is told why.
+They follow from the code that ran (trace.py): the globals and cells that it names and, on every object reached from
+these, the attributes that any of it names. Nothing is left out: if something cannot be watched, the run is not
+recorded, and the user is told why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Found(NamedTuple):
 
 
 class Snapshot:
-    """What the executed code can read, watched; with the modules, optimizers and tensors among it.
+    """Watches what the executed code can read; collects the modules, optimizers and tensors among it.
 
     Args:
         roots: what is called, and its arguments.
@@ -80,7 +80,7 @@ class Snapshot:
         self._seen.clear()  # a recording must not keep a batch
 
     def changed(self) -> str | None:
-        """The first name that means something else now."""
+        """The first name whose meaning has changed, or None."""
         return self._watch.changed()
 
     # --- from the code ------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Snapshot:
                     self._add(value, part)
 
     def _follow(self, value: object, chain: Chain, code: CodeType) -> None:
-        """What a chain leads to: through modules exactly, from then on as of any object."""
+        """Add what a chain leads to: exact through modules; from there on, like any object."""
         where = f" ({code.co_filename}:{chain.line})"
         names = list(chain.names)
         label = names.pop(0)
@@ -191,7 +191,7 @@ class Snapshot:
                     self._add(found, f"{label}.{name}", self._line_of(name))
 
     def _line_of(self, attribute: str) -> str:
-        """Where the code takes an attribute of this name."""
+        """The line that reads an attribute of this name."""
         return f" ({self._attributes[attribute]})" if attribute in self._attributes else ""
 
     def _visit_module(self, module: Module, label: str) -> None:
@@ -269,7 +269,7 @@ class Snapshot:
 
     def _visit_builtin(self, function: BuiltinFunctionType, label: str) -> None:
         if not is_pure(function):
-            raise UnwatchableError(f"hands on '{label}', which cannot be watched{self._where}")
+            raise UnwatchableError(f"passes on '{label}', which cannot be watched{self._where}")
         if not isinstance(function.__self__, ModuleType | type):
             self._add(function.__self__, label)
 

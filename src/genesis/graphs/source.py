@@ -1,4 +1,4 @@
-"""Recorded calls as the source of one Python function: nothing but the calls, and each array let go after its last use.
+"""Generates one Python function from recorded calls, which frees each array after its last use.
 
 def replay(v0):
     v1 = f0(v0)
@@ -17,9 +17,9 @@ from genesis.recording import Call, Value
 
 
 class Recording:
-    """The calls of one run in order, as one function of the inputs.
+    """The calls of one run, in order, as a function of its inputs.
 
-    `source` is its code; the names in it that are no arrays are the functions and constants of the recording.
+    `source` is its code: v are arrays, f functions, c constants.
     """
 
     def __init__(self, calls: Sequence[Call], inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
@@ -36,7 +36,7 @@ class Recording:
         self._replay: Op = self._constants["replay"]  # type: ignore[assignment]
 
     def run(self, inputs: Iterable[object]) -> list[object]:
-        """The handles of the outputs for these inputs, of the shapes and strides of the recording."""
+        """Replay: output handles for these input handles, whose shapes and strides are those of the recording."""
         return self._replay(*inputs)
 
     def _call(self, call: Call) -> str:
@@ -59,7 +59,7 @@ class Recording:
 
 
 def _ends(calls: Sequence[Call], outputs: Sequence[Value]) -> list[list[int]]:
-    """For each call, the values that nobody reads after it, by number."""
+    """For each call, the numbers of the values that it is the last to use."""
     last_use: dict[int, int] = {}
     for position, call in enumerate(calls):
         for value in (*call.operands, *call.outputs):
@@ -73,7 +73,7 @@ def _ends(calls: Sequence[Call], outputs: Sequence[Value]) -> list[list[int]]:
 
 
 def _targets(results: Value | Sequence[Value | None] | None) -> str:
-    """The left side of the assignment of a call's results; "_" is for what is None."""
+    """The assignment targets of a call's results, with "_" for None."""
     if isinstance(results, Value):
         return f"v{results.number} = "
     if not results:

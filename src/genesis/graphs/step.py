@@ -1,4 +1,4 @@
-"""A training step that is recorded and replayed: forward, backward, and what optimizers do."""
+"""Compiled training steps: forward, backward and optimizer updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from genesis.tensor import Tensor
 
 
 class CompiledStep(Compiled):
-    """A function with the recordings of what it does to modules and optimizers; see genesis.compile."""
+    """A step function with its recordings; see genesis.compile."""
 
     def __init__(self, function: Target) -> None:
         super().__init__(function, name_of(function))
@@ -53,7 +53,7 @@ class CompiledStep(Compiled):
 
 
 class _Step(Entry):
-    """The recording of a step, with the arrays of parameters and buffers as constants."""
+    """A recorded step; the arrays of parameters and buffers, not their values, are constants of it."""
 
     def __init__(self, backend: backends.Backend, executed: Executed) -> None:
         super().__init__(backend, executed)
@@ -64,7 +64,7 @@ class _Step(Entry):
         return self._replayable is not None
 
     def leaves(self, run: Run) -> list[Tensor]:
-        """The tensors that collect gradients."""
+        """The tensors that accumulate gradients."""
         try:
             surroundings = _Surroundings(run, self._executed)
         except UnwatchableError:  # which is said when it is to be recorded
@@ -108,7 +108,7 @@ class _Step(Entry):
 
 
 class _Surroundings:
-    """What a step works on beside its arguments, as it is when this is made."""
+    """Guards what a step uses besides its arguments."""
 
     def __init__(self, run: Run, executed: Executed) -> None:
         self.snapshot = Snapshot((run.target, *objects_in((run.args, run.kwargs))), executed, run.tensors)
@@ -122,7 +122,7 @@ class _Surroundings:
         self._params = self._present_params()
 
     def changed(self) -> str | None:
-        """What the step would find changed."""
+        """The name of what has changed, or None."""
         name = self.snapshot.changed()
         if name is not None:
             return name
@@ -133,7 +133,7 @@ class _Surroundings:
         return None if self._present_grads() == self._has_grad else "which parameters have gradients"
 
     def check(self, recorder: Recorder, updates: Sequence[tuple[Optimizer, Batch]]) -> None:
-        """Refuse what has changed, now that the step is done, if a replay would not change it."""
+        """After the step: refuse changes that a replay would not make."""
         if any(optimizer not in self.snapshot.optimizers for optimizer, _ in updates):
             recorder.refuse(
                 "takes the step of an optimizer that it is not seen to use; name it or give it as an argument"
@@ -160,7 +160,7 @@ class _Surroundings:
 
 
 class _Updates:
-    """Watches a run: notes the updates of optimizers as calls that make them again with the options of the moment."""
+    """A Watcher for steps: records optimizer updates as calls that repeat them with the options of that moment."""
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self._recorder, self._trace = recorder, trace
@@ -184,12 +184,12 @@ def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[object]) -> None
 
 
 class _Replayable:
-    """A step that has been recorded: its calls, and what happens to gradients and counts of changes.
+    """A recorded step: its calls, and its effects on gradients and change counts.
 
     Args:
-        surroundings: as they were before the recorded run.
-        before: the gradients that were there.
-        updates: that it made.
+        surroundings: from before the recorded run.
+        before: gradients from before it.
+        updates: the optimizer updates that it made.
         tensors: its arguments.
         result: what it returned.
     """
@@ -219,7 +219,7 @@ class _Replayable:
         self._constant = Versions(kept_values if recorder.uses_packed_weights else ())
 
     def changed(self) -> str | None:
-        """Why the step would not make the same calls, on the same arrays."""
+        """Why the step would no longer make the same calls on the same arrays, or None."""
         name = self.surroundings.changed()
         if name is not None:
             return name

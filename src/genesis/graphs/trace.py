@@ -1,4 +1,4 @@
-"""Which Python code a run executes, and what it calls that no recording could repeat or watch."""
+"""Traces which Python code a run executes, and calls whose effects a replay would drop."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Executed = dict[tuple[CodeType, int], dict[str, object]]  # code that ran, with 
 
 
 class Trace:
-    """The code of the user's that this thread executes while it runs().
+    """Traces the user's code that this thread executes inside runs().
 
-    `executed` has each piece of code with its globals; `refusal` says what it called that a replay would leave out.
+    `executed` maps each code object to its globals; `refusal` names the first call that a replay would drop.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Trace:
                 sys.setprofile(before)
 
     def refuse(self, reason: str) -> None:
-        """As a Watcher: nothing is recorded."""
+        """As a Watcher; nothing is recorded."""
 
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
-        """As a Watcher: what an optimizer executes is executed by replays too."""
+        """As a Watcher; optimizers run in replays too, so their code is not traced."""
         with self.paused():
             optimizer.update(batch)
 
@@ -100,7 +100,7 @@ class Trace:
 
 
 def is_ours(name: str | None) -> bool:
-    """Whether a module of this name is Genesis' own."""
+    """Whether this is the name of a module of Genesis."""
     return str(name).partition(".")[0] == _PACKAGE
 
 
@@ -122,7 +122,7 @@ def _name_of(function: BuiltinFunctionType) -> str:
 
 
 def name_of(function: object) -> str:
-    """A callable as messages name it."""
+    """The name of a callable for messages."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__qualname__", type(function).__name__))

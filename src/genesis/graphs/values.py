@@ -1,4 +1,4 @@
-"""Arguments and results of recorded runs: of which kind they are, and where their tensors go."""
+"""Signatures of arguments, and results with placeholders for their tensors."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from genesis.tensor import Tensor
 
 
 class Input(NamedTuple):
-    """In a noted result: the tensor that was given at this place."""
+    """Placeholder: the argument at this place."""
 
     place: int
 
 
 class Output(NamedTuple):
-    """In a noted result: a tensor on the array of value; memory is the number of the first value that showed it."""
+    """Placeholder: a tensor on the array of value; memory is the number of the first value that showed it."""
 
     value: Value
     memory: int
 
 
 def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> object:
-    """The result of a forward with Input and Output in the places of its tensors; the latter are listed in outputs."""
+    """A result with placeholders for its tensors; appends each Output to outputs."""
     if isinstance(result, Tensor):
         for index, tensor in enumerate(tensors):
             if result is tensor:
@@ -53,7 +53,7 @@ def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs
 
 
 def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object], changes: dict[int, Changes]) -> Any:
-    """What noted noted, made of this replay's handles. Views of one memory share its count of changes."""
+    """The result of a replay: placeholders become tensors on its handles. Views of one memory share their changes."""
     if type(noted) is Output:
         array = NDArray(next(handles), CPU, changes.get(noted.memory))
         made = tensors[0]._like(array)
@@ -75,7 +75,7 @@ def _sequence(kind: Any, parts: list[object]) -> object:
 
 
 class _Same:
-    """An argument that is compared with no other than itself; what it holds is watched."""
+    """An argument that is compared by identity; its contents are guarded."""
 
     __slots__ = ("value",)
 
@@ -90,7 +90,7 @@ class _Same:
 
 
 def kind_of(value: object, tensors: list[Tensor]) -> Hashable:
-    """All of the arguments but the tensors' values, hashable; the tensors are listed in their order."""
+    """The signature of arguments: everything but the tensors' values. Appends the tensors to tensors."""
     if isinstance(value, Tensor):
         array = value.array
         if tensors:
@@ -125,7 +125,7 @@ _OF_TENSORS = frozenset(
 
 
 def objects_in(arguments: object) -> Iterator[object]:
-    """What arguments hold beside plain values and the containers that kind_of looks into."""
+    """What arguments hold besides plain values and the containers that kind_of opens."""
     kind = type(arguments)
     is_named_tuple = isinstance(arguments, tuple) and hasattr(kind, "_fields")
     if type(arguments) is dict:

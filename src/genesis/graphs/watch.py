@@ -1,6 +1,6 @@
-"""Whether places hold what they held: names in dictionaries, the contents of containers, cells and slots.
+"""Guards on names in dictionaries, contents of containers, cells and slots.
 
-A replay asks this each time, so the places of a kind are compared by calls that run in C.
+Each replay checks them, so places of one kind are compared by calls that run in C.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _MISSING = object()
 
 
 class UnwatchableError(Exception):
-    """What the code reads, and why nobody could say whether it has changed; the sentence begins with a verb."""
+    """The code reads what cannot be guarded; the message begins with a verb."""
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether a program could not tell one from the other: the very same object, or equal numbers and strings."""
+    """Whether a program cannot tell them apart: the same object, or equal plain values."""
     if one is other:
         return True
     if type(one) is not type(other) or type(one) not in PLAIN:
@@ -30,7 +30,7 @@ def is_same(one: object, other: object) -> bool:
 
 
 class Watch:
-    """Places with what was there when each was added, under the names that messages give them."""
+    """Places and what each held when it was added, with labels for messages."""
 
     def __init__(self) -> None:
         self._mappings: dict[int, _Names] = {}
@@ -38,7 +38,7 @@ class Watch:
         self._others: list[tuple[Get, object, str]] = []
 
     def name(self, mapping: Mapping[str, object], name: str, label: str) -> object:
-        """Watch what a mapping has under name, be it nothing; gives that, or MISSING."""
+        """Watch a name of a mapping, present or not; gives its value or MISSING."""
         known = self._mappings.get(id(mapping))
         if known is None:
             known = self._mappings[id(mapping)] = _Names(mapping)
@@ -51,7 +51,7 @@ class Watch:
         self._others.append((get, get(), label))
 
     def changed(self) -> str | None:
-        """The name of the first place that holds something else now."""
+        """The label of the first place whose contents have changed, or None."""
         for names in self._mappings.values():
             if not names.hold():
                 label = names.changed()
@@ -121,7 +121,7 @@ def _nothing(mapping: object) -> tuple[object, ...]:
 
 
 class _Contents:
-    """All that a list, set or dictionary holds, in order."""
+    """The contents of a list, set or dictionary, in order."""
 
     def __init__(self, container: Collection[object], label: str) -> None:
         self.label = label

@@ -1,4 +1,4 @@
-"""How channels flow through each op: a table of rules. An op without one fixes what it takes, with that reason.
+"""How channels flow through each op: a table of rules. An op without a rule keeps its operands from growing.
 
 A rule is called with the layouts so far and a recorded call, whose results it gives theirs.
 """
@@ -6,8 +6,8 @@ A rule is called with the layouts so far and a recorded call, whose results it g
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from genesis.autograd import Function
 from genesis.backends.backend import Op
 from genesis.functional import (
     activation,
@@ -62,7 +62,7 @@ RULES: dict[Op, Rule] = {
     interpolation.PixelUnshuffle: shapes.pixel_unshuffle,
 }
 
-_MANY: dict[Rule, tuple[Any, ...]] = {
+_MANY: dict[Rule, tuple[Op, ...]] = {
     shapes.elementwise: (
         activation.ReLU, activation.Hardtanh, activation.LeakyReLU, activation.ELU, activation.GELU, activation.SiLU,
         activation.Softplus, activation.Hardswish, activation.Hardsigmoid, activation.Sigmoid, activation.Tanh,
@@ -97,7 +97,7 @@ _REFUSED: dict[Op, str] = {
 
 
 def apply_rule(layouts: Layouts, call: Call) -> None:
-    """Apply the rule of a call's op, or fix what it takes."""
+    """Apply the rule of a call's op; without one, keep its operands from growing."""
     rule = RULES.get(call.function)
     if rule is not None:
         rule(layouts, call)
@@ -107,11 +107,15 @@ def apply_rule(layouts: Layouts, call: Call) -> None:
         layouts.fix(arg, reason)
 
 
-def register_rule(function: Any, rule: Rule) -> None:
-    """Teach the channel map an op: a Function of yours, and what it does with channels.
+def register_rule(function: type[Function], rule: Rule) -> None:
+    """Teach the channel map what a Function of yours does with channels.
 
     Rules to choose from: `growth.elementwise` (any number of operands, broadcast) and `growth.same_size` (dimensions
     that keep their size keep their channels: pooling, filters).
+
+    Args:
+        function: the Function.
+        rule: rule(layouts, call) gives the results of a recorded call their layouts.
 
     Example:
         >>> from genesis import growth

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from genesis.growth import axes
 from genesis.growth.axes import Axis
@@ -15,7 +14,16 @@ from genesis.recording import Call, Value
 
 
 def elementwise(layouts: Layouts, call: Call) -> None:
-    """Operands are aligned at their last dimension; where two have the same channels, these are one group."""
+    """Rule of element-wise ops: operands are aligned at their last dimension, and channels that meet are one group.
+
+    Example:
+        >>> from genesis import growth
+        >>> class Square(genesis.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x * x
+        >>> growth.register_rule(Square, growth.elementwise)
+    """
     given = [(arg.shape, layouts.with_parameters(arg)) for arg in call.args if isinstance(arg, Value)]
     if all(axis is None for _, layout in given for axis in layout):
         return
@@ -41,7 +49,16 @@ def elementwise(layouts: Layouts, call: Call) -> None:
 
 
 def same_size(layouts: Layouts, call: Call) -> None:
-    """The first argument's dimensions that keep their size keep their channels."""
+    """Rule of pooling and filters: dimensions of the first argument that keep their size keep their channels.
+
+    Example:
+        >>> from genesis import growth
+        >>> class Blur(genesis.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return F.avg_pool2d(x, 3, 1, 1)
+        >>> growth.register_rule(Blur, growth.same_size)
+    """
     layout = layouts.with_parameters(call.args[0])
     for output in call.outputs:
         if len(layout) == output.ndim:
@@ -194,7 +211,7 @@ def unsqueeze(layouts: Layouts, call: Call) -> None:
 def reduced(layouts: Layouts, call: Call) -> None:
     """Sums, means, extremes: over planes they leave the channels alone, over channels they count them."""
     layout = layouts.with_parameters(call.args[0])
-    dims = _dims(call.kwargs, len(layout))
+    dims = _dims(call, len(layout))
     for dim in dims:
         axes.fix(layout[dim], "it is reduced over the channels")
     kept = [None if dim in dims else axis for dim, axis in enumerate(layout)]
@@ -207,15 +224,15 @@ def reduced(layouts: Layouts, call: Call) -> None:
 def mixed(layouts: Layouts, call: Call) -> None:
     """Softmax and the like: the elements along one dimension depend on each other."""
     layout = layouts.with_parameters(call.args[0])
-    for dim in _dims(call.kwargs, len(layout)):
+    for dim in _dims(call, len(layout)):
         axes.fix(layout[dim], "an op mixes the channels with each other")
     for output in call.outputs:
         layouts.set(output, layout)
 
 
-def _dims(options: Mapping[str, Any], ndim: int) -> list[int]:
+def _dims(call: Call, ndim: int) -> list[int]:
     """The dimensions that an op goes over; without any, all."""
-    dims = options["dims"] if "dims" in options else options["dim"]
+    dims = call.kwargs["dims"] if "dims" in call.kwargs else call.kwargs["dim"]
     listed = range(ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
     return [dim % ndim for dim in listed]
 

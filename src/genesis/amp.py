@@ -14,7 +14,7 @@ from genesis.autograd.modes import state as thread
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, describe
 from genesis.interrupts import at_once, held
-from genesis.ndarray import NDArray, neural
+from genesis.ndarray import NDArray, ops
 from genesis.optim import Optimizer
 from genesis.tensor import Tensor
 
@@ -195,7 +195,7 @@ class GradScaler:
                     groups.setdefault((grad.dtype, grad.device), []).append(grad)
         factor = 1.0 / self._scale
         with held():  # gradients that were divided, and not noted, would be divided again
-            self._found[id(optimizer)] = [neural.unscale_into(grads, factor) for grads in groups.values()]
+            self._found[id(optimizer)] = [ops.unscale_into(grads, factor) for grads in groups.values()]
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """optimizer.step() with unscaled gradients, unless one of them is not finite: then nothing happens.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import genesis
 from genesis import backends, dtypes
 from genesis.backends import OPS, Backend, contract
+from genesis.backends.contract import TRAITS
 from genesis.errors import DTypeError
+from genesis.ndarray import NDArray, ops
 from genesis.settings import override
 from tests.conftest import num_gpus
 
@@ -112,3 +117,56 @@ def test_pinned_memory_holds_arrays(backend: Backend) -> None:
         assert not backend.to_cpu(x).any()
     assert not backend.is_pinned(np.zeros(3))
     assert not backend.is_pinned(np.zeros(0))
+
+
+# --- what is known of ops ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_the_title_of_a_section_names_the_files_that_implement_it(device_type: str) -> None:
+    with override(cuda="auto" if num_gpus() else "simulated"):
+        backend = backends.get(device_type)
+    folder = Path(contract.__file__).parent
+    title, wrong = "", set()
+    for line in Path(contract.__file__).read_text(encoding="utf-8").splitlines():
+        if line.startswith("# --- "):
+            title = line
+        elif found := re.match(r"def (\w+)\(", line):
+            path = getattr(backend, found[1]).__module__.removeprefix("genesis.backends.").replace(".", "/")
+            path = path if (folder / path).is_dir() else f"{path}.py"
+            if not re.search(rf"\b{path}(,|\))", title):
+                wrong.add(f"{title}\n    does not name {path}, which has {found[1]}")
+    assert not wrong, "\n" + "\n".join(sorted(wrong))
+
+
+def test_a_call_on_arrays_ends_at_the_contract() -> None:
+    assert inspect.getsourcefile(inspect.unwrap(ops.conv_forward)) == contract.__file__
+    assert ops.relu.__doc__ == inspect.unwrap(ops.relu).__doc__
+    x = genesis.ones(2, 3).array
+    assert type(ops.sum(x, dims=(0,), keepdim=True)) is NDArray
+    assert ops.sum(x, (1,)).shape == (2,)
+    with pytest.raises(DTypeError, match=r"^rand: takes no array that would say where it runs; ask a backend"):
+        ops.rand((2,))
+
+
+def test_operands_are_promoted() -> None:
+    whole, real = genesis.tensor([1, 2]).array, genesis.tensor([0.5, 0.5]).array
+    assert ops.add(whole, real).dtype is dtypes.float32
+    assert ops.add(1, whole).dtype is dtypes.int64
+    assert ops.sub(1, real).numpy().tolist() == [0.5, 0.5]
+    assert ops.div(whole, 2).dtype is dtypes.float32
+    assert ops.exp(whole).dtype is dtypes.float32
+
+
+def test_changes_in_place_are_counted() -> None:
+    x, y = genesis.ones(2).array, genesis.ones(2).array
+    ops.add_into(x, 1.0)
+    ops.scale_into([x, y], 2.0)
+    assert (x.changes.count, y.changes.count) == (2, 1)
+
+
+def test_traits_name_parameters() -> None:
+    for name, traits in TRAITS.items():
+        parameters = list(inspect.signature(getattr(contract, name)).parameters)
+        assert list(traits.parameters) == parameters, name
+        assert {*traits.in_place, *traits.in_training, *traits.lists, *traits.opaque} <= set(parameters), name

@@ -16,18 +16,21 @@ from tests.conformance.harness import check_refused, check_sample, find, tensors
 OPS: dict[str, list[Any]] = {}
 for info in op_db:
     OPS.setdefault(info.name, []).append(info)
-WITH_ERRORS = [name for name in surface.NAMES if any(op.error_inputs_func for op in OPS.get(name, ()))]
+_MORE = [name for name in OPS if name not in {*surface.NAMES, *surface.NOT_COMPARED} and find(name) is not None]
+NAMES = [*surface.NAMES, *_MORE]
+ALL_DTYPES = {*surface.ALL_DTYPES, *_MORE}
+WITH_ERRORS = [name for name in NAMES if any(op.error_inputs_func for op in OPS.get(name, ()))]
 ITS_WARNINGS = ("ignore:Using padding='same'", "ignore:reduction. 'mean' divides")  # PyTorch's own, in its samples
 
 
 def cases(everywhere: Sequence[torch.dtype] = (), where_all: Sequence[torch.dtype] = ()) -> Iterator[Any]:
-    """Parameters (op, dtype): each op in float32 and in the dtypes `everywhere`; those of surface.ALL_DTYPES also in
+    """Parameters (op, dtype): each op in float32 and in the dtypes `everywhere`; those of ALL_DTYPES also in
     the dtypes `where_all`."""
-    for name in surface.NAMES:
+    for name in NAMES:
         for op in OPS.get(name, ()):
             main = torch.int64 if name in surface.INTEGERS_ONLY else torch.float32
             extra = () if name in surface.NOT_IN_16_BITS else everywhere
-            extra = (*extra, *(where_all if name in surface.ALL_DTYPES else ()))
+            extra = (*extra, *(where_all if name in ALL_DTYPES else ()))
             for dtype in [dtype for dtype in (main, *extra) if dtype in op.dtypes]:
                 variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")

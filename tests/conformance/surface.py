@@ -1,4 +1,4 @@
-"""Which of OpInfo's ops belong to the public surface, in which dtypes they run, and where we deviate on purpose."""
+"""In which dtypes OpInfo's ops run, how they are called, and where we deviate on purpose."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SELECTION = words("""
     __getitem__ index_select index_add index_put gather take_along_dim scatter scatter_add masked_fill masked_select
     sort argsort topk nonzero
 """)
-CONVERSIONS = words("clone contiguous item double float half bfloat16 long int bool byte")
+CONVERSIONS = words("clone contiguous item double float half bfloat16 long int short bool byte")
 CREATION = words("zeros ones full eye arange linspace zeros_like ones_like full_like")
 
 CONVOLUTION = words("conv1d conv2d conv_transpose1d conv_transpose2d")
@@ -53,7 +53,9 @@ NEURAL_ALL_DTYPES = ["nn.functional." + name for name in (*CONVOLUTION, *NORMALI
 
 ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also float64, bfloat16 and float16
 DROPOUTS = words("nn.functional.dropout nn.functional.dropout2d")
-INTEGERS_ONLY = {"nn.functional.one_hot"}
+INTEGERS_ONLY = {"nn.functional.one_hot", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
+# The other names that both sides have are compared too, in all dtypes (opinfo.NAMES); but values that are drawn.
+NOT_COMPARED = words("empty empty_like randn randn_like rand_like randint randint_like")
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
 
@@ -70,7 +72,7 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
 # Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
 METHODS = words("""
     view view_as expand expand_as repeat __getitem__ __rmatmul__
-    contiguous item double float half bfloat16 long int bool byte
+    contiguous item double float half bfloat16 long int short bool byte
 """)
 CALLS: dict[str, Callable[..., Any]] = {
     **{name: getattr(Tensor, name) for name in METHODS},

@@ -14,7 +14,7 @@ import pytest
 import genesis
 from genesis import nn, optim
 from genesis.errors import GraphError
-from genesis.ndarray import neural
+from genesis.ndarray import ops
 from tests.graphs.steps import (
     Regression,
     Training,
@@ -98,7 +98,7 @@ def count_globally(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
 
 def own_update(r: Regression, x: genesis.Tensor) -> None:
     params = [param.array for param in r.model.parameters()]
-    neural.sgd_step(params, params, None, 0.1, 0.0, 0.0, 0.0, False, False, False)
+    ops.sgd_step(params, params, None, 0.1, 0.0, 0.0, 0.0, False, False, False)
 
 
 def schedule(r: Regression, x: genesis.Tensor) -> genesis.Tensor:

@@ -112,6 +112,7 @@ CASES = [
     case("GELU", inputs=SIGNALS),
     case("GELU", "tanh", inputs=SIGNALS),
     case("SiLU", inputs=SIGNALS),
+    case("Mish", inputs=SIGNALS),
     case("ELU", 0.7, inputs=SIGNALS),
     case("Sigmoid", inputs=SIGNALS),
     case("Tanh", inputs=SIGNALS),

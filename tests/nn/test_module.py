@@ -327,8 +327,8 @@ def test_results_with_parameters_are_plain_tensors() -> None:
 # --- the way from a layer to the kernel ---
 
 
-def test_six_functions_from_conv2d_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """forward, F.conv2d, apply, forward, NDArray's method, the backend's: beside them only the two dispatchers."""
+def test_five_functions_from_conv2d_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """forward, F.conv2d, apply, forward, the backend's: beside them only the two dispatchers."""
     import sys
 
     stacks: list[list[str]] = []
@@ -344,14 +344,13 @@ def test_six_functions_from_conv2d_to_torch(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "conv2d", watched)
     nn.Conv2d(1, 1, 1)(genesis.ones(1, 1, 2, 2))
-    dispatchers = ("nn/module.py:__call__", "ndarray/dispatch.py:")
+    dispatchers = ("nn/module.py:__call__", "backends/dispatch.py:")
     hops = [hop for hop in stacks[0] if not hop.startswith(dispatchers)]
     assert hops == [
         "nn/modules/conv.py:forward",
         "functional/conv.py:conv2d",
         "autograd/function.py:apply",
         "functional/conv.py:forward",
-        "ndarray/neural.py:conv_forward",
         "backends/cpu/conv.py:conv_forward",
     ]
 

@@ -8,6 +8,7 @@ always older than what is made of it: so the backward walk is "all nodes that th
 from genesis.autograd.function import ArrayFunction as ArrayFunction
 from genesis.autograd.function import BinaryFunction as BinaryFunction
 from genesis.autograd.function import Context as Context
+from genesis.autograd.function import ElementwiseFunction as ElementwiseFunction
 from genesis.autograd.function import Function as Function
 from genesis.autograd.function import Unrecorded as Unrecorded
 from genesis.autograd.gradcheck import gradcheck as gradcheck

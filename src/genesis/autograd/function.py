@@ -100,6 +100,7 @@ class Function:
         None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
     )
     adds_up: ClassVar[bool] = False  # its backward adds ctx.addend to the gradient of its first argument
+    elementwise: ClassVar[bool] = False  # each element of a result depends on one of each operand, which broadcast
     # The ctx where nothing is recorded; of an ArrayFunction whose result is one new array, and which leaves nothing in
     # ctx but by save().
     unrecorded: ClassVar[Unrecorded | None] = None
@@ -190,8 +191,14 @@ class ArrayFunction(Function):
     on_arrays = True
 
 
-class BinaryFunction(ArrayFunction):
-    """An ArrayFunction of two operands, whose result is new memory, and which leaves nothing in ctx but by save()."""
+class ElementwiseFunction(ArrayFunction):
+    """An ArrayFunction whose results depend, element by element, on operands that broadcast."""
+
+    elementwise = True
+
+
+class BinaryFunction(ElementwiseFunction):
+    """An ElementwiseFunction of two operands, whose result is new memory; it leaves nothing in ctx but by save()."""
 
     unrecorded = Unrecorded(2)
 

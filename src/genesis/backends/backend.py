@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from genesis.backends import contract
 
 Op = Callable[..., Any]
-OPS: tuple[str, ...] = tuple(
-    name
-    for name, value in vars(contract).items()
-    if callable(value) and getattr(value, "__module__", "") == contract.__name__
-)
+OPS: tuple[str, ...] = tuple(contract.TRAITS)
 
 
 class Backend:
@@ -33,8 +29,9 @@ class Backend:
         self.name = name
         self.__dict__.update(ops)
 
-    def __getattr__(self, op: str) -> Op:  # only reached for what __init__ was not given
-        raise AttributeError(f"backend '{self.__dict__.get('name')}' has no op '{op}'")
+    if TYPE_CHECKING:  # at run time, it would make each look-up of an op slower
+
+        def __getattr__(self, op: str) -> Op: ...
 
     def __repr__(self) -> str:
         return f"<backend {self.name}>"

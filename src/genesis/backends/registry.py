@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from genesis.backends.backend import Backend
+from genesis.backends.dispatch import active as active
 from genesis.errors import DeviceError
 
 _MODULES = {"cpu": "genesis.backends.cpu", "cuda": "genesis.backends.cuda"}
@@ -15,7 +16,6 @@ _plain: dict[str, Backend] = {}  # the backends themselves
 _stands_in: dict[str, list[Backend]] = {}  # by use(), in the order in which the blocks began
 _lock = threading.RLock()  # of all that changes these
 _seed: int | None = None
-active: dict[str, Backend] = {}  # what NDArray dispatches to: the same, or the tools around them
 
 
 def get(device_type: str) -> Backend:
@@ -79,3 +79,4 @@ def _no_tools(backend: Backend) -> Backend:
 
 
 _tools: Callable[[Backend], Backend] = _no_tools
+active.load = get

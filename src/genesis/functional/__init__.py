@@ -1,171 +1,26 @@
 """Layer 2: one Function per op with its gradient rule, written on NDArray. genesis.nn.functional re-exports it all."""
 
-from genesis.functional.activation import elu as elu
-from genesis.functional.activation import gelu as gelu
-from genesis.functional.activation import hardsigmoid as hardsigmoid
-from genesis.functional.activation import hardswish as hardswish
-from genesis.functional.activation import hardtanh as hardtanh
-from genesis.functional.activation import leaky_relu as leaky_relu
-from genesis.functional.activation import log_softmax as log_softmax
-from genesis.functional.activation import relu as relu
-from genesis.functional.activation import relu6 as relu6
-from genesis.functional.activation import sigmoid as sigmoid
-from genesis.functional.activation import silu as silu
-from genesis.functional.activation import softmax as softmax
-from genesis.functional.activation import softplus as softplus
-from genesis.functional.activation import tanh as tanh
-from genesis.functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
-from genesis.functional.classification import cross_entropy as cross_entropy
-from genesis.functional.classification import nll_loss as nll_loss
-from genesis.functional.comparison import bitwise_and as bitwise_and
-from genesis.functional.comparison import bitwise_not as bitwise_not
-from genesis.functional.comparison import bitwise_or as bitwise_or
-from genesis.functional.comparison import bitwise_xor as bitwise_xor
-from genesis.functional.comparison import eq as eq
-from genesis.functional.comparison import ge as ge
-from genesis.functional.comparison import gt as gt
-from genesis.functional.comparison import isfinite as isfinite
-from genesis.functional.comparison import isinf as isinf
-from genesis.functional.comparison import isnan as isnan
-from genesis.functional.comparison import le as le
-from genesis.functional.comparison import logical_and as logical_and
-from genesis.functional.comparison import logical_not as logical_not
-from genesis.functional.comparison import logical_or as logical_or
-from genesis.functional.comparison import lt as lt
-from genesis.functional.comparison import ne as ne
-from genesis.functional.conv import conv1d as conv1d
-from genesis.functional.conv import conv2d as conv2d
-from genesis.functional.conv import conv_transpose1d as conv_transpose1d
-from genesis.functional.conv import conv_transpose2d as conv_transpose2d
-from genesis.functional.conversion import cast as cast
-from genesis.functional.conversion import clone as clone
-from genesis.functional.conversion import contiguous as contiguous
-from genesis.functional.conversion import pin_memory as pin_memory
-from genesis.functional.conversion import to_device as to_device
-from genesis.functional.dense import linear as linear
-from genesis.functional.einsum import einsum as einsum
-from genesis.functional.elementwise import add as add
-from genesis.functional.elementwise import clamp as clamp
-from genesis.functional.elementwise import div as div
-from genesis.functional.elementwise import floor_divide as floor_divide
-from genesis.functional.elementwise import maximum as maximum
-from genesis.functional.elementwise import minimum as minimum
-from genesis.functional.elementwise import mul as mul
-from genesis.functional.elementwise import pow as pow
-from genesis.functional.elementwise import remainder as remainder
-from genesis.functional.elementwise import sub as sub
-from genesis.functional.elementwise import where as where
-from genesis.functional.fused import PackedConv as PackedConv
-from genesis.functional.fused import conv_bn_relu as conv_bn_relu
-from genesis.functional.fused import conv_prepack as conv_prepack
-from genesis.functional.fused import conv_prepacked as conv_prepacked
-from genesis.functional.fused import fold_batch_norm as fold_batch_norm
-from genesis.functional.indexing import getitem as getitem
-from genesis.functional.indexing import index_put as index_put
-from genesis.functional.indexing import index_put_ as index_put_
-from genesis.functional.indexing import setitem as setitem
-from genesis.functional.interpolation import interpolate as interpolate
-from genesis.functional.interpolation import pixel_shuffle as pixel_shuffle
-from genesis.functional.interpolation import pixel_unshuffle as pixel_unshuffle
-from genesis.functional.joining import cat as cat
-from genesis.functional.joining import chunk as chunk
-from genesis.functional.joining import narrow as narrow
-from genesis.functional.joining import split as split
-from genesis.functional.joining import stack as stack
-from genesis.functional.joining import unbind as unbind
-from genesis.functional.linalg import bmm as bmm
-from genesis.functional.linalg import dot as dot
-from genesis.functional.linalg import matmul as matmul
-from genesis.functional.linalg import mm as mm
-from genesis.functional.linalg import mv as mv
-from genesis.functional.linalg import outer as outer
-from genesis.functional.loss import binary_cross_entropy as binary_cross_entropy
-from genesis.functional.loss import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
-from genesis.functional.loss import dice_loss as dice_loss
-from genesis.functional.loss import huber_loss as huber_loss
-from genesis.functional.loss import kl_div as kl_div
-from genesis.functional.loss import l1_loss as l1_loss
-from genesis.functional.loss import mse_loss as mse_loss
-from genesis.functional.loss import smooth_l1_loss as smooth_l1_loss
-from genesis.functional.normalization import batch_norm as batch_norm
-from genesis.functional.normalization import group_norm as group_norm
-from genesis.functional.normalization import instance_norm as instance_norm
-from genesis.functional.normalization import layer_norm as layer_norm
-from genesis.functional.normalization import rms_norm as rms_norm
-from genesis.functional.padding import pad as pad
-from genesis.functional.pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
-from genesis.functional.pooling import adaptive_avg_pool2d as adaptive_avg_pool2d
-from genesis.functional.pooling import adaptive_max_pool2d as adaptive_max_pool2d
-from genesis.functional.pooling import avg_pool1d as avg_pool1d
-from genesis.functional.pooling import avg_pool2d as avg_pool2d
-from genesis.functional.pooling import max_pool1d as max_pool1d
-from genesis.functional.pooling import max_pool2d as max_pool2d
-from genesis.functional.random import dropout as dropout
-from genesis.functional.random import dropout2d as dropout2d
-from genesis.functional.reduction import all as all
-from genesis.functional.reduction import amax as amax
-from genesis.functional.reduction import amin as amin
-from genesis.functional.reduction import any as any
-from genesis.functional.reduction import argmax as argmax
-from genesis.functional.reduction import argmin as argmin
-from genesis.functional.reduction import cumsum as cumsum
-from genesis.functional.reduction import logsumexp as logsumexp
-from genesis.functional.reduction import max as max
-from genesis.functional.reduction import mean as mean
-from genesis.functional.reduction import min as min
-from genesis.functional.reduction import norm as norm
-from genesis.functional.reduction import prod as prod
-from genesis.functional.reduction import std as std
-from genesis.functional.reduction import sum as sum
-from genesis.functional.reduction import var as var
-from genesis.functional.selection import argsort as argsort
-from genesis.functional.selection import gather as gather
-from genesis.functional.selection import index_add as index_add
-from genesis.functional.selection import index_select as index_select
-from genesis.functional.selection import masked_fill as masked_fill
-from genesis.functional.selection import masked_select as masked_select
-from genesis.functional.selection import nonzero as nonzero
-from genesis.functional.selection import scatter as scatter
-from genesis.functional.selection import scatter_add as scatter_add
-from genesis.functional.selection import sort as sort
-from genesis.functional.selection import take_along_dim as take_along_dim
-from genesis.functional.selection import topk as topk
-from genesis.functional.shape import broadcast_to as broadcast_to
-from genesis.functional.shape import diagonal as diagonal
-from genesis.functional.shape import expand as expand
-from genesis.functional.shape import flatten as flatten
-from genesis.functional.shape import flip as flip
-from genesis.functional.shape import movedim as movedim
-from genesis.functional.shape import permute as permute
-from genesis.functional.shape import repeat as repeat
-from genesis.functional.shape import reshape as reshape
-from genesis.functional.shape import roll as roll
-from genesis.functional.shape import squeeze as squeeze
-from genesis.functional.shape import swapaxes as swapaxes
-from genesis.functional.shape import t as t
-from genesis.functional.shape import tile as tile
-from genesis.functional.shape import transpose as transpose
-from genesis.functional.shape import tril as tril
-from genesis.functional.shape import triu as triu
-from genesis.functional.shape import unflatten as unflatten
-from genesis.functional.shape import unsqueeze as unsqueeze
-from genesis.functional.shape import view as view
-from genesis.functional.tables import embedding as embedding
-from genesis.functional.tables import one_hot as one_hot
-from genesis.functional.unary import abs as abs
-from genesis.functional.unary import ceil as ceil
-from genesis.functional.unary import cos as cos
-from genesis.functional.unary import erf as erf
-from genesis.functional.unary import exp as exp
-from genesis.functional.unary import expm1 as expm1
-from genesis.functional.unary import floor as floor
-from genesis.functional.unary import log as log
-from genesis.functional.unary import log1p as log1p
-from genesis.functional.unary import neg as neg
-from genesis.functional.unary import reciprocal as reciprocal
-from genesis.functional.unary import round as round
-from genesis.functional.unary import rsqrt as rsqrt
-from genesis.functional.unary import sign as sign
-from genesis.functional.unary import sin as sin
-from genesis.functional.unary import sqrt as sqrt
-from genesis.functional.unary import square as square
+from genesis.functional.activation import *
+from genesis.functional.attention import *
+from genesis.functional.classification import *
+from genesis.functional.comparison import *
+from genesis.functional.conv import *
+from genesis.functional.conversion import *
+from genesis.functional.dense import *
+from genesis.functional.einsum import *
+from genesis.functional.elementwise import *
+from genesis.functional.fused import *
+from genesis.functional.indexing import *
+from genesis.functional.interpolation import *
+from genesis.functional.joining import *
+from genesis.functional.linalg import *
+from genesis.functional.loss import *
+from genesis.functional.normalization import *
+from genesis.functional.padding import *
+from genesis.functional.pooling import *
+from genesis.functional.random import *
+from genesis.functional.reduction import *
+from genesis.functional.selection import *
+from genesis.functional.shape import *
+from genesis.functional.tables import *
+from genesis.functional.unary import *

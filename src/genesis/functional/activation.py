@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
-from genesis.ndarray import NDArray
+from genesis.functional.elementwise import mul
+from genesis.ndarray import NDArray, ops
+
+__all__ = [
+    "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax", "mish", "relu", "relu6",
+    "sigmoid", "silu", "softmax", "softplus", "tanh",
+]  # fmt: skip
 
 
 def relu(input: Tensor, inplace: bool = False) -> Any:
@@ -27,17 +33,17 @@ def relu(input: Tensor, inplace: bool = False) -> Any:
     return input._change(relu) if inplace else ReLU.apply(input)
 
 
-class ReLU(ArrayFunction):
+class ReLU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
-        y = x.relu()
+        y = ops.relu(x)
         ctx.save(y)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.relu_backward(y)  # 1 where y > 0
+        return ops.relu_backward(grad, y)  # 1 where y > 0
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Any:
@@ -47,6 +53,8 @@ def relu6(input: Tensor, inplace: bool = False) -> Any:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """input, limited to [min_val, max_val]; the gradient at the limits is zero."""
+    if min_val > max_val:
+        raise ValueError(describe("hardtanh", "min_val", f"at most max_val, {max_val}", min_val))
     if inplace:
         return input._change(hardtanh, min_val, max_val)
     if not input.array.dtype.is_floating_point:
@@ -62,7 +70,7 @@ def _integer_limits(dtype: DType, low: float, high: float) -> tuple[Any, Any]:
     return dtypes.number("hardtanh", "min_val", low, dtype), dtypes.number("hardtanh", "max_val", high, dtype)
 
 
-class Hardtanh(ArrayFunction):
+class Hardtanh(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, low: float, high: float) -> NDArray:
         ctx.save(x)
@@ -82,17 +90,17 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     )
 
 
-class LeakyReLU(ArrayFunction):
+class LeakyReLU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, negative_slope: float) -> NDArray:
         ctx.save(x)
         ctx.negative_slope = negative_slope
-        return x.leaky_relu(negative_slope)
+        return ops.leaky_relu(x, negative_slope)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.leaky_relu_backward(x, ctx.negative_slope)
+        return ops.leaky_relu_backward(grad, x, ctx.negative_slope)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
@@ -100,17 +108,17 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Any:
     return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
 
 
-class ELU(ArrayFunction):
+class ELU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, alpha: float) -> NDArray:
         ctx.save(x)
         ctx.alpha = alpha
-        return x.elu(alpha)
+        return ops.elu(x, alpha)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.elu_backward(x, ctx.alpha)
+        return ops.elu_backward(grad, x, ctx.alpha)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Any:
@@ -123,17 +131,17 @@ def gelu(input: Tensor, approximate: str = "none") -> Any:
     return GELU.apply(input, approximate=approximate)
 
 
-class GELU(ArrayFunction):
+class GELU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, approximate: str) -> NDArray:
         ctx.save(x)
         ctx.approximate = approximate
-        return x.gelu(approximate)
+        return ops.gelu(x, approximate)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.gelu_backward(x, ctx.approximate)
+        return ops.gelu_backward(grad, x, ctx.approximate)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Any:
@@ -141,16 +149,33 @@ def silu(input: Tensor, inplace: bool = False) -> Any:
     return input._change(silu) if inplace else SiLU.apply(input)
 
 
-class SiLU(ArrayFunction):
+class SiLU(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
-        return x.silu()
+        return ops.silu(x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.silu_backward(x)
+        return ops.silu_backward(grad, x)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Any:
+    """x · tanh(softplus(x)).
+
+    Args:
+        input: any shape, a floating dtype.
+        inplace: write the result into input.
+    Returns: shape and dtype of input.
+    Grad: input.
+    Source: Misra 2019, arXiv:1908.08681.
+
+    Example:
+        >>> F.mish(genesis.tensor([0.0, 20.0])).tolist()
+        [0.0, 20.0]
+    """
+    return input._change(mish) if inplace else mul(input, tanh(softplus(input)))
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
@@ -158,18 +183,18 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Any:
     return Softplus.apply(input, beta=beta, threshold=threshold)
 
 
-class Softplus(ArrayFunction):
+class Softplus(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, beta: float, threshold: float) -> NDArray:
         ctx.save(x)
         ctx.beta = beta
         ctx.threshold = threshold
-        return x.softplus(beta, threshold)
+        return ops.softplus(x, beta, threshold)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.softplus_backward(x, ctx.beta, ctx.threshold)
+        return ops.softplus_backward(grad, x, ctx.beta, ctx.threshold)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Any:
@@ -177,16 +202,16 @@ def hardswish(input: Tensor, inplace: bool = False) -> Any:
     return input._change(hardswish) if inplace else Hardswish.apply(input)
 
 
-class Hardswish(ArrayFunction):
+class Hardswish(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
-        return x.hardswish()
+        return ops.hardswish(x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.hardswish_backward(x)
+        return ops.hardswish_backward(grad, x)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
@@ -194,16 +219,16 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Any:
     return input._change(hardsigmoid) if inplace else Hardsigmoid.apply(input)
 
 
-class Hardsigmoid(ArrayFunction):
+class Hardsigmoid(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
-        return x.hardsigmoid()
+        return ops.hardsigmoid(x)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        return grad.hardsigmoid_backward(x)
+        return ops.hardsigmoid_backward(grad, x)
 
 
 def sigmoid(input: Tensor) -> Any:
@@ -211,7 +236,7 @@ def sigmoid(input: Tensor) -> Any:
     return Sigmoid.apply(input)
 
 
-class Sigmoid(ArrayFunction):
+class Sigmoid(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.sigmoid()
@@ -221,7 +246,7 @@ class Sigmoid(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.sigmoid_backward(y)
+        return ops.sigmoid_backward(grad, y)
 
 
 def tanh(input: Tensor) -> Any:
@@ -229,7 +254,7 @@ def tanh(input: Tensor) -> Any:
     return Tanh.apply(input)
 
 
-class Tanh(ArrayFunction):
+class Tanh(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.tanh()
@@ -239,7 +264,7 @@ class Tanh(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.tanh_backward(y)
+        return ops.tanh_backward(grad, y)
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
@@ -260,7 +285,7 @@ class Softmax(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
-        y = x.softmax(dim)
+        y = ops.softmax(x, dim)
         ctx.save(y)
         ctx.dim = dim
         return y
@@ -268,7 +293,7 @@ class Softmax(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.softmax_backward(y, ctx.dim)
+        return ops.softmax_backward(grad, y, ctx.dim)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Any:
@@ -289,7 +314,7 @@ class LogSoftmax(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         x = x if dtype is None else x.to(dtype)
-        y = x.log_softmax(dim)
+        y = ops.log_softmax(x, dim)
         ctx.save(y)
         ctx.dim = dim
         return y
@@ -297,7 +322,7 @@ class LogSoftmax(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (y,) = ctx.saved
-        return grad.log_softmax_backward(y, ctx.dim)
+        return ops.log_softmax_backward(grad, y, ctx.dim)
 
 
 def _given_dim(op: str, dim: int | None, input: Tensor) -> int:

@@ -17,8 +17,10 @@ from genesis.functional.linalg import matmul
 from genesis.functional.random import dropout
 from genesis.functional.shape import expand, flatten, transpose, tril, unsqueeze
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["scaled_dot_product_attention"]
 
 
 def scaled_dot_product_attention(
@@ -77,7 +79,7 @@ class Attention(ArrayFunction):
         _check_dtypes(query, key, value)
         if mask is not None and mask.dtype.name != "bool":
             mask = mask.to(query.dtype)
-        y, saved = query.attention(key, value, mask, is_causal, scale)
+        y, saved = ops.attention(query, key, value, mask, is_causal, scale)
         if any(ctx.needs_input_grad):
             ctx.save(query, key, value, mask, y, saved)
             ctx.options = (is_causal, scale)
@@ -85,7 +87,7 @@ class Attention(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return *grad.attention_backward(*ctx.saved, *ctx.options), None
+        return *ops.attention_backward(grad, *ctx.saved, *ctx.options), None
 
 
 def _by_formula(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float) -> Any:

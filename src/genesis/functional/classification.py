@@ -11,7 +11,9 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import log_softmax
 from genesis.functional.loss import check_reduction, reduced
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
+
+__all__ = ["cross_entropy", "nll_loss"]
 
 
 def cross_entropy(
@@ -85,18 +87,18 @@ class NLLLoss(ArrayFunction):
         if single:
             log_probs, target = log_probs.unsqueeze(0), target.unsqueeze(0)
         target = target.to(dtypes.int64)
-        each, weights = log_probs.nll_loss(target, weight, ignore_index)
+        each, weights = ops.nll_loss(log_probs, target, weight, ignore_index)
         if smoothing:
             kept = target.ne(ignore_index)
-            spread = kept.where(_weighted(log_probs, weight).sum((1,)).neg(), 0.0)
+            spread = kept.where(ops.sum(_weighted(log_probs, weight), (1,)).neg(), 0.0)
             each = each.mul(1 - smoothing).add(spread.mul(smoothing / log_probs.shape[1]))
         every = tuple(range(each.ndim))
-        total = weights.sum(every) if reduction == "mean" else None
+        total = ops.sum(weights, every) if reduction == "mean" else None
         ctx.save(target, weight, total)
         ctx.shape, ctx.single, ctx.options = log_probs.shape, single, (ignore_index, reduction, smoothing)
         if reduction == "none":
             return each.select(0, 0) if single else each
-        return each.sum(every) if total is None else each.sum(every).div(total)
+        return ops.sum(each, every) if total is None else ops.sum(each, every).div(total)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -107,9 +109,9 @@ class NLLLoss(ArrayFunction):
         else:
             each = (grad if total is None else grad.div(total)).expand(target.shape)
         if not smoothing:
-            result = each.nll_loss_backward(ctx.shape, target, weight, ignore_index)
+            result = ops.nll_loss_backward(each, ctx.shape, target, weight, ignore_index)
         else:
-            result = each.mul(1 - smoothing).nll_loss_backward(ctx.shape, target, weight, ignore_index)
+            result = ops.nll_loss_backward(each.mul(1 - smoothing), ctx.shape, target, weight, ignore_index)
             kept = target.ne(ignore_index).where(each, 0.0).mul(-smoothing / ctx.shape[1]).unsqueeze(1)
             result = result.add(_weighted(kept, weight))
         return result.select(0, 0) if ctx.single else result, None, None
@@ -128,7 +130,7 @@ class ProbabilityLoss(ArrayFunction):
         ctx.save(log_probs if ctx.needs_input_grad[1] else None, target, weight)
         ctx.dim, ctx.options, ctx.count = dim, (reduction, smoothing), log_probs.numel // log_probs.shape[dim]
         q = target.mul(1 - smoothing).add(smoothing / log_probs.shape[dim]) if smoothing else target
-        each = _weighted(log_probs.mul(q), weight).sum((dim,)).neg()
+        each = ops.sum(_weighted(log_probs.mul(q), weight), (dim,)).neg()
         return reduced(each, reduction)
 
     @staticmethod

@@ -8,9 +8,11 @@ from genesis.autograd import ArrayFunction, Unrecorded
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, shapes_of
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import Shape, channels_last_strides
+
+__all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
 
 Size = int | tuple[int, ...]
 Pair = tuple[int, int]
@@ -84,7 +86,7 @@ class Conv2d(ArrayFunction):
         check_dtypes("conv2d", input, weight, bias)
         as_it_is = input.strides == strides
         if as_it_is and True not in ctx.needs_input_grad:
-            return input.conv_forward(weight, bias, *geometry)
+            return ops.conv_forward(input, weight, bias, *geometry)
         spatial = weight.ndim - 2
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         planes = input
@@ -94,7 +96,7 @@ class Conv2d(ArrayFunction):
             ctx.save(planes if needs_weight else None, weight if needs_input else None)
             ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
             ctx.precision = get_float32_precision()
-        y = planes.conv_forward(as_planes(weight, spatial), bias, *geometry)
+        y = ops.conv_forward(planes, as_planes(weight, spatial), bias, *geometry)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
@@ -108,17 +110,17 @@ class Conv2d(ArrayFunction):
         if needs_input:
             shape = planes_shape(ctx.input_shape, spatial)
             padded = (*shape[:2], shape[2] + ctx.extra[0], shape[3] + ctx.extra[1])
-            grad_input = grad.conv_input_grad(as_planes(weight, spatial), padded, *ctx.geometry)
+            grad_input = ops.conv_input_grad(grad, as_planes(weight, spatial), padded, *ctx.geometry)
             grad_input = _cut(grad_input, shape[2], shape[3])
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
-            grad_weight = grad.conv_weight_grad(planes, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
+            grad_weight = ops.conv_weight_grad(grad, planes, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
             grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
-        return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
+        return grad_input, grad_weight, ops.sum(grad, (0, 2, 3)) if needs_bias else None
 
 
 def _pad_after(planes: NDArray, extra: Pair) -> NDArray:
-    return planes.pad(((0, 0), (0, 0), (0, extra[0]), (0, extra[1])), "constant", 0) if any(extra) else planes
+    return ops.pad(planes, ((0, 0), (0, 0), (0, extra[0]), (0, extra[1])), "constant", 0) if any(extra) else planes
 
 
 def _cut(planes: NDArray, height: int, width: int) -> NDArray:
@@ -227,7 +229,7 @@ class ConvTranspose2d(ArrayFunction):
         ctx.precision = get_float32_precision()
         channels = weight.shape[1] * geometry[-1]
         shape = (planes.shape[0], channels, *size)
-        y = planes.conv_input_grad(as_planes(weight, spatial), shape, *geometry, bias)
+        y = ops.conv_input_grad(planes, as_planes(weight, spatial), shape, *geometry, bias)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
@@ -240,13 +242,13 @@ class ConvTranspose2d(ArrayFunction):
         grad_input = grad_weight = None
         if needs_input:
             height, width = planes_shape(ctx.input_shape, spatial)[2:]
-            grad_input = grad.conv_forward(as_planes(weight, spatial), None, *ctx.geometry)
+            grad_input = ops.conv_forward(grad, as_planes(weight, spatial), None, *ctx.geometry)
             grad_input = _cut(grad_input, height, width)
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
-            grad_weight = planes.conv_weight_grad(grad, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
+            grad_weight = ops.conv_weight_grad(planes, grad, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
             grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
-        return grad_input, grad_weight, grad.sum((0, 2, 3)) if needs_bias else None
+        return grad_input, grad_weight, ops.sum(grad, (0, 2, 3)) if needs_bias else None
 
 
 # --- checks: one message per case, before anything is computed; remembered by shapes and settings ----------------

@@ -10,6 +10,8 @@ from genesis.dtypes import DType
 from genesis.errors import DeviceError, ShapeError, describe
 from genesis.ndarray import Device, NDArray
 
+__all__ = ["cast", "clone", "contiguous", "pin_memory", "to_device"]
+
 
 def cast(input: Tensor, dtype: DType) -> Any:
     """input in dtype; the gradient comes back in input's dtype. The same tensor if nothing changes."""

@@ -10,9 +10,11 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import add
 from genesis.functional.linalg import matmul
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
 from genesis.shapes import numel
+
+__all__ = ["linear"]
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -60,7 +62,7 @@ class Linear(ArrayFunction):
         ctx.save(x if needs_weight else None, weight if needs_x else None)
         ctx.precision = get_float32_precision()
         ctx.x_shape = x.shape
-        return x.linear(weight, bias)
+        return ops.linear(x, weight, bias)
 
     @staticmethod
     @follows_forward
@@ -69,6 +71,6 @@ class Linear(ArrayFunction):
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         num_rows = numel(ctx.x_shape[:-1])
         rows = grad.reshape((num_rows, grad.shape[-1]))
-        grad_x = rows.matmul(weight).reshape(ctx.x_shape) if needs_x else None
-        grad_weight = rows.transpose(0, 1).matmul(x.reshape((num_rows, x.shape[-1]))) if needs_weight else None
-        return grad_x, grad_weight, rows.sum((0,)) if needs_bias else None
+        grad_x = ops.matmul(rows, weight).reshape(ctx.x_shape) if needs_x else None
+        grad_weight = ops.matmul(rows.transpose(0, 1), x.reshape((num_rows, x.shape[-1]))) if needs_weight else None
+        return grad_x, grad_weight, ops.sum(rows, (0,)) if needs_bias else None

@@ -14,6 +14,8 @@ from genesis.functional.linalg import matmul
 from genesis.functional.reduction import sum as reduce_sum
 from genesis.functional.shape import diagonal, permute, reshape
 
+__all__ = ["einsum"]
+
 Labels = tuple[str, ...]
 
 

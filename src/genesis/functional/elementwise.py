@@ -10,11 +10,13 @@ import math
 from typing import Any
 
 from genesis import dtypes
-from genesis.autograd import ArrayFunction, BinaryFunction
+from genesis.autograd import BinaryFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.ndarray import NDArray, binary, result_type
+from genesis.ndarray import NDArray, ops, result_type
+
+__all__ = ["add", "clamp", "div", "floor_divide", "maximum", "minimum", "mul", "pow", "remainder", "sub", "where"]
 
 Number = bool | int | float
 
@@ -32,7 +34,7 @@ def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 class Add(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
-        return binary("add", x, y)
+        return ops.add(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -50,7 +52,7 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 class Sub(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
-        return binary("sub", x, y)
+        return ops.sub(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -76,7 +78,7 @@ class Mul(BinaryFunction):
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
-        return binary("mul", x, y)
+        return ops.mul(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -100,7 +102,7 @@ class Div(BinaryFunction):
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         needs_y = ctx.needs_input_grad[1]
         ctx.save(x if needs_y else None, y)
-        return binary("div", x, y, floating=True)
+        return ops.div(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -127,7 +129,7 @@ def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) ->
         raise ZeroDivisionError(describe(op, "other", "a number other than 0, as input is of integers", other))
 
 
-class Stepwise(ArrayFunction):
+class Stepwise(ElementwiseFunction):
     """A function that is constant between steps: its gradient is zero everywhere."""
 
     @staticmethod
@@ -139,16 +141,16 @@ class Stepwise(ArrayFunction):
 class FloorDivide(Stepwise):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
-        return binary("floor_divide", x, y)
+        return ops.floor_divide(x, y)
 
 
 class TruncDivide(Stepwise):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
-        quotient = binary("div", x, y, floating=True)
-        if not (exact := binary("floor_divide", x, y)).dtype.is_floating_point:
+        quotient = ops.div(x, y)
+        if not (exact := ops.floor_divide(x, y)).dtype.is_floating_point:
             # ⌊q⌋ is one too low where it is inexact and negative.
-            inexact = binary("remainder", x, y).ne(0).logical_and(quotient.lt(0))
+            inexact = ops.remainder(x, y).ne(0).logical_and(quotient.lt(0))
             return exact.add(inexact.to(exact.dtype))
         return quotient.lt(0).where(quotient.ceil(), quotient.floor())
 
@@ -163,12 +165,12 @@ class Remainder(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         ctx.save(*((x, y) if ctx.needs_input_grad[1] else (None, None)))
-        return binary("remainder", x, y)
+        return ops.remainder(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, y = ctx.saved
-        return grad, binary("floor_divide", x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
+        return grad, ops.floor_divide(x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
 
 
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Any:
@@ -196,7 +198,7 @@ def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tens
 class Pow(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
-        result = binary("pow", x, y)
+        result = ops.pow(x, y)
         ctx.save(x, y, result if ctx.needs_input_grad[1] else None)
         return result
 
@@ -232,7 +234,7 @@ class Maximum(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         ctx.save(x, y)
-        return binary("maximum", x, y)
+        return ops.maximum(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -250,7 +252,7 @@ class Minimum(BinaryFunction):
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> NDArray:
         ctx.save(x, y)
-        return binary("minimum", x, y)
+        return ops.minimum(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -280,7 +282,7 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     return Clamp.apply(input, min=min, max=max)
 
 
-class Clamp(ArrayFunction):
+class Clamp(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, min: Number | None, max: Number | None) -> NDArray:
         ctx.save(x)
@@ -301,7 +303,7 @@ class Clamp(ArrayFunction):
         return _inside(x, ctx.min, ctx.max).where(grad, 0.0)
 
 
-class ClampBetween(ArrayFunction):
+class ClampBetween(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, low: NDArray | None, high: NDArray | None) -> NDArray:
         ctx.save(x, low, high)
@@ -335,7 +337,7 @@ def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> 
     return Where.apply(condition, input, other)
 
 
-class Where(ArrayFunction):
+class Where(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, condition: NDArray, x: Any, y: Any) -> NDArray:
         condition = condition.ne(0) if condition.dtype.name == "uint8" else condition

@@ -21,8 +21,10 @@ from genesis.functional.conv import (
 )  # fmt: skip
 from genesis.functional.normalization import check_several_values, check_statistics
 from genesis.functional.windows import remembered, require_tensor, shapes_of
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["PackedConv", "conv_bn_relu", "conv_prepack", "conv_prepacked", "fold_batch_norm"]
 
 
 def conv_bn_relu(
@@ -113,9 +115,9 @@ class ConvBNReLU(ArrayFunction):
             input = input.contiguous(channels_last=True)
         if residual is not None:
             residual = residual.to(input.dtype)
-        y, mean, inverse_std, *kept = input.conv_bn_relu(
-            weight, bias, gamma, beta, *running, residual, training, momentum, eps, *geometry, activation, count
-        )
+        mean, var = running
+        options = training, momentum, eps, *geometry, activation, count
+        y, mean, inverse_std, *kept = ops.conv_bn_relu(input, weight, bias, gamma, beta, mean, var, residual, *options)
         if training:
             for statistic in (*running, count):
                 if statistic is not None:
@@ -130,11 +132,11 @@ class ConvBNReLU(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         if ctx.options[-1] is not None:
-            return grad.conv_bn_relu_backward(*ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad, ctx.addend)
+            args = *ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad, ctx.addend
+            return ops.conv_bn_relu_backward(grad, *args)
         *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
-        *grads, _ = grad.conv_bn_relu_backward(
-            *ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad and not needs_residual, ctx.addend
-        )
+        args = *ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad and not needs_residual, ctx.addend
+        *grads, _ = ops.conv_bn_relu_backward(grad, *args)
         return *grads, grad if needs_residual else None
 
 
@@ -193,7 +195,7 @@ def conv_prepack(
     if any(extra):
         raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', weight.array.shape[2:]))
     check_bias(op, None if bias is None else bias.array.shape, weight.array.shape[0])
-    packed = weight.array.conv_prepack(None if bias is None else bias.array, tuple(input_shape), *geometry)
+    packed = ops.conv_prepack(weight.array, None if bias is None else bias.array, tuple(input_shape), *geometry)
     return PackedConv(packed, weight, geometry)
 
 
@@ -227,8 +229,11 @@ class ConvPrepacked(ArrayFunction):
     def forward(
         ctx: Any, input: NDArray, residual: NDArray | None, *, packed: PackedConv, activation: str | None
     ) -> NDArray:
-        return input.to(packed.dtype).conv_prepacked(
-            packed.packed, residual if residual is None else residual.to(packed.dtype), activation
+        return ops.conv_prepacked(
+            input.to(packed.dtype),
+            packed.packed,
+            residual if residual is None else residual.to(packed.dtype),
+            activation,
         )
 
 

@@ -19,8 +19,10 @@ from genesis.autograd import Variable as Tensor
 from genesis.autograd.modes import state
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.shape import reshape
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["getitem", "index_put", "index_put_", "setitem"]
 
 
 class Cut(NamedTuple):
@@ -165,14 +167,14 @@ def _seen(x: NDArray, plan: Sequence[int | Cut | None]) -> NDArray:
 
 def _read(x: NDArray, index: Index) -> NDArray:
     view = _seen(x, index.plan)
-    return view.take(index.arrays) if index.arrays else view
+    return ops.take(view, index.arrays) if index.arrays else view
 
 
 def _write(x: NDArray, index: Index, value: NDArray | bool | int | float, accumulate: bool) -> None:
     view = _seen(x, index.plan)
     if index.arrays:
         view.require_writable()
-        view.put(index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
+        ops.put(view, index.arrays, value.to(x.dtype) if isinstance(value, NDArray) else value, accumulate)
     elif accumulate:
         view.copy_into(view.add(value))
     else:
@@ -332,5 +334,5 @@ def _index_arrays(op: str, item: NDArray, dim: int, x: NDArray) -> list[NDArray]
     covered = x.shape[dim : dim + item.ndim]
     if item.shape != covered:
         raise IndexError(f"{op}: a mask of shape {item.shape} does not fit the dimensions {covered} from {dim} on")
-    positions = item.nonzero()
+    positions = ops.nonzero(item)
     return [positions.select(1, i) for i in range(item.ndim)]

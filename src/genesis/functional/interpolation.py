@@ -10,8 +10,10 @@ from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.pooling import AdaptiveAvgPool2d
 from genesis.functional.windows import per_dimension, planar, require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["interpolate", "pixel_shuffle", "pixel_unshuffle"]
 
 SPATIAL_DIMS = {
     "nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3),
@@ -63,11 +65,11 @@ class Interpolate(ArrayFunction):
         ctx: Any, x: NDArray, *, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
     ) -> NDArray:
         ctx.shape, ctx.options = x.shape, (mode, align_corners, scales)
-        return x.interpolate(size, *ctx.options)
+        return ops.interpolate(x, size, *ctx.options)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.interpolate_backward(ctx.shape, *ctx.options)
+        return ops.interpolate_backward(grad, ctx.shape, *ctx.options)
 
 
 class InterpolateVolumeArea(ArrayFunction):
@@ -77,17 +79,17 @@ class InterpolateVolumeArea(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, size: Shape) -> NDArray:
         n, channels, depth, height, width = x.shape
         planes = x.reshape((n, channels * depth, height, width))
-        columns = planes.adaptive_avg_pool2d((size[1], size[2])).reshape((n, channels, depth, size[1] * size[2]))
+        columns = ops.adaptive_avg_pool2d(planes, (size[1], size[2])).reshape((n, channels, depth, size[1] * size[2]))
         ctx.save(planes, columns)
         ctx.shape = x.shape
-        return columns.adaptive_avg_pool2d((size[0], columns.shape[3])).reshape((n, channels, *size))
+        return ops.adaptive_avg_pool2d(columns, (size[0], columns.shape[3])).reshape((n, channels, *size))
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         planes, columns = ctx.saved
         n, channels, depth, height, width = grad.shape
-        grad = grad.reshape((n, channels, depth, height * width)).adaptive_avg_pool2d_backward(columns)
-        grad = grad.reshape((*planes.shape[:2], height, width)).adaptive_avg_pool2d_backward(planes)
+        grad = ops.adaptive_avg_pool2d_backward(grad.reshape((n, channels, depth, height * width)), columns)
+        grad = ops.adaptive_avg_pool2d_backward(grad.reshape((*planes.shape[:2], height, width)), planes)
         return grad.reshape(ctx.shape)
 
 

@@ -13,8 +13,10 @@ from genesis.dtypes import INTEGER, promote
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.shape import unsqueeze
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["cat", "chunk", "narrow", "split", "stack", "unbind"]
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
@@ -50,7 +52,7 @@ class Cat(ArrayFunction):
         ctx.dim, ctx.shapes = dim, [array.shape for array in arrays]
         empty = (*shape[:dim], 0, *shape[dim + 1 :])
         parts = [array.reshape(empty) if array.shape == (0,) else array for array in arrays]
-        return NDArray.cat([part.to(dtype) for part in parts], dim)
+        return ops.cat([part.to(dtype) for part in parts], dim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -115,7 +117,7 @@ class Split(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: NDArray) -> Any:
-        return NDArray.cat(grads, ctx.dim)
+        return ops.cat(grads, ctx.dim)
 
 
 def unbind(input: Tensor, dim: int = 0) -> Any:
@@ -132,7 +134,7 @@ class Unbind(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: NDArray) -> Any:
-        return NDArray.cat([grad.unsqueeze(ctx.dim) for grad in grads], ctx.dim)
+        return ops.cat([grad.unsqueeze(ctx.dim) for grad in grads], ctx.dim)
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Any:

@@ -11,8 +11,10 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import mul
 from genesis.functional.shape import unsqueeze
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
+
+__all__ = ["bmm", "dot", "matmul", "mm", "mv", "outer"]
 
 
 def matmul(input: Tensor, other: Tensor) -> Any:
@@ -47,7 +49,7 @@ class Matmul(ArrayFunction):
         needs_x, needs_y = ctx.needs_input_grad
         ctx.save(x if needs_y else None, y if needs_x else None)
         ctx.shapes, ctx.precision = (x.shape, y.shape), get_float32_precision()
-        z = _rows(x).matmul(_columns(y))
+        z = ops.matmul(_rows(x), _columns(y))
         z = z.squeeze((z.ndim - 1,)) if y.ndim == 1 else z
         return z.squeeze((z.ndim - (1 if y.ndim == 1 else 2),)) if x.ndim == 1 else z
 
@@ -62,11 +64,11 @@ class Matmul(ArrayFunction):
         if y is not None:  # dX = dZ · Yᵀ
             y = _transposed(_columns(y))
             one = shapes.numel(x_shape[:-2]) == 1
-            grad_x = _product_of_batch(_transposed(grad), y).reshape(x_shape) if one else grad.matmul(y)
+            grad_x = _product_of_batch(_transposed(grad), y).reshape(x_shape) if one else ops.matmul(grad, y)
         if x is not None:  # dY = Xᵀ · dZ
             x = _rows(x)
             one = shapes.numel(y_shape[:-2]) == 1
-            grad_y = _product_of_batch(x, grad).reshape(y_shape) if one else _transposed(x).matmul(grad)
+            grad_y = _product_of_batch(x, grad).reshape(y_shape) if one else ops.matmul(_transposed(x), grad)
         return grad_x, grad_y
 
 
@@ -76,7 +78,7 @@ def _product_of_batch(x: NDArray, y: NDArray) -> NDArray:
         batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
         x, y = (a.expand((*batch, *a.shape[-2:])) for a in (x, y))
         x, y = (a.reshape((shapes.numel(a.shape[:-1]), a.shape[-1])) for a in (x, y))
-    return _transposed(x).matmul(y)
+    return ops.matmul(_transposed(x), y)
 
 
 def _rows(x: NDArray) -> NDArray:

@@ -12,7 +12,12 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import div, mul
 from genesis.functional.reduction import mean, sum
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray, binary
+from genesis.ndarray import NDArray, ops
+
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "dice_loss", "huber_loss", "kl_div", "l1_loss",
+    "mse_loss", "smooth_l1_loss",
+]  # fmt: skip
 
 
 def mse_loss(
@@ -179,7 +184,7 @@ class BCELoss(ArrayFunction):
         needs_x, needs_target, _ = ctx.needs_input_grad
         grad_x = grad_target = None
         if needs_x:
-            slope = x.sub(target).div(x.mul(x.rsub(1)).clamp(1e-12, None))  # d/dx = (x − t) / (x·(1 − x))
+            slope = x.sub(target).div(x.mul(ops.sub(1, x)).clamp(1e-12, None))  # d/dx = (x − t) / (x·(1 − x))
             grad_x = spread(grad, slope if weight is None else slope.mul(weight), ctx.reduction)
         if needs_target:
             log_x, log_rest = _limited_logs(x)
@@ -231,7 +236,7 @@ class BCEWithLogitsLoss(ArrayFunction):
         if pos_weight is None:
             each = _softplus(x).sub(x.mul(target))
         else:
-            each = target.rsub(1).mul(x).add(pos_weight.sub(1).mul(target).add(1).mul(_softplus(x.neg())))
+            each = ops.sub(1, target).mul(x).add(pos_weight.sub(1).mul(target).add(1).mul(_softplus(x.neg())))
         return reduced(each if weight is None else each.mul(weight), reduction).to(dtype)
 
     @staticmethod
@@ -242,7 +247,7 @@ class BCEWithLogitsLoss(ArrayFunction):
         if needs_x and pos_weight is None:
             slope_x = x.sigmoid().sub(target)
         elif needs_x:
-            slope_x = target.rsub(1).sub(pos_weight.sub(1).mul(target).add(1).mul(x.neg().sigmoid()))
+            slope_x = ops.sub(1, target).sub(pos_weight.sub(1).mul(target).add(1).mul(x.neg().sigmoid()))
         if needs_target:
             slope_target = x.neg() if pos_weight is None else pos_weight.sub(1).mul(_softplus(x.neg())).sub(x)
         slopes = [s if s is None or weight is None else s.mul(weight) for s in (slope_x, slope_target)]
@@ -255,7 +260,7 @@ def _at_least_float32(*arrays: NDArray | None) -> list[Any]:
 
 
 def _softplus(x: NDArray) -> NDArray:
-    return x.softplus(1.0, 50.0)  # beyond 50 the difference from x is below float64's precision
+    return ops.softplus(x, 1.0, 50.0)  # beyond 50 the difference from x is below float64's precision
 
 
 def kl_div(
@@ -333,11 +338,11 @@ class DiceLoss(ArrayFunction):
     def forward(ctx: Any, x: NDArray, target: NDArray, *, reduction: str, eps: float) -> NDArray:
         target = target.to(x.dtype)
         dims = tuple(range(1, x.ndim))
-        overlap = x.mul(target).sum(dims, True).mul(2).add(eps)
-        total = x.mul(x).add(target.mul(target)).sum(dims, True).add(eps)
+        overlap = ops.sum(x.mul(target), dims, True).mul(2).add(eps)
+        total = ops.sum(x.mul(x).add(target.mul(target)), dims, True).add(eps)
         ctx.save(x, target, overlap, total)
         ctx.reduction = reduction
-        return reduced(overlap.div(total).rsub(1).reshape((x.shape[0],)), reduction)
+        return reduced(ops.sub(1, overlap.div(total)).reshape((x.shape[0],)), reduction)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -361,12 +366,12 @@ def reduced(each: NDArray, reduction: str) -> NDArray:
     if reduction == "none":
         return each
     every = tuple(range(each.ndim))
-    return each.sum(every) if reduction == "sum" else each.mean(every)
+    return ops.sum(each, every) if reduction == "sum" else ops.mean(each, every)
 
 
 def spread(grad: NDArray, slope: NDArray, reduction: str) -> NDArray:
     """The gradient of reduced(each) with respect to what each depends on by slope."""
-    return binary("mul", slope, grad.mul(1 / slope.numel) if reduction == "mean" and slope.numel else grad)
+    return ops.mul(slope, grad.mul(1 / slope.numel) if reduction == "mean" and slope.numel else grad)
 
 
 def check_reduction(op: str, reduction: str, size_average: bool | None, reduce: bool | None) -> str:

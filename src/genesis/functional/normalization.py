@@ -9,8 +9,10 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import require_tensor, shapes_of
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
 
 def batch_norm(
@@ -58,21 +60,21 @@ class BatchNorm(ArrayFunction):
         ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *,
         running: tuple[NDArray | None, NDArray | None], training: bool, momentum: float, eps: float,
     ) -> NDArray:  # fmt: skip
-        y, mean, inverse_std = x.batch_norm(weight, bias, *running, training, momentum, eps)
+        y, mean, inverse_std = ops.batch_norm(x, weight, bias, *running, training, momentum, eps)
         if training:
             for statistic in running:
                 if statistic is not None:
                     statistic.changes.count += 1
-        else:
-            mean = running[0]  # the array itself, so that a change of it before backward is noticed
         if any(ctx.needs_input_grad):
-            ctx.save(x, weight, mean, inverse_std)
+            # A running mean is saved itself, so that a change of it before backward is noticed.
+            ctx.save(x, weight, mean if training else running[0], inverse_std)
             ctx.training = training
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.batch_norm_backward(*ctx.saved, ctx.training, ctx.needs_input_grad)
+        x, weight, mean, inverse_std = ctx.saved
+        return ops.batch_norm_backward(grad, x, weight, mean, inverse_std, ctx.training, ctx.needs_input_grad)
 
 
 class NormOfNothing(ArrayFunction):
@@ -118,7 +120,7 @@ class LayerNorm(ArrayFunction):
     def forward(
         ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, normalized_ndim: int, eps: float
     ) -> NDArray:
-        y, mean, inverse_std = x.layer_norm(normalized_ndim, weight, bias, eps)
+        y, mean, inverse_std = ops.layer_norm(x, normalized_ndim, weight, bias, eps)
         if any(ctx.needs_input_grad):
             ctx.save(x, weight, mean, inverse_std)
             ctx.normalized_ndim = normalized_ndim
@@ -127,7 +129,7 @@ class LayerNorm(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, weight, mean, inverse_std = ctx.saved
-        return grad.layer_norm_backward(x, ctx.normalized_ndim, weight, mean, inverse_std, ctx.needs_input_grad)
+        return ops.layer_norm_backward(grad, x, ctx.normalized_ndim, weight, mean, inverse_std, ctx.needs_input_grad)
 
 
 def group_norm(
@@ -169,7 +171,7 @@ class GroupNorm(ArrayFunction):
         ctx: Any, x: NDArray, weight: NDArray | None, bias: NDArray | None, *, num_groups: int, eps: float,
         running: tuple[NDArray | None, NDArray | None] = (None, None), momentum: float = 0.0,
     ) -> NDArray:  # fmt: skip
-        y, mean, inverse_std = x.group_norm(num_groups, weight, bias, eps)
+        y, mean, inverse_std = ops.group_norm(x, num_groups, weight, bias, eps)
         if running[0] is not None:
             _update_running(running, momentum, mean, inverse_std, eps, shapes.numel(x.shape[2:]))
         if any(ctx.needs_input_grad):
@@ -180,7 +182,7 @@ class GroupNorm(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, weight, mean, inverse_std = ctx.saved
-        return grad.group_norm_backward(x, ctx.num_groups, weight, mean, inverse_std, ctx.needs_input_grad)
+        return ops.group_norm_backward(grad, x, ctx.num_groups, weight, mean, inverse_std, ctx.needs_input_grad)
 
 
 def _update_running(running: Any, momentum: float, mean: NDArray, inverse_std: NDArray, eps: float, count: int) -> None:
@@ -188,7 +190,7 @@ def _update_running(running: Any, momentum: float, mean: NDArray, inverse_std: N
     var = inverse_std.mul(inverse_std).reciprocal().sub(eps).mul(count / (count - 1))
     for statistic, each in zip(running, (mean, var), strict=True):
         channels = statistic.shape[0]
-        latest = each.reshape((each.numel // channels, channels)).mean((0,)).to(statistic.dtype)
+        latest = ops.mean(each.reshape((each.numel // channels, channels)), (0,)).to(statistic.dtype)
         statistic.copy_into(statistic.mul(1 - momentum).add(latest.mul(momentum)))
 
 
@@ -257,7 +259,7 @@ class RMSNorm(ArrayFunction):
 
     @staticmethod
     def forward(ctx: Any, x: NDArray, weight: NDArray | None, *, normalized_ndim: int, eps: float | None) -> NDArray:
-        y, inverse_rms = x.rms_norm(normalized_ndim, weight, EPSILON[x.dtype.name] if eps is None else eps)
+        y, inverse_rms = ops.rms_norm(x, normalized_ndim, weight, EPSILON[x.dtype.name] if eps is None else eps)
         if any(ctx.needs_input_grad):
             ctx.save(x, weight, inverse_rms)
             ctx.normalized_ndim = normalized_ndim
@@ -266,7 +268,7 @@ class RMSNorm(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         x, weight, inverse_rms = ctx.saved
-        return grad.rms_norm_backward(x, ctx.normalized_ndim, weight, inverse_rms, ctx.needs_input_grad)
+        return ops.rms_norm_backward(grad, x, ctx.normalized_ndim, weight, inverse_rms, ctx.needs_input_grad)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------

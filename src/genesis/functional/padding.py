@@ -10,8 +10,10 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = ["pad"]
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -51,11 +53,11 @@ class Pad(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, pads: Pads, mode: str, value: float) -> NDArray:
         ctx.shape, ctx.pads, ctx.mode = x.shape, pads, mode
-        return x.pad(pads, mode, value)
+        return ops.pad(x, pads, mode, value)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.pad_backward(ctx.shape, ctx.pads, ctx.mode)
+        return ops.pad_backward(grad, ctx.shape, ctx.pads, ctx.mode)
 
 
 def _check_pads(shape: Shape, pad: Any) -> Pads:

@@ -8,8 +8,13 @@ from genesis.autograd import ArrayFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "max_pool1d",
+    "max_pool2d",
+]  # fmt: skip
 
 Size = int | tuple[int, ...]
 OutputSize = int | None | tuple[int | None, ...]
@@ -64,17 +69,18 @@ class MaxPool2d(ArrayFunction):
         differentiable = any(ctx.needs_input_grad)
         find = "indices" if return_indices else "places" if differentiable else None
         planes = as_planes(x, spatial)
-        y, found = planes.max_pool2d(*windows, find=find)
+        kernel_size, stride, padding, dilation, ceil_mode = windows
+        y, found = ops.max_pool2d(planes, kernel_size, stride, padding, dilation, ceil_mode, find)
         if differentiable:
             ctx.save(found)
             ctx.spatial, ctx.windows, ctx.ndim, ctx.planes_shape = spatial, windows, x.ndim, planes.shape
         y = from_planes(y, spatial, x.ndim)
-        return (y, from_planes(found, spatial, x.ndim)) if return_indices else y
+        return (y, from_planes(found, spatial, x.ndim)) if return_indices and found is not None else y
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray, grad_indices: None = None) -> Any:
         (found,) = ctx.saved
-        grad_x = as_planes(grad, ctx.spatial).max_pool2d_backward(ctx.planes_shape, found, *ctx.windows)
+        grad_x = ops.max_pool2d_backward(as_planes(grad, ctx.spatial), ctx.planes_shape, found, *ctx.windows)
         return from_planes(grad_x, ctx.spatial, ctx.ndim)
 
 
@@ -127,12 +133,12 @@ class AvgPool2d(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, spatial: int, windows: Any) -> NDArray:
         ctx.save(x)
         ctx.spatial, ctx.windows = spatial, windows
-        return from_planes(as_planes(x, spatial).avg_pool2d(*windows), spatial, x.ndim)
+        return from_planes(ops.avg_pool2d(as_planes(x, spatial), *windows), spatial, x.ndim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        grad_x = as_planes(grad, ctx.spatial).avg_pool2d_backward(as_planes(x, ctx.spatial), *ctx.windows)
+        grad_x = ops.avg_pool2d_backward(as_planes(grad, ctx.spatial), as_planes(x, ctx.spatial), *ctx.windows)
         return from_planes(grad_x, ctx.spatial, x.ndim)
 
 
@@ -167,12 +173,12 @@ class AdaptiveAvgPool2d(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, spatial: int, size: tuple[int, int]) -> NDArray:
         ctx.save(x)
         ctx.spatial = spatial
-        return from_planes(as_planes(x, spatial).adaptive_avg_pool2d(size), spatial, x.ndim)
+        return from_planes(ops.adaptive_avg_pool2d(as_planes(x, spatial), size), spatial, x.ndim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (x,) = ctx.saved
-        grad_x = as_planes(grad, ctx.spatial).adaptive_avg_pool2d_backward(as_planes(x, ctx.spatial))
+        grad_x = ops.adaptive_avg_pool2d_backward(as_planes(grad, ctx.spatial), as_planes(x, ctx.spatial))
         return from_planes(grad_x, ctx.spatial, x.ndim)
 
 
@@ -198,14 +204,14 @@ def adaptive_max_pool2d(input: Tensor, output_size: OutputSize, return_indices: 
 class AdaptiveMaxPool2d(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, size: tuple[int, int]) -> tuple[NDArray, NDArray]:
-        y, indices = as_planes(x, 2).adaptive_max_pool2d(size)
+        y, indices = ops.adaptive_max_pool2d(as_planes(x, 2), size)
         ctx.save(x, indices)
         return from_planes(y, 2, x.ndim), from_planes(indices, 2, x.ndim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray, grad_indices: None) -> Any:
         x, indices = ctx.saved
-        grad_x = as_planes(grad, 2).adaptive_max_pool2d_backward(as_planes(x, 2), indices)
+        grad_x = ops.adaptive_max_pool2d_backward(as_planes(grad, 2), as_planes(x, 2), indices)
         return from_planes(grad_x, 2, x.ndim)
 
 

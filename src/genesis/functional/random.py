@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import mul
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
+
+__all__ = ["dropout", "dropout2d"]
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -36,13 +38,13 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return Dropout.apply(input, p=float(p))
 
 
-class Dropout(ArrayFunction):
+class Dropout(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, p: float) -> NDArray:
         ctx.p = p
         if p == 1:
             return x.full_like(0)
-        y, mask = x.dropout(p)
+        y, mask = ops.dropout(x, p)
         ctx.save(mask)
         return y
 

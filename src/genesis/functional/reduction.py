@@ -6,7 +6,7 @@ A gradient spreads back over the reduced dimensions; each rule stands in its bac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from genesis import shapes
@@ -16,8 +16,13 @@ from genesis.dtypes import DType, float32, uint8
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.elementwise import maximum, minimum
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod",
+    "std", "sum", "var",
+]  # fmt: skip
 
 Dims = int | Sequence[int] | None
 
@@ -63,7 +68,7 @@ class Sum(Reduction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        return x.sum(dims, keepdim) if dtype is None else x.to(dtype).sum(dims, keepdim).to(dtype)
+        return ops.sum(x, dims, keepdim) if dtype is None else ops.sum(x.to(dtype), dims, keepdim).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -84,7 +89,7 @@ class Mean(Reduction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool, dtype: DType | None) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        return (x if dtype is None else x.to(dtype)).mean(dims, keepdim)
+        return ops.mean(x if dtype is None else x.to(dtype), dims, keepdim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -105,7 +110,7 @@ class Prod(Reduction):
         Reduction.note(ctx, x, dims, keepdim)
         x = x if dtype is None else x.to(dtype)
         ctx.save(x)
-        y = x.prod(dims, keepdim)
+        y = ops.prod(x, dims, keepdim)
         return y if dtype is None else y.to(dtype)
 
     @staticmethod
@@ -113,8 +118,8 @@ class Prod(Reduction):
         (x,) = ctx.saved
         # dy/dxᵢ = Π of the others: y / xᵢ, but the product of the nonzero ones where xᵢ is the only zero.
         zero = x.eq(0)
-        zeros = zero.sum(ctx.dims, True)
-        others = zero.where(1.0, x).prod(ctx.dims, True)
+        zeros = ops.sum(zero, ctx.dims, True)
+        others = ops.prod(zero.where(1.0, x), ctx.dims, True)
         at_zero = zeros.eq(1).where(others, 0.0)
         elsewhere = zeros.eq(0).where(others, 0.0).div(x)
         return Reduction.kept(ctx, grad).mul(zero.where(at_zero, elsewhere))
@@ -122,19 +127,19 @@ class Prod(Reduction):
 
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
     """The largest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
-    return Extreme.apply(input, op="amax", dims=_dims("amax", dim, input, filled=True), keepdim=keepdim)
+    return Extreme.apply(input, op=ops.amax, dims=_dims("amax", dim, input, filled=True), keepdim=keepdim)
 
 
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Any:
     """The smallest value over dim; NaN wins. Equal values share the gradient, which is NaN where the result is."""
-    return Extreme.apply(input, op="amin", dims=_dims("amin", dim, input, filled=True), keepdim=keepdim)
+    return Extreme.apply(input, op=ops.amin, dims=_dims("amin", dim, input, filled=True), keepdim=keepdim)
 
 
 class Extreme(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Any, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        y = getattr(x, op)(dims, keepdim)
+        y = op(x, dims, keepdim)
         ctx.save(x, y)
         return y
 
@@ -146,7 +151,7 @@ class Extreme(Reduction):
 
 def _shared(ctx: Any, chosen: NDArray, grad: NDArray) -> NDArray:
     """grad in equal parts to the chosen; NaN to all where none is, as NaN equals nothing."""
-    return chosen.to(grad.dtype).mul(grad).div(chosen.sum(ctx.dims, True))
+    return chosen.to(grad.dtype).mul(grad).div(ops.sum(chosen, ctx.dims, True))
 
 
 class ExtremeOfAll(Extreme):
@@ -157,7 +162,7 @@ class ExtremeOfAll(Extreme):
         x, y = ctx.saved
         y = Reduction.kept(ctx, y)
         chosen = x.isnan().logical_and(y.isnan()).logical_or(x.eq(y))
-        return chosen.where(Reduction.kept(ctx, grad).div(chosen.sum(ctx.dims, True)), 0.0)
+        return chosen.where(Reduction.kept(ctx, grad).div(ops.sum(chosen, ctx.dims, True)), 0.0)
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
@@ -180,20 +185,24 @@ def _extreme(op: str, of_two: Any, input: Tensor, dim: Any, keepdim: bool, other
     if isinstance(dim, Tensor) or other is not None:
         return of_two(input, dim if other is None else other)
     if dim is None:
-        return ExtremeOfAll.apply(input, op="a" + op, dims=_dims(op, None, input, filled=True), keepdim=False)
+        dims, of_all = _dims(op, None, input, filled=True), ops.amax if op == "max" else ops.amin
+        return ExtremeOfAll.apply(input, op=of_all, dims=dims, keepdim=False)
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
     _dims(op, dim, input, filled=True)
-    return ValuesAndIndices(*ExtremeOfDim.apply(input, op="arg" + op, dim=dim, keepdim=keepdim))
+    place = ops.argmax if op == "max" else ops.argmin
+    return ValuesAndIndices(*ExtremeOfDim.apply(input, op=place, dim=dim, keepdim=keepdim))
 
 
 class ExtremeOfDim(Reduction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dim: int, keepdim: bool) -> tuple[NDArray, NDArray]:
+    def forward(
+        ctx: Any, x: NDArray, *, op: Callable[..., NDArray], dim: int, keepdim: bool
+    ) -> tuple[NDArray, NDArray]:
         Reduction.note(ctx, x, (dim,) if x.ndim else (), keepdim)
         ctx.dim = dim
         indices = _arg_extreme(op, x, dim, True)
         ctx.save(indices)
-        values = x.gather(dim, indices)
+        values = ops.gather(x, dim, indices)
         if keepdim or not x.ndim:
             return values, indices.clone()
         return values.squeeze((dim,)), indices.clone().squeeze((dim,))
@@ -201,37 +210,37 @@ class ExtremeOfDim(Reduction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
         (indices,) = ctx.saved
-        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, Reduction.kept(ctx, grad))
+        return ops.scatter(grad.full_like(0, ctx.shape), ctx.dim, indices, Reduction.kept(ctx, grad))
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The index of the largest value (in the flattened input without dim); the first of equals."""
-    return ArgExtreme.apply(input, op="argmax", dim=dim, keepdim=keepdim)
+    return ArgExtreme.apply(input, op=ops.argmax, dim=dim, keepdim=keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The index of the smallest value (in the flattened input without dim); the first of equals."""
-    return ArgExtreme.apply(input, op="argmin", dim=dim, keepdim=keepdim)
+    return ArgExtreme.apply(input, op=ops.argmin, dim=dim, keepdim=keepdim)
 
 
 class ArgExtreme(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dim: int | None, keepdim: bool) -> NDArray:
+    def forward(ctx: Any, x: NDArray, *, op: Callable[..., NDArray], dim: int | None, keepdim: bool) -> NDArray:
         if dim is None:
-            _require_elements(op, x.shape, tuple(range(x.ndim)))
+            _require_elements(op.__name__, x.shape, tuple(range(x.ndim)))
             flat = _arg_extreme(op, x.reshape((-1,)), 0, False)
             return flat.reshape((1,) * x.ndim) if keepdim else flat
-        dim = shapes.normalize_dim(op, dim, x.ndim)
-        _require_elements(op, x.shape, (dim,) if x.ndim else ())
+        dim = shapes.normalize_dim(op.__name__, dim, x.ndim)
+        _require_elements(op.__name__, x.shape, (dim,) if x.ndim else ())
         return _arg_extreme(op, x, dim, keepdim)
 
 
-def _arg_extreme(op: str, x: NDArray, dim: int, keepdim: bool) -> NDArray:
+def _arg_extreme(op: Callable[..., NDArray], x: NDArray, dim: int, keepdim: bool) -> NDArray:
     if x.dtype.name == "bool":
         x = x.to(uint8)
-    return x.argmax(dim, keepdim) if op == "argmax" else x.argmin(dim, keepdim)
+    return op(x, dim, keepdim)
 
 
 def var(
@@ -257,7 +266,7 @@ class Var(Reduction):
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
         ctx.save(x)
-        return x.var(dims, correction, keepdim)
+        return ops.var(x, dims, correction, keepdim)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -268,7 +277,7 @@ class Var(Reduction):
 def _grad_var(ctx: Any, x: NDArray, grad: NDArray) -> NDArray:
     freedom = _count(ctx) - ctx.correction
     slope = 2 / freedom if freedom > 0 else (math.inf if freedom == 0 else math.nan)
-    return grad.mul(x.sub(x.mean(ctx.dims, True)).mul(slope))  # d var / dxᵢ = 2 (xᵢ − mean) / (n − correction)
+    return grad.mul(x.sub(ops.mean(x, ctx.dims, True)).mul(slope))  # d var / dxᵢ = 2 (xᵢ − mean) / (n − correction)
 
 
 def std(
@@ -289,7 +298,7 @@ class Std(Reduction):
     def forward(ctx: Any, x: NDArray, *, dims: Shape, correction: float, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         ctx.correction = correction
-        y = x.var(dims, correction, keepdim).sqrt()
+        y = ops.var(x, dims, correction, keepdim).sqrt()
         ctx.save(x, y)
         return y
 
@@ -310,20 +319,20 @@ def _statistics_arguments(op: str, input: Tensor, dim: Any, unbiased: Any, corre
 
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     """Whether every element over dim is true (nonzero)."""
-    return Truth.apply(input, op="all", dims=_dims("all", dim, input), keepdim=keepdim)
+    return Truth.apply(input, op=ops.all, dims=_dims("all", dim, input), keepdim=keepdim)
 
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     """Whether some element over dim is true (nonzero)."""
-    return Truth.apply(input, op="any", dims=_dims("any", dim, input), keepdim=keepdim)
+    return Truth.apply(input, op=ops.any, dims=_dims("any", dim, input), keepdim=keepdim)
 
 
 class Truth(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, dims: Shape, keepdim: bool) -> NDArray:
-        y = getattr(x, op)(dims, keepdim)
+    def forward(ctx: Any, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
+        y = op(x, dims, keepdim)
         return y.to(uint8) if x.dtype is uint8 else y  # PyTorch's rule: uint8 stays uint8
 
 
@@ -338,7 +347,7 @@ class LogSumExp(Reduction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
-        y = x.logsumexp(dims, keepdim)
+        y = ops.logsumexp(x, dims, keepdim)
         ctx.save(x, y)
         return y
 
@@ -361,14 +370,14 @@ class CumSum(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, dtype: DType | None) -> NDArray:
         ctx.dim = dim
-        return x.cumsum(dim) if dtype is None else x.to(dtype).cumsum(dim).to(dtype)
+        return ops.cumsum(x, dim) if dtype is None else ops.cumsum(x.to(dtype), dim).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         if not grad.ndim:
             return grad
         dims = (ctx.dim,)
-        return grad.flip(dims).cumsum(ctx.dim).flip(dims)  # xᵢ is in all sums from i on
+        return ops.flip(ops.cumsum(ops.flip(grad, dims), ctx.dim), dims)  # xᵢ is in all sums from i on
 
 
 def norm(
@@ -398,15 +407,15 @@ class Norm(Reduction):
         x = x if dtype is None else x.to(dtype)
         wide = x.to(float32) if x.dtype.itemsize < 4 else x  # squares of 16-bit values overflow
         if math.isinf(order):
-            y = wide.abs().amax(dims, keepdim) if order > 0 else wide.abs().amin(dims, keepdim)
+            y = ops.amax(wide.abs(), dims, keepdim) if order > 0 else ops.amin(wide.abs(), dims, keepdim)
         elif order == 0:
-            y = wide.ne(0).to(wide.dtype).sum(dims, keepdim)
+            y = ops.sum(wide.ne(0).to(wide.dtype), dims, keepdim)
         elif order == 1:
-            y = wide.abs().sum(dims, keepdim)
+            y = ops.sum(wide.abs(), dims, keepdim)
         elif order == 2:
-            y = wide.mul(wide).sum(dims, keepdim).sqrt()
+            y = ops.sum(wide.mul(wide), dims, keepdim).sqrt()
         else:
-            y = wide.abs().pow(order).sum(dims, keepdim).pow(1 / order)
+            y = ops.sum(wide.abs().pow(order), dims, keepdim).pow(1 / order)
         y = y.to(x.dtype)
         ctx.save(x, y)
         return y

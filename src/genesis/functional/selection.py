@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genesis import dtypes, shapes
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ArrayFunction, ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
@@ -14,8 +14,13 @@ from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem
 from genesis.functional.reduction import ValuesAndIndices
 from genesis.functional.shape import expand, reshape
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = [
+    "argsort", "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
+    "scatter_add", "sort", "take_along_dim", "topk",
+]  # fmt: skip
 
 Number = bool | int | float
 
@@ -38,11 +43,11 @@ class IndexSelect(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index.reshape((-1,))
-        return x.index_select(dim, ctx.index)
+        return ops.index_select(x, dim, ctx.index)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.full_like(0, ctx.shape).index_add(ctx.dim, ctx.index, grad)
+        return ops.index_add(grad.full_like(0, ctx.shape), ctx.dim, ctx.index, grad)
 
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
@@ -61,11 +66,11 @@ class IndexAdd(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
         ctx.dim, ctx.index, ctx.alpha, ctx.source_shape = dim, index.reshape((-1,)), alpha, source.shape
-        return x.index_add(dim, ctx.index, source if alpha == 1 else source.mul(alpha))
+        return ops.index_add(x, dim, ctx.index, source if alpha == 1 else source.mul(alpha))
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        selected = grad.index_select(ctx.dim, ctx.index).reshape(ctx.source_shape)
+        selected = ops.index_select(grad, ctx.dim, ctx.index).reshape(ctx.source_shape)
         return grad, selected if ctx.alpha == 1 else selected.mul(ctx.alpha)
 
 
@@ -89,11 +94,11 @@ class Gather(ArrayFunction):
     def forward(ctx: Any, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
         ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
-        return x.gather(dim, index)
+        return ops.gather(x, dim, index)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.full_like(0, ctx.shape).scatter_add(ctx.dim, ctx.index, grad)
+        return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, ctx.index, grad)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Any:
@@ -133,13 +138,13 @@ class Scatter(ArrayFunction):
     def forward(ctx: Any, x: NDArray, source: Any, *, dim: int, index: NDArray) -> NDArray:
         ctx.dim, ctx.index = dim, index
         ctx.source_shape = source.shape if isinstance(source, NDArray) else None
-        return x.scatter(dim, index, source)
+        return ops.scatter(x, dim, index, source)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         needs_x, needs_source = ctx.needs_input_grad
         return (
-            grad.scatter(ctx.dim, ctx.index, 0.0) if needs_x else None,
+            ops.scatter(grad, ctx.dim, ctx.index, 0.0) if needs_x else None,
             _gathered(ctx, grad) if needs_source else None,
         )
 
@@ -155,7 +160,7 @@ class ScatterAdd(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
         ctx.dim, ctx.index, ctx.source_shape = dim, index, source.shape
-        return x.scatter_add(dim, index, source)
+        return ops.scatter_add(x, dim, index, source)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
@@ -178,7 +183,7 @@ def _scatter(op: str, function: Any, input: Tensor, dim: int, index: Tensor, sou
 
 def _gathered(ctx: Any, grad: NDArray) -> NDArray:
     """The gradient of the source: read where it was written, zero where it is larger than the index."""
-    found = grad.gather(ctx.dim, ctx.index)
+    found = ops.gather(grad, ctx.dim, ctx.index)
     if found.shape == ctx.source_shape:
         return found
     whole = corner = grad.full_like(0, ctx.source_shape)
@@ -204,17 +209,17 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Any:
     return where(mask, cast(value, input.array.dtype), input)
 
 
-class MaskedFill(ArrayFunction):
+class MaskedFill(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, mask: NDArray, *, value: Number) -> NDArray:
         ctx.save(mask)
         shape = shapes.broadcast("masked_fill", x.shape, mask.shape, names=("input", "mask"))
-        return x.expand(shape).masked_fill(mask, value)
+        return ops.masked_fill(x.expand(shape), mask, value)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (mask,) = ctx.saved
-        return grad.masked_fill(mask, 0.0), None
+        return ops.masked_fill(grad, mask, 0.0), None
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Any:
@@ -243,7 +248,7 @@ class NonZero(ArrayFunction):
 
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
-        return x.nonzero()
+        return ops.nonzero(x)
 
 
 # --- by order ---------------------------------------------------------------------------------------------------------
@@ -266,13 +271,13 @@ class Ordered(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
         (indices,) = ctx.saved
-        return grad.full_like(0, ctx.shape).scatter(ctx.dim, indices, grad)
+        return ops.scatter(grad.full_like(0, ctx.shape), ctx.dim, indices, grad)
 
 
 class Sort(Ordered):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
-        values, indices = x.sort(dim, descending, stable)
+        values, indices = ops.sort(x, dim, descending, stable)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices
@@ -298,7 +303,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 class TopK(Ordered):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
-        values, indices = x.topk(k, dim, largest)
+        values, indices = ops.topk(x, k, dim, largest)
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from genesis import shapes
@@ -12,8 +12,13 @@ from genesis.autograd import Variable as Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
 from genesis.functional.conversion import clone
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
+
+__all__ = [
+    "broadcast_to", "diagonal", "expand", "flatten", "flip", "movedim", "permute", "repeat", "reshape", "roll",
+    "squeeze", "swapaxes", "t", "tile", "transpose", "tril", "triu", "unflatten", "unsqueeze", "view",
+]  # fmt: skip
 
 # --- another shape, same order ----------------------------------------------------------------------------------------
 
@@ -204,11 +209,11 @@ class Flip(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray, *, dims: Shape) -> NDArray:
         ctx.dims = dims
-        return x.flip(dims)
+        return ops.flip(x, dims)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return grad.flip(ctx.dims)
+        return ops.flip(grad, ctx.dims)
 
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Any:
@@ -250,7 +255,7 @@ def _rolled(x: NDArray, shifts: Shape, dims: Shape) -> NDArray:
         size = y.shape[dim]
         if size > 1 and shift % size:
             cut = size - shift % size
-            y = NDArray.cat([y.narrow(dim, cut, size - cut), y.narrow(dim, 0, cut)], dim)
+            y = ops.cat([y.narrow(dim, cut, size - cut), y.narrow(dim, 0, cut)], dim)
     return x.clone() if y is x else y
 
 
@@ -310,7 +315,7 @@ class Repeat(ArrayFunction):
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         folded = grad.reshape(ctx.pairs)
-        return (folded.sum(tuple(range(0, folded.ndim, 2))) if folded.ndim else folded).reshape(ctx.shape)
+        return (ops.sum(folded, tuple(range(0, folded.ndim, 2))) if folded.ndim else folded).reshape(ctx.shape)
 
 
 def tile(input: Tensor, dims: Sequence[int]) -> Any:
@@ -325,27 +330,28 @@ def tile(input: Tensor, dims: Sequence[int]) -> Any:
 def tril(input: Tensor, diagonal: int = 0) -> Any:
     """The lower triangle of each matrix, with the diagonals up to this one; zero above."""
     require_ints("tril", diagonal=diagonal)
-    return Triangle.apply(input, op=_matrix("tril", input), diagonal=diagonal)
+    _require_matrix("tril", input)
+    return Triangle.apply(input, op=ops.tril, diagonal=diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Any:
     """The upper triangle of each matrix, with the diagonals from this one on; zero below."""
     require_ints("triu", diagonal=diagonal)
-    return Triangle.apply(input, op=_matrix("triu", input), diagonal=diagonal)
+    _require_matrix("triu", input)
+    return Triangle.apply(input, op=ops.triu, diagonal=diagonal)
 
 
 class Triangle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Any, x: NDArray, *, op: str, diagonal: int) -> NDArray:
+    def forward(ctx: Any, x: NDArray, *, op: Callable[..., NDArray], diagonal: int) -> NDArray:
         ctx.op, ctx.diagonal = op, diagonal
-        return getattr(x, op)(diagonal)
+        return op(x, diagonal)
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
-        return getattr(grad, ctx.op)(ctx.diagonal)
+        return ctx.op(grad, ctx.diagonal)
 
 
-def _matrix(op: str, input: Tensor) -> str:
+def _require_matrix(op: str, input: Tensor) -> None:
     if input.array.ndim < 2:
         raise ShapeError(describe(op, "input", "at least 2 dimensions", input.array.ndim))
-    return op

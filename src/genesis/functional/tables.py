@@ -10,8 +10,10 @@ from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.windows import require_tensor
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import numel
+
+__all__ = ["embedding", "one_hot"]
 
 
 def embedding(
@@ -60,21 +62,21 @@ class Embedding(ArrayFunction):
         index = index.to(dtypes.int64)
         ctx.save(index)
         ctx.options = (weight.shape[0], padding_idx, scale_grad_by_freq)
-        return weight.index_select(0, index.reshape((index.numel,))).reshape((*index.shape, weight.shape[1]))
+        return ops.index_select(weight, 0, index.reshape((index.numel,))).reshape((*index.shape, weight.shape[1]))
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Any:
         (index,) = ctx.saved
-        return None, grad.embedding_backward(index, *ctx.options)
+        return None, ops.embedding_backward(grad, index, *ctx.options)
 
 
 def _limit_rows(weight: Tensor, index: NDArray, max_norm: float, norm_type: float) -> None:
     """In place: the named rows whose norm is above max_norm get that norm."""
     flat = index.to(dtypes.int64).reshape((index.numel,))
-    rows = weight.array.index_select(0, flat)
-    norms = rows.abs().pow(norm_type).sum((1,), True).pow(1 / norm_type)
+    rows = ops.index_select(weight.array, 0, flat)
+    norms = ops.sum(rows.abs().pow(norm_type), (1,), True).pow(1 / norm_type)
     scale = norms.gt(max_norm).where(norms.add(1e-7).reciprocal().mul(max_norm), 1.0)
-    weight.array.put((flat, None), rows.mul(scale))
+    ops.put(weight.array, (flat, None), rows.mul(scale), False)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Any:
@@ -102,7 +104,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Any:
         )
     if index.numel:
         every = tuple(range(index.ndim))
-        smallest, largest = index.amin(every).item(), index.amax(every).item()
+        smallest, largest = int(ops.amin(index, every).item()), int(ops.amax(index, every).item())
         num_classes = largest + 1 if num_classes == -1 else num_classes
         if smallest < 0 or largest >= num_classes:
             raise ValueError(describe(op, "tensor", f"class indices in [0, {num_classes})", f"{smallest} to {largest}"))
@@ -115,4 +117,4 @@ class OneHot(ArrayFunction):
     @staticmethod
     def forward(ctx: Any, index: NDArray, *, num_classes: int) -> NDArray:
         zeros = index.full_like(0, (*index.shape, num_classes))
-        return zeros.scatter(index.ndim, index.unsqueeze(index.ndim), 1) if numel(index.shape) else zeros
+        return ops.scatter(zeros, index.ndim, index.unsqueeze(index.ndim), 1) if numel(index.shape) else zeros

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from genesis.autograd import ArrayFunction
+from genesis.autograd import ElementwiseFunction
 from genesis.autograd import Variable as Tensor
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.elementwise import Mul, Stepwise
 from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
+
+__all__ = [
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt",
+    "sign", "sin", "sqrt", "square",
+]  # fmt: skip
 
 
 def neg(input: Tensor) -> Any:
@@ -21,7 +26,7 @@ def neg(input: Tensor) -> Any:
     return Neg.apply(input)
 
 
-class Neg(ArrayFunction):
+class Neg(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         return x.neg()
@@ -36,7 +41,7 @@ def abs(input: Tensor) -> Any:
     return Abs.apply(input)
 
 
-class Abs(ArrayFunction):
+class Abs(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -53,7 +58,7 @@ def exp(input: Tensor) -> Any:
     return Exp.apply(input)
 
 
-class Exp(ArrayFunction):
+class Exp(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.exp()
@@ -71,7 +76,7 @@ def expm1(input: Tensor) -> Any:
     return Expm1.apply(input)
 
 
-class Expm1(ArrayFunction):
+class Expm1(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.expm1()
@@ -89,7 +94,7 @@ def log(input: Tensor) -> Any:
     return Log.apply(input)
 
 
-class Log(ArrayFunction):
+class Log(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -106,7 +111,7 @@ def log1p(input: Tensor) -> Any:
     return Log1p.apply(input)
 
 
-class Log1p(ArrayFunction):
+class Log1p(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -123,7 +128,7 @@ def sqrt(input: Tensor) -> Any:
     return Sqrt.apply(input)
 
 
-class Sqrt(ArrayFunction):
+class Sqrt(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.sqrt()
@@ -141,7 +146,7 @@ def rsqrt(input: Tensor) -> Any:
     return Rsqrt.apply(input)
 
 
-class Rsqrt(ArrayFunction):
+class Rsqrt(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.rsqrt()
@@ -159,7 +164,7 @@ def reciprocal(input: Tensor) -> Any:
     return Reciprocal.apply(input)
 
 
-class Reciprocal(ArrayFunction):
+class Reciprocal(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         y = x.reciprocal()
@@ -182,7 +187,7 @@ def sin(input: Tensor) -> Any:
     return Sin.apply(input)
 
 
-class Sin(ArrayFunction):
+class Sin(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -199,7 +204,7 @@ def cos(input: Tensor) -> Any:
     return Cos.apply(input)
 
 
-class Cos(ArrayFunction):
+class Cos(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)
@@ -216,7 +221,7 @@ def erf(input: Tensor) -> Any:
     return Erf.apply(input)
 
 
-class Erf(ArrayFunction):
+class Erf(ElementwiseFunction):
     @staticmethod
     def forward(ctx: Any, x: NDArray) -> NDArray:
         ctx.save(x)

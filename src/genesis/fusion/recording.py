@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from genesis import backends, nn, no_grad, recording
+from genesis.backends.contract import TRAITS
 from genesis.fusion.chains import ADD, RELU
 from genesis.recording import Kind, Region, Value, regions_in
 from genesis.tensor import Tensor
 
 _OPS = {"add": ADD, "relu": RELU}
-_WITHOUT_WORK = ("data_pointer",)
 
 
 class Call(NamedTuple):
@@ -84,7 +84,7 @@ def _recorded(region: Region) -> Recorded:
         for each in region.calls:
             if isinstance(each, Region):
                 name, operands = _layer(each, names)
-            elif each.op in _WITHOUT_WORK:
+            elif TRAITS[each.op].query:
                 continue
             else:
                 name, operands = _sum_or_relu(each)

@@ -14,7 +14,7 @@ from genesis.graphs.reads import reads_of
 from genesis.graphs.trace import is_ours
 from genesis.graphs.watch import is_same
 from genesis.ndarray import NDArray
-from genesis.ndarray.dispatch import Changes
+from genesis.ndarray.array import Changes
 from genesis.nn import Module
 from genesis.precision import get_float32_precision
 from genesis.settings import settings

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from genesis import recording
-from genesis.backends import Backend, contract
+from genesis.backends import Backend
 from genesis.backends.backend import Op
+from genesis.backends.contract import TRAITS
 from genesis.callsite import user_line
 from genesis.graphs.source import Recording
 from genesis.ndarray import NDArray
@@ -22,27 +22,13 @@ from genesis.tensor import Tensor
 class Rules(NamedTuple):
     """What a recorded run may do."""
 
-    refused: dict[str, str]  # why an op cannot be replayed
     fixed: tuple[Kind, ...]  # memory that may not change in place
     prepares: bool  # constants keep their values, so backends may prepare (pack) them
 
 
-# Ops whose result depends on values, leaves the arrays of the backend, or comes from outside.
-_REFUSED = {
-    "to_cpu": "reads values (item, numpy, tolist, printing, or a condition on a tensor)",
-    "data_pointer": "asks where an array lies in memory",
-    "nonzero": "has a result whose shape depends on values (nonzero, or a boolean index)",
-    "from_dlpack": "takes memory from another library",
-    # Those of an Optimizer are updates, whose options may change. These numbers would stay as they are now.
-    "sgd_step": "takes an optimizer's step",
-    "adam_step": "takes an optimizer's step",
-}
-_CHANGES_GRADIENTS = dict.fromkeys(("scale_into", "unscale_into"), "changes gradients in place")
 _GIVEN = (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT)
-INFERENCE = Rules(_REFUSED | _CHANGES_GRADIENTS, fixed=(Kind.INPUT, *_GIVEN), prepares=True)
-STEP = Rules(_REFUSED, fixed=(Kind.INPUT,), prepares=False)
-
-_TRAINS = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in ("batch_norm", "conv_bn_relu")}
+INFERENCE = Rules(fixed=(Kind.INPUT, Kind.GRADIENT, *_GIVEN), prepares=True)
+STEP = Rules(fixed=(Kind.INPUT,), prepares=False)
 
 
 class Recorder:
@@ -91,7 +77,9 @@ class Recorder:
 
     def note_update(self, function: Op, gradients: Sequence[object], changed: Sequence[object]) -> None:
         """Record function(gradients), which is no op and changes these handles in place."""
-        self._check(self._recorder.note("update", function, (gradients,), {}, changed=changed), (gradients,))
+        call = self._recorder.note("update", function, (gradients,), {}, changed=changed)
+        self._check_operands(call)
+        self._calls.append(call)
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)
@@ -105,26 +93,32 @@ class Recorder:
     def _check(self, call: Call, args: Sequence[object]) -> None:
         if self.refusal:
             return
-        if call.op in self._rules.refused:
-            self.refuse(self._rules.refused[call.op])
-        for value in call.operands:
-            if value.memory.kind is Kind.CONSTANT:
-                self.refuse(
-                    f"uses a tensor of shape {value.shape} that is neither an argument nor a parameter or buffer; "
-                    "register_buffer() makes it one"
-                )
-        fixed = self._rules.fixed
-        if call.op in _TRAINS and args[_TRAINS[call.op].index("training")] and Kind.BUFFER in fixed:
+        traits, fixed = TRAITS[call.op], self._rules.fixed
+        if traits.unreplayable:
+            self.refuse(traits.unreplayable)
+        if traits.in_place and traits.in_place[0] in traits.lists and Kind.GRADIENT in fixed:
+            self.refuse("changes gradients in place")
+        self._check_operands(call)
+        if traits.in_training and traits.argument("training", call.args, {}) and Kind.BUFFER in fixed:
             self.refuse("normalizes by the statistics of a batch")
         elif any(value.memory.kind in fixed for value in call.changed):
             parts = "an argument, a parameter or a buffer" if Kind.BUFFER in fixed else "an argument"
             self.refuse(f"changes {parts} in place")
         self._calls.append(self._prepared(call, args))
 
+    def _check_operands(self, call: Call) -> None:
+        for value in call.operands:
+            if value.memory.kind is Kind.CONSTANT:
+                self.refuse(
+                    f"uses a tensor of shape {value.shape} that is neither an argument nor a parameter or buffer; "
+                    "register_buffer() makes it one"
+                )
+
     def _prepared(self, call: Call, args: Sequence[object]) -> Call:
         """The call as a replay makes it; with a prepared function if all but its first argument are constant."""
         places = tuple(map(self._constant, call.args))
-        if call.op == "conv_prepacked" and not isinstance(places[1], Value):
+        traits = TRAITS[call.op]
+        if any(not isinstance(traits.argument(each, places, {}), Value) for each in traits.opaque):
             self.uses_packed_weights = True
         is_constant = not call.kwargs and not values_in(places[1:]) and self._unseen.isdisjoint(map(id, args))
         if places and isinstance(places[0], Value) and is_constant:

@@ -9,7 +9,7 @@ from genesis.autograd import is_freed
 from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
 from genesis.ndarray import CPU, NDArray
-from genesis.ndarray.dispatch import Changes
+from genesis.ndarray.array import Changes
 from genesis.recording import Kind, Value
 from genesis.tensor import Tensor
 

@@ -15,7 +15,7 @@ import numpy as np
 from genesis import shapes
 from genesis.growth.channel_map import Part, Site
 from genesis.growth.elements import Choice, Elements, on_device
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
 
@@ -67,14 +67,14 @@ class Selections:
             elements = wanted[0][1].elements
             index = elements.index(device)
             if dtype.is_floating_point:
-                made = NDArray.index_select_each(
+                made: Sequence[NDArray] = ops.index_select_each(
                     [array for array, *_ in wanted],
                     [edit.dim for _, edit, *_ in wanted],
                     index,
                     [elements.factors(power, dtype, device) for _, _, power, _ in wanted],
                 )
             else:  # masks and counts, which are copied as they are
-                made = [array.index_select(edit.dim, index) for array, edit, *_ in wanted]
+                made = [ops.index_select(array, edit.dim, index) for array, edit, *_ in wanted]
             for (*_, use), result in zip(wanted, made, strict=True):
                 use(result)
 

@@ -12,7 +12,6 @@ from genesis.backends.backend import Op
 from genesis.functional import (
     activation,
     attention,
-    comparison,
     conv,
     conversion,
     dense,
@@ -24,14 +23,10 @@ from genesis.functional import (
     normalization,
     padding,
     pooling,
-    random,
     reduction,
-    selection,
     shape,
     tables,
-    unary,
 )
-from genesis.functional import elementwise as arithmetic
 from genesis.growth import rules_layers as layers
 from genesis.growth import rules_shapes as shapes
 from genesis.growth.layouts import Layouts
@@ -63,16 +58,6 @@ RULES: dict[Op, Rule] = {
 }
 
 _MANY: dict[Rule, tuple[Op, ...]] = {
-    shapes.elementwise: (
-        activation.ReLU, activation.Hardtanh, activation.LeakyReLU, activation.ELU, activation.GELU, activation.SiLU,
-        activation.Softplus, activation.Hardswish, activation.Hardsigmoid, activation.Sigmoid, activation.Tanh,
-        arithmetic.Add, arithmetic.Sub, arithmetic.Mul, arithmetic.Div, arithmetic.FloorDivide, arithmetic.TruncDivide,
-        arithmetic.Remainder, arithmetic.Pow, arithmetic.Maximum, arithmetic.Minimum, arithmetic.Clamp,
-        arithmetic.ClampBetween, arithmetic.Where, comparison.Compare, comparison.Ask, selection.MaskedFill,
-        unary.Neg, unary.Abs, unary.Exp, unary.Expm1, unary.Log, unary.Log1p, unary.Sqrt, unary.Rsqrt,
-        unary.Reciprocal, unary.Sin, unary.Cos, unary.Erf, unary.Sign, unary.Floor, unary.Ceil, unary.Round,
-        random.Dropout,
-    ),
     shapes.copied: (
         conversion.Cast, conversion.ToDevice, conversion.PinMemory, conversion.Clone, conversion.Contiguous,
     ),
@@ -97,8 +82,8 @@ _REFUSED: dict[Op, str] = {
 
 
 def apply_rule(layouts: Layouts, call: Call) -> None:
-    """Apply the rule of a call's op; without one, keep its operands from growing."""
-    rule = RULES.get(call.function)
+    """Apply the rule of a call's op; without one, keep its operands from growing. Element-wise Functions need none."""
+    rule = RULES.get(call.function, shapes.elementwise if getattr(call.function, "elementwise", False) else None)
     if rule is not None:
         rule(layouts, call)
         return
@@ -110,8 +95,9 @@ def apply_rule(layouts: Layouts, call: Call) -> None:
 def register_rule(function: type[Function], rule: Rule) -> None:
     """Teach the channel map what a Function of yours does with channels.
 
-    Rules to choose from: `growth.elementwise` (any number of operands, broadcast) and `growth.same_size` (dimensions
-    that keep their size keep their channels: pooling, filters).
+    Rules to choose from: `growth.elementwise` (any number of operands, broadcast; a Function whose class attribute
+    `elementwise` is true has it already) and `growth.same_size` (dimensions that keep their size keep their channels:
+    pooling, filters).
 
     Args:
         function: the Function.

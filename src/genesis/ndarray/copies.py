@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genesis.ndarray.dispatch import backend_of
+from genesis.ndarray.array import backend_of
 from genesis.ndarray.ndarray import NDArray
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from genesis import dtypes, shapes
+from genesis.backends import contract as ops
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, ShapeError
+from genesis.ndarray.arithmetic import Arithmetic
+from genesis.ndarray.array import backend_of
 from genesis.ndarray.device import CPU, CUDA, Device
-from genesis.ndarray.dispatch import backend_of, call, call_raw
-from genesis.ndarray.math import MathOps
-from genesis.ndarray.neural import NeuralOps
 from genesis.shapes import Shape
 
 
-class NDArray(MathOps, NeuralOps):
+class NDArray(Arithmetic):
     """An n-dimensional array on one device, without a graph.
 
     Views (permute, slices, expand, most reshapes) share memory; everything else is new.
@@ -34,11 +34,11 @@ class NDArray(MathOps, NeuralOps):
 
     @property
     def offset(self) -> int:
-        return backend_of(self.device).offset(self.handle)
+        return ops.offset(self)
 
     @property
     def data_pointer(self) -> int:
-        return backend_of(self.device).data_pointer(self.handle)
+        return ops.data_pointer(self)
 
     @property
     def numel(self) -> int:
@@ -98,7 +98,7 @@ class NDArray(MathOps, NeuralOps):
             raise TypeError(
                 "numpy: argument 'self': expected a dtype that numpy has, got bfloat16; convert with .float()"
             )
-        return call_raw("to_cpu", self)
+        return ops.to_cpu(self)
 
     def numpy_values(self) -> np.ndarray:
         """The values for printing and Python lists; bfloat16 as float32."""
@@ -106,7 +106,7 @@ class NDArray(MathOps, NeuralOps):
 
     def bits(self) -> np.ndarray:
         """The values as numpy holds them in a file; bfloat16 as uint16."""
-        return np.ascontiguousarray(call_raw("to_cpu", self))
+        return np.ascontiguousarray(ops.to_cpu(self))
 
     def item(self) -> bool | int | float:
         if self.numel != 1:
@@ -127,7 +127,7 @@ class NDArray(MathOps, NeuralOps):
             backend.copy_into(moved.handle, self.handle)
             return moved
         rows = self.permute(self._memory_order())
-        host = call_raw("to_cpu", rows)
+        host = ops.to_cpu(rows)
         moved = NDArray(backend.from_cpu(host, self.dtype, device.index, non_blocking), device)
         return moved.view(self.shape, strides)
 
@@ -140,26 +140,26 @@ class NDArray(MathOps, NeuralOps):
 
     def is_pinned(self) -> bool:
         try:
-            return self.device.type == "cpu" and backend_of(CUDA).is_pinned(call_raw("to_cpu", self))
+            return self.device.type == "cpu" and backend_of(CUDA).is_pinned(ops.to_cpu(self))
         except DeviceError:  # no CUDA device to pin for
             return False
 
     def record_stream(self, stream: int) -> None:
         """Reuse the memory only after what this stream has been given by the time it is freed."""
-        call_raw("record_stream", self, stream)
+        ops.record_stream(self, stream)
 
     # --- copies and changes in place --------------------------------------------------------------------------------
 
     def clone(self) -> NDArray:
         """A copy that keeps the memory order of a dense array."""
-        return call("copy", self, self._dense_strides())
+        return ops.copy(self, self._dense_strides())
 
     def contiguous(self, channels_last: bool = False) -> NDArray:
         """This array if its memory is in that order already, else a copy that is."""
         strides = _ordered_strides(self.shape, channels_last)
         if shapes.equivalent(self.shape, self.strides, strides):
             return self
-        return call("copy", self, strides)
+        return ops.copy(self, strides)
 
     def make_contiguous(self) -> None:
         """In place: move the elements to row-major memory, where all that hold this very array then find them.
@@ -167,15 +167,14 @@ class NDArray(MathOps, NeuralOps):
         Arrays that show the old memory keep it: ask is_alone first.
         """
         moved = self.contiguous()
-        self.handle, self.strides = moved.handle, moved.strides
+        self.handle, self._strides = moved.handle, moved.strides
 
     def copy_into(self, source: NDArray | bool | int | float) -> None:
         """In place: self takes source's values, broadcast and cast."""
         if isinstance(source, NDArray):
             shapes.broadcast_strides("copy", source.shape, (0,) * source.ndim, self.shape)
         self.require_writable()
-        call_raw("copy_into", self, source)
-        self.changes.count += 1
+        ops.copy_into(self, source)
 
     def require_writable(self) -> None:
         if self.is_expanded:
@@ -185,11 +184,7 @@ class NDArray(MathOps, NeuralOps):
 
     def add_into(self, source: NDArray | int | float) -> None:
         """In place: self += source, a number or an array of equal shape and dtype."""
-        if isinstance(source, NDArray):
-            call_raw("add_into", self, source)
-        else:
-            backend_of(self.device).add_into(self.handle, source)
-        self.changes.count += 1
+        ops.add_into(self, source)
 
     def _dense_strides(self) -> Shape:
         """This array's own strides if they are dense, else row-major ones in the order of its dimensions in memory."""
@@ -277,7 +272,7 @@ class NDArray(MathOps, NeuralOps):
             return self
         lead = self.ndim - len(shape)
         repeated = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 and self.shape[i] != 1)]
-        return self.sum(tuple(repeated), True).reshape(shape) if repeated else self.reshape(shape)
+        return ops.sum(self, tuple(repeated), True).reshape(shape) if repeated else self.reshape(shape)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from genesis.backends import manual_seed as manual_seed
+from genesis.ndarray.array import backend_of
 from genesis.ndarray.device import Device
-from genesis.ndarray.dispatch import backend_of
 
 
 def get_state(device: Device) -> bytes:

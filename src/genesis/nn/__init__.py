@@ -4,67 +4,18 @@ from genesis.nn import functional as functional
 from genesis.nn import init as init
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
-from genesis.nn.modules.activation import ELU as ELU
-from genesis.nn.modules.activation import GELU as GELU
-from genesis.nn.modules.activation import Hardsigmoid as Hardsigmoid
-from genesis.nn.modules.activation import Hardswish as Hardswish
-from genesis.nn.modules.activation import Hardtanh as Hardtanh
-from genesis.nn.modules.activation import LeakyReLU as LeakyReLU
-from genesis.nn.modules.activation import LogSoftmax as LogSoftmax
-from genesis.nn.modules.activation import ReLU as ReLU
-from genesis.nn.modules.activation import ReLU6 as ReLU6
-from genesis.nn.modules.activation import Sigmoid as Sigmoid
-from genesis.nn.modules.activation import SiLU as SiLU
-from genesis.nn.modules.activation import Softmax as Softmax
-from genesis.nn.modules.activation import Softplus as Softplus
-from genesis.nn.modules.activation import Tanh as Tanh
-from genesis.nn.modules.attention import FeedForwardSwiGLU as FeedForwardSwiGLU
-from genesis.nn.modules.attention import MultiheadAttention as MultiheadAttention
-from genesis.nn.modules.batchnorm import BatchNorm1d as BatchNorm1d
-from genesis.nn.modules.batchnorm import BatchNorm2d as BatchNorm2d
-from genesis.nn.modules.container import ModuleDict as ModuleDict
-from genesis.nn.modules.container import ModuleList as ModuleList
-from genesis.nn.modules.container import ParameterList as ParameterList
-from genesis.nn.modules.container import Residual as Residual
-from genesis.nn.modules.container import Sequential as Sequential
-from genesis.nn.modules.conv import Conv1d as Conv1d
-from genesis.nn.modules.conv import Conv2d as Conv2d
-from genesis.nn.modules.conv import ConvTranspose1d as ConvTranspose1d
-from genesis.nn.modules.conv import ConvTranspose2d as ConvTranspose2d
-from genesis.nn.modules.dropout import Dropout as Dropout
-from genesis.nn.modules.dropout import Dropout2d as Dropout2d
-from genesis.nn.modules.embedding import Embedding as Embedding
-from genesis.nn.modules.embedding import RotaryEmbedding as RotaryEmbedding
-from genesis.nn.modules.fused import ConvBNReLU as ConvBNReLU
-from genesis.nn.modules.fused import FusedConv as FusedConv
-from genesis.nn.modules.linear import Flatten as Flatten
-from genesis.nn.modules.linear import Identity as Identity
-from genesis.nn.modules.linear import Linear as Linear
-from genesis.nn.modules.linear import Unflatten as Unflatten
-from genesis.nn.modules.loss import BCELoss as BCELoss
-from genesis.nn.modules.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
-from genesis.nn.modules.loss import CrossEntropyLoss as CrossEntropyLoss
-from genesis.nn.modules.loss import DiceLoss as DiceLoss
-from genesis.nn.modules.loss import L1Loss as L1Loss
-from genesis.nn.modules.loss import MSELoss as MSELoss
-from genesis.nn.modules.loss import NLLLoss as NLLLoss
-from genesis.nn.modules.loss import SmoothL1Loss as SmoothL1Loss
-from genesis.nn.modules.multibranch import Branch as Branch
-from genesis.nn.modules.multibranch import MultiBranch as MultiBranch
-from genesis.nn.modules.normalization import GroupNorm as GroupNorm
-from genesis.nn.modules.normalization import InstanceNorm1d as InstanceNorm1d
-from genesis.nn.modules.normalization import InstanceNorm2d as InstanceNorm2d
-from genesis.nn.modules.normalization import LayerNorm as LayerNorm
-from genesis.nn.modules.normalization import RMSNorm as RMSNorm
-from genesis.nn.modules.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
-from genesis.nn.modules.pooling import AdaptiveMaxPool2d as AdaptiveMaxPool2d
-from genesis.nn.modules.pooling import AvgPool1d as AvgPool1d
-from genesis.nn.modules.pooling import AvgPool2d as AvgPool2d
-from genesis.nn.modules.pooling import MaxPool1d as MaxPool1d
-from genesis.nn.modules.pooling import MaxPool2d as MaxPool2d
-from genesis.nn.modules.upsampling import PixelShuffle as PixelShuffle
-from genesis.nn.modules.upsampling import ReflectionPad2d as ReflectionPad2d
-from genesis.nn.modules.upsampling import ReplicationPad2d as ReplicationPad2d
-from genesis.nn.modules.upsampling import Upsample as Upsample
-from genesis.nn.modules.upsampling import ZeroPad2d as ZeroPad2d
+from genesis.nn.modules.activation import *
+from genesis.nn.modules.attention import *
+from genesis.nn.modules.batchnorm import *
+from genesis.nn.modules.container import *
+from genesis.nn.modules.conv import *
+from genesis.nn.modules.dropout import *
+from genesis.nn.modules.embedding import *
+from genesis.nn.modules.fused import *
+from genesis.nn.modules.linear import *
+from genesis.nn.modules.loss import *
+from genesis.nn.modules.multibranch import *
+from genesis.nn.modules.normalization import *
+from genesis.nn.modules.pooling import *
+from genesis.nn.modules.upsampling import *
 from genesis.nn.parameter import Parameter as Parameter

@@ -9,7 +9,7 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.errors import DTypeError, describe
-from genesis.ndarray import CPU, NDArray, neural
+from genesis.ndarray import CPU, NDArray, ops
 from genesis.tensor import Tensor
 
 
@@ -44,9 +44,9 @@ def clip_grad_norm_(
             f"clip_grad_norm_: the norm of order {norm_type:g} of the gradients is {total.item()}, so they cannot be "
             "clipped; error_if_nonfinite=False scales them anyway"
         )
-    factor = total.add(1e-6).rdiv(max_norm).clamp(None, 1.0)
+    factor = ops.div(max_norm, total.add(1e-6)).clamp(None, 1.0)
     for grads in groups:
-        neural.scale_into(grads, factor.to_device(grads[0].device))
+        ops.scale_into(grads, factor.to_device(grads[0].device))
     return Tensor(total)
 
 
@@ -80,7 +80,7 @@ def _gradients(op: str, parameters: Any) -> list[list[NDArray]]:
 
 def _total_norm(groups: list[list[NDArray]], norm_type: float) -> NDArray:
     """The norm of all arrays together, 0-d, in the widest of their dtypes: the norm of their norms."""
-    norms = [neural.norms(arrays, norm_type) for arrays in groups]
+    norms = [ops.norms(arrays, norm_type) for arrays in groups]
     widest = functools.reduce(dtypes.promote, [norm.dtype for norm in norms])
-    joined = NDArray.cat([norm.to(widest).to_device(norms[0].device) for norm in norms], 0)
-    return neural.norms([joined], norm_type).reshape(())
+    joined = ops.cat([norm.to(widest).to_device(norms[0].device) for norm in norms], 0)
+    return ops.norms([joined], norm_type).reshape(())

@@ -8,8 +8,8 @@ from operator import setitem
 from typing import Any
 
 from genesis.errors import DTypeError, describe
-from genesis.interrupts import each
-from genesis.ndarray import NDArray, neural
+from genesis.interrupts import at_once, each
+from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
 from genesis.tensor import Tensor
 
@@ -80,16 +80,10 @@ class Adam(Optimizer):
         first = batch.states[0]
         step = first["step"] + 1
         largest = batch.arrays("max_exp_avg_sq") if "max_exp_avg_sq" in first else None
-        neural.adam_step(
-            batch.params,
-            batch.grads,
-            batch.arrays("exp_avg"),
-            batch.arrays("exp_avg_sq"),
-            largest,
-            step,
-            *batch.options,
-            after=[*batch.after, each(setitem, batch.states, repeat("step"), repeat(step))],
-        )
+        averages = batch.arrays("exp_avg"), batch.arrays("exp_avg_sq")
+        update = call_of(ops.adam_step, batch.params, batch.grads, *averages, largest, step, *batch.options)
+        # In one with the update: no interrupt comes between.
+        at_once([update, *batch.after, each(setitem, batch.states, repeat("step"), repeat(step))])
 
 
 class AdamW(Adam):

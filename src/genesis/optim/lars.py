@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from genesis.ndarray import NDArray, neural
+from genesis.interrupts import at_once
+from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
 from genesis.tensor import Tensor
 
@@ -76,14 +77,14 @@ class LARS(Optimizer):
             for grad, param in zip(grads, batch.params, strict=True)
         ]
         if trust is None:
-            neural.scale_into(steps, lr)
+            ops.scale_into(steps, lr)
         else:
-            param_norms, grad_norms = neural.norms(batch.params, 2), neural.norms(grads, 2)
+            param_norms, grad_norms = ops.norms(batch.params, 2), ops.norms(grads, 2)
             ratios = param_norms.mul(trust).div(grad_norms.add(param_norms.mul(weight_decay)).add(eps))
             rates = param_norms.gt(0).logical_and(grad_norms.gt(0)).where(ratios, 1.0).mul(lr)
             for index, step in enumerate(steps):
-                neural.scale_into([step], rates.select(0, index))
+                ops.scale_into([step], rates.select(0, index))
         buffers = batch.arrays("momentum_buffer") if momentum else None
         # The step carries its rate already, and so does the momentum, as in the paper.
         options = (1.0, momentum, 0.0, 0.0, nesterov, False, batch.fresh)
-        neural.sgd_step(batch.params, steps, buffers, *options, after=batch.after)
+        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, *options), *batch.after])

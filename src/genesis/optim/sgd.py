@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from genesis.ndarray import NDArray, neural
+from genesis.interrupts import at_once
+from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, State, require_number, zeros_like
 from genesis.tensor import Tensor
 
@@ -69,4 +70,5 @@ class SGD(Optimizer):
     def _update(self, batch: Batch) -> None:
         momentum = batch.options[1]
         buffers = batch.arrays("momentum_buffer") if momentum else None
-        neural.sgd_step(batch.params, batch.grads, buffers, *batch.options, batch.fresh, after=batch.after)
+        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, *batch.options, batch.fresh)
+        at_once([step, *batch.after])

@@ -10,15 +10,13 @@ from genesis.autograd import Function, Variable
 from genesis.autograd.modes import observe
 from genesis.backends import Backend
 from genesis.backends.backend import Op
+from genesis.backends.contract import TRAITS
 from genesis.callsite import user_line
 from genesis.ndarray import NDArray
 from genesis.nn import Module
 from genesis.recording.calls import Call, Region, values_in
-from genesis.recording.effects import changed_by
 from genesis.recording.values import Kind, Value, Values
 
-# Ops that only say what an array is.
-_QUERIES = frozenset({"dtype", "strides", "offset"})
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _GIVEN = (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT)
 
@@ -91,13 +89,18 @@ class Recorder:
         """The backend with this recorder listening; on_call is told of each call, and its arguments themselves."""
 
         def around(op: str, function: Op) -> Op:
-            if op in _QUERIES:
+            traits = TRAITS[op]
+            if traits.query and not traits.unreplayable:  # a replay's answers are the recording's
                 return function
 
             def noted(*args: object, **kwargs: object) -> object:
                 result = function(*args, **kwargs)
                 if threading.get_ident() == self._thread and not self._is_paused:
-                    call = self.note(op, function, args, kwargs, result, changed_by(op, args, kwargs))
+                    changed = traits.in_place
+                    if traits.in_training and traits.argument("training", args, kwargs):
+                        changed = (*changed, *traits.in_training)
+                    touched = [traits.argument(parameter, args, kwargs) for parameter in changed]
+                    call = self.note(op, function, args, kwargs, result, touched)
                     if on_call is not None:
                         on_call(call, args)
                 return result
@@ -161,7 +164,7 @@ class Recorder:
         touched = tuple(values_in(map(self.place, changed)))
         for value in touched:
             value.memory.version += 1
-        base = places[0] if op == "view" and isinstance(places[0], Value) else None
+        base = places[0] if op in TRAITS and TRAITS[op].views and isinstance(places[0], Value) else None
         if isinstance(result, tuple):
             results: Value | tuple[Value | None, ...] | None = tuple([self._made(each) for each in result])
         else:

@@ -8,15 +8,15 @@ from torch import Tensor
 from genesis.backends.contract import Shape
 
 
-def sum(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def sum(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.sum(x, dims, keepdim)
 
 
-def mean(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def mean(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.mean(x, dims, keepdim)
 
 
-def prod(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def prod(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     if not dims:
         return torch.prod(x)
     for dim in reversed(dims):  # torch takes one at a time
@@ -24,35 +24,35 @@ def prod(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
     return x
 
 
-def amax(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def amax(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.amax(x, dims, keepdim)
 
 
-def amin(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def amin(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.amin(x, dims, keepdim)
 
 
-def all(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def all(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.all(x.bool(), dims, keepdim) if dims else x.ne(0)
 
 
-def any(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def any(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.any(x.bool(), dims, keepdim) if dims else x.ne(0)
 
 
-def argmax(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+def argmax(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     return torch.argmax(x, dim, keepdim)
 
 
-def argmin(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+def argmin(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     return torch.argmin(x, dim, keepdim)
 
 
-def var(x: Tensor, dims: Shape, correction: float, keepdim: bool) -> Tensor:
+def var(x: Tensor, dims: Shape, correction: float, keepdim: bool = False) -> Tensor:
     return torch.var(x, dims, correction=correction, keepdim=keepdim)
 
 
-def logsumexp(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+def logsumexp(x: Tensor, dims: Shape, keepdim: bool = False) -> Tensor:
     return torch.logsumexp(x, dims, keepdim) if dims else x.clone()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from genesis.backends import contract
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu import packing
 from genesis.backends.cpu.conv import PackedWeight, conv_prepack, conv_prepacked, open_sizes
@@ -17,14 +18,28 @@ _pointwise = mkldnn._convolution_pointwise.default
 _transpose_pointwise = mkldnn._convolution_transpose_pointwise.default
 
 Prepared = Callable[[Tensor], Tensor]
+Maker = TypeVar("Maker", bound=Callable[..., Prepared | None])
 
 
 def prepare(op: str, args: Sequence[Any]) -> Prepared | None:
-    if op not in _PREPARED or args[0].dtype is not torch.float32:
-        return None
-    return _PREPARED[op](*args)
+    make = _makers.get(op)
+    return None if make is None or args[0].dtype is not torch.float32 else make(*args)
 
 
+_makers: dict[str, Callable[..., Prepared | None]] = {}  # by op, see prepares()
+
+
+def prepares(op: Callable[..., Any]) -> Callable[[Maker], Maker]:
+    """The function below makes what prepare() gives for this op."""
+
+    def note(make: Maker) -> Maker:
+        _makers[op.__name__] = make
+        return make
+
+    return note
+
+
+@prepares(contract.conv_forward)
 def _conv_forward(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
 ) -> Prepared:
@@ -32,6 +47,7 @@ def _conv_forward(
     return _conv_prepacked(input, packed, None, None) or (lambda x: conv_prepacked(x, packed, None, None))
 
 
+@prepares(contract.conv_prepacked)
 def _conv_prepacked(
     input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
 ) -> Prepared | None:
@@ -43,6 +59,7 @@ def _conv_prepacked(
     return _ordered(input, lambda x: _pointwise(x, weight, bias, *geometry, attribute, [], ""))
 
 
+@prepares(contract.conv_input_grad)
 def _conv_input_grad(
     grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
     bias: Tensor | None = None,
@@ -60,10 +77,3 @@ def _ordered(operand: Tensor, run: Prepared) -> Prepared:
     if operand.is_contiguous(memory_format=torch.channels_last):
         return run
     return lambda x: run(x.contiguous(memory_format=torch.channels_last))
-
-
-_PREPARED: dict[str, Callable[..., Prepared | None]] = {
-    "conv_forward": _conv_forward,
-    "conv_prepacked": _conv_prepacked,
-    "conv_input_grad": _conv_input_grad,
-}

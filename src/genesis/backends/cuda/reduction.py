@@ -19,7 +19,7 @@ from genesis.shapes import Shape, reduced
 
 
 # --- one value per row ------------------------------------------------------------------------------------------------
-def sum(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def sum(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("sum", x, dims, keepdim, _total(x.dtype))
 
 
@@ -28,7 +28,7 @@ def sum_in(x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType) -> DeviceAr
     return _reduce("sum", x, dims, keepdim, dtype)
 
 
-def mean(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def mean(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     array.require_float("mean", x.dtype)
     return _reduce("sum", x, dims, keepdim, x.dtype, divide=True)
 
@@ -38,23 +38,23 @@ def mean_in(x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType) -> DeviceA
     return _reduce("sum", x, dims, keepdim, dtype, divide=True)
 
 
-def prod(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def prod(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("prod", x, dims, keepdim, _total(x.dtype))
 
 
-def amax(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def amax(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("max", x, dims, keepdim, x.dtype)
 
 
-def amin(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def amin(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("min", x, dims, keepdim, x.dtype)
 
 
-def all(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def all(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("min", x, dims, keepdim, dtypes.bool_, test=True)
 
 
-def any(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def any(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("max", x, dims, keepdim, dtypes.bool_, test=True)
 
 
@@ -118,11 +118,11 @@ def _plan(
 
 
 # --- index of the extreme ---------------------------------------------------------------------------------------------
-def argmax(x: DeviceArray, dim: int, keepdim: bool) -> DeviceArray:
+def argmax(x: DeviceArray, dim: int, keepdim: bool = False) -> DeviceArray:
     return _arg(x, dim, keepdim, least=False)
 
 
-def argmin(x: DeviceArray, dim: int, keepdim: bool) -> DeviceArray:
+def argmin(x: DeviceArray, dim: int, keepdim: bool = False) -> DeviceArray:
     return _arg(x, dim, keepdim, least=True)
 
 
@@ -142,7 +142,7 @@ def _arg(x: DeviceArray, dim: int, keepdim: bool, least: bool) -> DeviceArray:
 
 
 # --- two values per row -----------------------------------------------------------------------------------------------
-def logsumexp(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+def logsumexp(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     array.require_float("logsumexp", x.dtype)
     plan = walk(x, dims)
     out = _result(x, dims, keepdim, plan, x.dtype)
@@ -203,7 +203,7 @@ def moments(x: DeviceArray, plan: Walk) -> Moments:
     return result
 
 
-def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool) -> DeviceArray:
+def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool = False) -> DeviceArray:
     array.require_float("var", x.dtype)
     plan = walk(x, dims, least_tiles=MOMENTS)
     out = _result(x, dims, keepdim, plan, x.dtype)

@@ -10,6 +10,7 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.backends.backend import Backend, Op
+from genesis.backends.contract import TRAITS
 from genesis.backends.tools import operands
 from genesis.callsite import user_line
 from genesis.errors import MismatchError
@@ -17,36 +18,23 @@ from genesis.errors import MismatchError
 # Relative to the element itself and to the largest one, see _allowed().
 TOLERANCE = {dtypes.float64: 1e-10, dtypes.float32: 1e-4, dtypes.float16: 4e-3, dtypes.bfloat16: 3e-2}
 
-_RANDOM = frozenset(("rand", "randn", "randint", "randperm", "dropout"))
-_UNCHECKED = operands.NO_WORK | operands.FOREIGN_ARGUMENTS | operands.FOREIGN_RESULTS | _RANDOM | {"empty"}
-# Their further results are one of several right answers (which of equal values), or a matter of the backend alone.
-_FIRST_RESULT_ONLY = frozenset(
-    ("sort", "topk", "max_pool2d", "adaptive_max_pool2d", "attention", "conv_bn_relu")
-    + ("batch_norm", "layer_norm", "group_norm", "rms_norm")
-)
-# A sum of large numbers can be small, and then its error is theirs; the same holds for every backward.
-_SUMS = frozenset(
-    ("sum", "mean", "var", "cumsum", "norms", "matmul", "linear", "index_add", "scatter_add", "put", "add_into")
-    + ("conv_forward", "conv_input_grad", "conv_weight_grad", "conv_bn_relu", "conv_prepacked", "interpolate")
-    + ("batch_norm", "layer_norm", "group_norm", "rms_norm")
-)
-
 
 def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, Op], Op]:
     """What to put around each op of a backend other than the CPU's; get_cpu gives that one."""
     copies = _Copies(backend, get_cpu)
 
     def check(op: str, function: Op) -> Op:
-        if op in _UNCHECKED:
+        traits = TRAITS[op]
+        if traits.idle or traits.random or traits.unwritten or traits.from_outside or traits.to_outside:
             return function
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             theirs = [copies.of(value) for value in args]
             options = {name: copies.of(value) for name, value in kwargs.items()}
-            before = _largest(copies.cpu, theirs) if op in _SUMS or op.endswith("_backward") else 0.0
+            before = _largest(copies.cpu, theirs) if traits.accumulates else 0.0
             result = function(*args, **kwargs)
             expected = _REFERENCES.get(op, _same_op)(copies.cpu, op, *theirs, **options)
-            if op == "conv_prepack":
+            if traits.makes_opaque:
                 copies.remember(result, expected)
                 return result
             inputs = operands.arguments(op, (*args, *kwargs.values()))
@@ -54,7 +42,7 @@ def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, O
             outputs = list(zip(operands.results(op, result), operands.results(op, expected), strict=False))
             if op in _REFERENCES:
                 outputs = [(ours, copies.cpu.cast(theirs, backend.dtype(ours))) for ours, theirs in outputs]
-            pairs += [("result", *pair) for pair in enumerate(outputs) if pair[0] == 0 or op not in _FIRST_RESULT_ONLY]
+            pairs += [("result", *pair) for pair in enumerate(outputs[: traits.comparable])]
             for kind, number, (ours, reference) in pairs:
                 difference = _difference(copies, ours, reference, before, inputs)
                 if difference is not None:
@@ -164,7 +152,7 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
 
 
 def _handles(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-    return operands.arguments("", (*args, *kwargs.values()))
+    return operands.handles_in((*args, *kwargs.values()))
 
 
 def _difference(copies: _Copies, ours: Any, reference: Any, before: float, inputs: list[Any]) -> str | None:
@@ -195,7 +183,7 @@ def _difference(copies: _Copies, ours: Any, reference: Any, before: float, input
 
 def _largest(cpu: Backend, args: list[Any]) -> float:
     """The largest finite absolute value among the floating arrays."""
-    floats = [_values(cpu, x) for x in operands.arguments("", tuple(args)) if cpu.dtype(x).is_floating_point]
+    floats = [_values(cpu, x) for x in operands.handles_in(args) if cpu.dtype(x).is_floating_point]
     return max([float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in floats], default=0.0)
 
 

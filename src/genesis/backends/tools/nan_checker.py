@@ -6,23 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis.backends.backend import Backend, Op
+from genesis.backends.contract import TRAITS
 from genesis.backends.tools import operands
 from genesis.callsite import user_line
-
-_IN_PLACE = frozenset(("copy_into", "add_into", "put", "sgd_step", "adam_step", "scale_into", "unscale_into"))
-_UNWATCHED = operands.NO_WORK | {"empty", "to_cpu", "from_cpu", "from_dlpack"}  # NaNs in their results are not theirs
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
     """What to put around each op; backend is asked whether there are NaNs."""
 
     def watch(op: str, function: Op) -> Op:
-        if op in _UNWATCHED:
-            return function
+        traits = TRAITS[op]
+        if traits.idle or traits.unwritten or traits.from_outside or traits.to_outside:
+            return function  # NaNs in its results are not its own
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             inputs = operands.arguments(op, (*args, *kwargs.values()))
-            in_place = op in _IN_PLACE
+            in_place = bool(traits.in_place)
             had_nan = in_place and _any_nan(backend, inputs, args)
             result = function(*args, **kwargs)
             outputs = inputs if in_place else operands.results(op, result)

@@ -6,45 +6,24 @@ import math
 from typing import Any
 
 from genesis.backends.backend import Backend
-
-NO_WORK = frozenset(
-    (
-        "dtype",
-        "strides",
-        "offset",
-        "data_pointer",
-        "view",
-        "synchronize",
-        "empty_pinned",
-        "is_pinned",
-        "current_stream",
-        "record_stream",
-        "time_mark",
-        "seconds_between",
-        "manual_seed",
-        "get_rng_state",
-        "set_rng_state",
-    )
-)  # ops that ask or arrange; no element is read or written
-FOREIGN_ARGUMENTS = frozenset(("from_cpu", "from_dlpack"))  # arrays that are no handles of the backend
-FOREIGN_RESULTS = frozenset(("to_cpu",))
+from genesis.backends.contract import TRAITS
 
 
 def arguments(op: str, args: tuple[Any, ...]) -> list[Any]:
     """The handles among the arguments, those in lists included."""
-    return [] if op in FOREIGN_ARGUMENTS else _handles(args)
+    return handles_in(args) if TRAITS[op].arrays else []
 
 
 def results(op: str, result: Any) -> list[Any]:
     """The handles among the results."""
-    return [] if op in FOREIGN_RESULTS else _handles((result,))
+    return handles_in((result,)) if TRAITS[op].gives_arrays else []
 
 
-def _handles(values: Any) -> list[Any]:
+def handles_in(values: Any) -> list[Any]:
     found = []
     for value in values:
         if isinstance(value, list | tuple):
-            found += _handles(value)
+            found += handles_in(value)
         elif hasattr(value, "shape"):
             found.append(value)
     return found

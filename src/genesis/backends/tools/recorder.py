@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from genesis.backends import contract
-from genesis.backends.backend import OPS, Backend, Op
+from genesis.backends.backend import Backend, Op
+from genesis.backends.contract import TRAITS
 from genesis.backends.tools import operands
-from genesis.backends.tools.timer import FLOPS, precision_of
+from genesis.backends.tools.timer import precision_of
 
 
 class Call(NamedTuple):
@@ -32,17 +30,16 @@ def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, O
     """What to put around each op, so that record is told of each call."""
 
     def note(op: str, function: Op) -> Op:
-        if op in operands.NO_WORK:
+        traits = TRAITS[op]
+        if traits.idle:
             return function
-        position = _DEVICE_POSITIONS.get(op, sys.maxsize)
-        count_flops = FLOPS.get(op)
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             inputs = operands.arguments(op, (*args, *kwargs.values()))
             if inputs:
                 _, device = inputs[0].__dlpack_device__()
             else:
-                device = kwargs.get("device_index", 0) if len(args) <= position else args[position]
+                device = traits.argument("device_index", args, kwargs, 0)
             start = backend.time_mark(device)
             result = function(*args, **kwargs)
             end = backend.time_mark(device)
@@ -51,19 +48,10 @@ def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, O
             num_bytes = operands.num_bytes(backend, inputs + outputs)
             arrays = f"{operands.describe(backend, inputs)} → {operands.describe(backend, outputs)}"
             arrays += precision_of(op, arrays)
-            num_flops = count_flops(*args) if count_flops else 0
+            num_flops = traits.flops(*args) if traits.flops else 0
             record(Call(op, backend, device, queue, start, end, num_bytes, num_flops, arrays))
             return result
 
         return noted
 
     return note
-
-
-def _device_positions() -> dict[str, int]:
-    """Where the ops that make arrays from nothing are told the device."""
-    parameters = {op: list(inspect.signature(getattr(contract, op)).parameters) for op in OPS}
-    return {op: names.index("device_index") for op, names in parameters.items() if "device_index" in names}
-
-
-_DEVICE_POSITIONS = _device_positions()

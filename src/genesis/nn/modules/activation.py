@@ -8,6 +8,11 @@ from genesis import functional as F
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
+__all__ = [
+    "ELU", "GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSoftmax", "Mish", "ReLU", "ReLU6", "SiLU",
+    "Sigmoid", "Softmax", "Softplus", "Tanh",
+]  # fmt: skip
+
 
 class _InplaceActivation(Module):
     """An activation whose only setting is whether it overwrites its input."""
@@ -44,6 +49,13 @@ class SiLU(_InplaceActivation):
 
     def forward(self, input: Tensor) -> Any:
         return F.silu(input, self.inplace)
+
+
+class Mish(_InplaceActivation):
+    """x · tanh(softplus(x))."""
+
+    def forward(self, input: Tensor) -> Any:
+        return F.mish(input, self.inplace)
 
 
 class Hardswish(_InplaceActivation):

@@ -15,6 +15,8 @@ from genesis.nn.modules.linear import Linear
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["FeedForwardSwiGLU", "MultiheadAttention"]
+
 # Sizes: N batch, L queries, S keys and values, H heads, E embed_dim, D = E / H.
 
 

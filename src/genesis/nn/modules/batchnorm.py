@@ -13,6 +13,8 @@ from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["BatchNorm1d", "BatchNorm2d"]
+
 
 class _BatchNorm(Module):
     ranks: tuple[int, ...]  # the dimensions that an input may have

@@ -10,6 +10,8 @@ from genesis.nn.module import Module, format_parts
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["ModuleDict", "ModuleList", "ParameterList", "Residual", "Sequential"]
+
 
 class _Numbered(Module):
     """Modules under the names "0", "1", …: what Sequential and ModuleList have in common."""

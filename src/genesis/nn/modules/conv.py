@@ -20,6 +20,8 @@ from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
+__all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
+
 Size = int | tuple[int, ...]
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")

@@ -9,6 +9,8 @@ from genesis.errors import describe
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
+__all__ = ["Dropout", "Dropout2d"]
+
 
 class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:

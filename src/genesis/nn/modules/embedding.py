@@ -14,6 +14,8 @@ from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["Embedding", "RotaryEmbedding"]
+
 
 class Embedding(Module):
     """A row of a learned table for each index.

@@ -18,6 +18,8 @@ from genesis.precision import get_float32_precision
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
+__all__ = ["ConvBNReLU", "FusedConv"]
+
 # Weight and bias of the convolution; weight, bias, running mean and running variance of the norm.
 _Operands = tuple[Any, Any, Any, Any, Any, Any]
 

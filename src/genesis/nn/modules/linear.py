@@ -13,6 +13,8 @@ from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["Flatten", "Identity", "Linear", "Unflatten"]
+
 
 class Linear(Module):
     """y = x · weightᵀ + bias, over the last dimension.

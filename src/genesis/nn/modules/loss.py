@@ -9,6 +9,10 @@ from genesis.errors import ShapeError, describe
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
+__all__ = [
+    "BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "DiceLoss", "L1Loss", "MSELoss", "NLLLoss", "SmoothL1Loss",
+]  # fmt: skip
+
 
 class _Loss(Module):
     """A loss with a reduction: "mean", "sum", or "none" for one value per element."""

@@ -13,6 +13,8 @@ from genesis.nn.modules.container import ModuleList
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
+__all__ = ["Branch", "MultiBranch"]
+
 
 class Branch(Module):
     """gate · projection(module(x)): a module, what brings its channels to the main path's, and a learned factor.

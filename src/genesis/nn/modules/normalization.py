@@ -14,6 +14,8 @@ from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
+__all__ = ["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
+
 
 class _AffineNorm(Module):
     """A norm with a learned scale and shift, ones and zeros at first."""

@@ -8,6 +8,8 @@ from genesis import functional as F
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
+__all__ = ["AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "MaxPool1d", "MaxPool2d"]
+
 Size = int | tuple[int, ...]
 
 

@@ -8,6 +8,8 @@ from genesis import functional as F
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
+__all__ = ["PixelShuffle", "ReflectionPad2d", "ReplicationPad2d", "Upsample", "ZeroPad2d"]
+
 
 class Upsample(Module):
     """Interpolate to a size or by a factor.

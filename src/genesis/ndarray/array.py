@@ -1,4 +1,4 @@
-"""From an array to its backend: unwrap the arguments, call the op, wrap the results."""
+"""What an array is made of: a backend's handle, and the changes that all views of one storage share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from genesis import backends
-from genesis.backends import Backend
+from genesis.backends import Backend, active
+from genesis.backends import contract as ops
 from genesis.dtypes import DType
-from genesis.errors import DeviceError
 from genesis.ndarray.device import Device
-from genesis.ndarray.refusals import LIBRARY_ERRORS, refusal
 from genesis.shapes import Shape
 
 
 class Array:
     """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
 
-    __slots__ = ("_changes", "device", "dtype", "handle", "shape", "strides")
-
-    dtype: DType
-    strides: Shape  # in elements
+    __slots__ = ("_changes", "_dtype", "_strides", "device", "handle", "shape")
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
         shape = handle.shape
@@ -33,7 +28,10 @@ class Array:
         self._changes = changes  # None: nobody has asked for them yet, so that there is no view either
         dtype = handle.dtype
         if type(dtype) is DType:  # then asking the backend would tell the same, and take longer
-            self.dtype, self.strides = dtype, handle.strides
+            self._dtype: DType | None = dtype
+            self._strides: Shape | None = handle.strides
+        else:
+            self._dtype = self._strides = None
 
     @property
     def changes(self) -> Changes:
@@ -58,14 +56,22 @@ class Array:
         changes = self._changes
         return self is other or (changes is not None and changes is other._changes)
 
-    def __getattr__(self, name: str) -> Any:
-        """dtype or strides: asked of the backend when they are first looked at, and then at hand without a call."""
-        if name not in ("dtype", "strides"):
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        backend = backends.active.get(self.device.type) or backend_of(self.device)
-        value = getattr(backend, name)(self.handle)
-        setattr(self, name, value)
-        return value
+    # Asked of the backend when they are first looked at. (By __getattr__, every attribute would take its time.)
+
+    @property
+    def dtype(self) -> DType:
+        dtype = self._dtype
+        if dtype is None:
+            dtype = self._dtype = active[self.device.type].dtype(self.handle)
+        return dtype
+
+    @property
+    def strides(self) -> Shape:
+        """In elements."""
+        strides = self._strides
+        if strides is None:
+            strides = self._strides = active[self.device.type].strides(self.handle)
+        return strides
 
     @classmethod
     def full(cls, shape: Shape, value: bool | int | float, dtype: DType, device: Device) -> Self:
@@ -77,7 +83,7 @@ class Array:
 
     def to(self, dtype: DType) -> Self:
         """This array, or a copy in dtype if it has another."""
-        return self if self.dtype is dtype else call("cast", self, dtype)
+        return self if self.dtype is dtype else ops.cast(self, dtype)
 
 
 class Changes:
@@ -135,49 +141,5 @@ _making_changes = threading.Lock()  # all that share a storage share them
 
 
 def backend_of(device: Device) -> Backend:
-    backend = backends.active.get(device.type)
-    if backend is None:
-        backends.get(device.type)  # loads it
-        backend = backends.active[device.type]
-    return backend
-
-
-def call(op: str, first: Any, *args: Any) -> Any:
-    """backend.op(first, *args) as a new array, or as a tuple of arrays (None stays None)."""
-    # call_raw() written out: this is on the way of every op. (isinstance() takes its time where the answer is no.)
-    device, array = first.device, type(first)
-    handles = [
-        arg if type(arg) is not array else arg.handle if arg.device is device else _handle(op, device, arg)
-        for arg in args
-    ]
-    try:
-        result = getattr(backends.active.get(device.type) or backend_of(device), op)(first.handle, *handles)
-    except LIBRARY_ERRORS as error:
-        raise refusal(op, (first, *args), error) from None
-    if type(result) is tuple:
-        return tuple([None if handle is None else array(handle, device) for handle in result])
-    return array(result, device)
-
-
-def call_raw(op: str, first: Any, *args: Any) -> Any:
-    """backend.op(first, *args) with arrays replaced by their handles; the result as the backend gave it."""
-    device = first.device
-    handles = [_handle(op, device, arg) if isinstance(arg, Array) else arg for arg in args]
-    try:
-        return getattr(backend_of(device), op)(first.handle, *handles)
-    except LIBRARY_ERRORS as error:
-        raise refusal(op, (first, *args), error) from None
-
-
-def handles(op: str, arrays: Any) -> list[Any]:
-    """The handles of a list of arrays, which must live on one device."""
-    device = arrays[0].device
-    return [array.handle if array.device is device else _handle(op, device, array) for array in arrays]
-
-
-def _handle(op: str, device: Device, array: Array) -> Any:
-    if array.device is not device:
-        raise DeviceError(
-            f"{op}: expected all tensors on one device, got {device} and {array.device}; move one with .to()"
-        )
-    return array.handle
+    """The backend in use for a device, with the tools around it; loaded when it is first asked for."""
+    return active[device.type]

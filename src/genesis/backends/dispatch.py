@@ -1,0 +1,214 @@
+"""From arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
+
+An array is whatever has `handle`, `device`, `dtype`, `changes` and `to(dtype)`, and is made by type(array)(handle,
+device): an NDArray. A stub of the contract becomes a function that is written for it, see dispatcher().
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from genesis import dtypes
+from genesis.backends.refusals import LIBRARY_ERRORS, refusal
+from genesis.dtypes import DType
+from genesis.errors import DeviceError, DTypeError
+
+
+class OnDevice(Protocol):
+    """An array, as the type of an op's operands sees it."""
+
+    handle: Any
+    device: Any
+
+
+class Active(dict[str, Any]):
+    """The backend in use for each type of device, with the tools around it; loaded when it is first asked for."""
+
+    load: Callable[[str], object]  # puts a backend here
+
+    def __missing__(self, device_type: str) -> Any:
+        self.load(device_type)
+        return self[device_type]
+
+
+active = Active()
+
+
+# --- the dispatchers: written out for each op, as they are on the way of everything -----------------------------------
+
+_ON_ARRAYS = """\
+def {op}({parameters}):
+    {floating}
+    array, device = type({first}), {first}.device
+    try:
+        result = active[device.type].{op}({handles})
+    except LIBRARY_ERRORS as error:
+        raise refusal("{op}", ({parameters},), error) from None
+    {changes}
+    return {result}
+"""
+_PROMOTING = """\
+def {op}(x, y):
+    if type(x) is type(y):
+        second = y.handle
+        plain = x.handle.dtype is second.dtype and x.device is y.device
+    else:
+        second, plain = y, type(y) in NUMBERS and x.dtype.is_floating_point
+    if plain{if_floating}:
+        device = x.device
+        try:
+            return type(x)(active[device.type].{op}(x.handle, second), device)
+        except LIBRARY_ERRORS as error:
+            raise refusal("{op}", (x, y), error) from None
+    return promoted("{op}", x, y, {floating})
+"""
+_ONE = '{name}.handle if {name}.device is device else apart("{op}", device, {name})'
+_EACH = _ONE.replace("{name}", "each")
+_HANDLES = {  # what is written for an argument, by its annotation
+    "Handle": _ONE,
+    "Handle | None": "None if {name} is None else " + _ONE,
+    "Handle | Number": "{name} if type({name}) is not array else " + _ONE,
+    "Sequence[Handle]": f"[{_EACH} for each in {{name}}]",
+    "Sequence[Handle] | None": f"None if {{name}} is None else [{_EACH} for each in {{name}}]",
+    "Sequence[Handle | None]": f"[None if each is None else {_EACH} for each in {{name}}]",
+    "tuple[Handle | None, ...]": f"tuple([None if each is None else {_EACH} for each in {{name}}])",
+}
+
+
+def dispatcher(
+    stub: Callable[..., Any], kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool
+) -> Callable[..., Any]:
+    """The function that a stub of the contract becomes.
+
+    Args:
+        kinds: the annotations of its parameters. Arrays have the type Handle.
+        returned: that of its result.
+        in_place: parameters that it changes.
+        floating: whether integers become the default float.
+    """
+    op, parameters = stub.__name__, ", ".join(kinds)
+    arrays = [name for name, kind in kinds.items() if "Handle" in kind]
+    if not arrays:
+        return functools.partial(_refuse_arguments, op)
+    if kinds[arrays[0]] == "Handle | Number":
+        if_floating = " and x.dtype.is_floating_point" if floating else ""
+        source = _PROMOTING.format(op=op, floating=floating, if_floating=if_floating)
+    else:
+        first = arrays[0] if kinds[arrays[0]] == "Handle" else f"{arrays[0]}[0]"
+        handles = {
+            name: _HANDLES[kind].format(op=op, name=name) if name in arrays else name for name, kind in kinds.items()
+        }
+        if first == arrays[0]:
+            handles[first] = f"{first}.handle"
+        source = _ON_ARRAYS.format(
+            op=op, parameters=parameters, first=first, handles=", ".join(handles.values()), result=_result(returned),
+            floating=f"{first} = {first} if {first}.dtype.is_floating_point else floats({first})" if floating else "",
+            changes="; ".join([f"note_change({name})" for name in in_place]),
+        )  # fmt: skip
+    source = "".join([line for line in source.splitlines(keepends=True) if line.strip()])
+    file = f"{__file__}:{op}"  # a place in Genesis, see callsite.user_line()
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # so that tracebacks show it
+    made: dict[str, Any] = {}
+    exec(compile(source, file, "exec"), globals(), made)
+    made[op].__defaults__ = stub.__defaults__
+    return made[op]
+
+
+def _result(returned: str) -> str:
+    """What is written for the result: arrays around handles; what is the backend's own stays what it is."""
+    if returned == "Handle":
+        return "array(result, device)"
+    if "Handle" not in returned:
+        return "result"
+    if "Opaque" in returned:
+        return "(array(result[0], device), *result[1:])"
+    return "tuple([None if handle is None else array(handle, device) for handle in result])"
+
+
+def promoted(op: str, x: Any, y: Any, floating: bool) -> Any:
+    """The op on two operands, arrays or numbers, in the dtype of both; floating: at least in the default float."""
+    if type(x) in NUMBERS and y.dtype.is_floating_point:  # 1 − x
+        array, device, handles = type(y), y.device, (x, y.handle)
+    else:
+        dtype = result_type(x, y)
+        if floating and not dtype.is_floating_point:
+            dtype = dtypes.get_default_dtype()
+        x, y = [value.to(dtype) if is_array(value) else value for value in (x, y)]
+        first = x if is_array(x) else y
+        array, device = type(first), first.device
+        handles = unwrapped(op, device, (x, y))
+    try:
+        return array(getattr(active[device.type], op)(*handles), device)
+    except LIBRARY_ERRORS as error:
+        raise refusal(op, (x, y), error) from None
+
+
+def call_of(op: Callable[..., None], *args: Any) -> tuple[Any, ...]:
+    """The call op(*args) of an op in place, noted as done and ready for interrupts.at_once().
+
+    Noted is the change of the first operand; nobody saves an optimizer's state for a gradient.
+    """
+    name = op.__name__
+    note_change(args[0])
+    device = next(arrays_in(args)).device
+    return getattr(active[device.type], name), *[unwrapped(name, device, arg) for arg in args]
+
+
+# --- what they are made of --------------------------------------------------------------------------------------------
+
+NUMBERS = (int, float, bool)
+
+
+def is_array(value: Any) -> bool:
+    return hasattr(value, "handle")
+
+
+def arrays_in(values: Any) -> Iterator[Any]:
+    """The arrays among values, those in lists and tuples included."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from arrays_in(value)
+        elif is_array(value):
+            yield value
+
+
+def unwrapped(op: str, device: Any, value: Any) -> Any:
+    """An argument with handles in the place of arrays, which must live on device."""
+    if isinstance(value, list | tuple):
+        return type(value)(
+            [item.handle if getattr(item, "device", None) is device else unwrapped(op, device, item) for item in value]
+        )
+    if not is_array(value):
+        return value
+    return value.handle if value.device is device else apart(op, device, value)
+
+
+def note_change(values: Any) -> None:
+    """These arrays have been changed in place."""
+    for array in arrays_in((values,)):
+        array.changes.count += 1
+
+
+def floats(x: Any) -> Any:
+    """x, integers and bool as the default float dtype."""
+    return x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())
+
+
+def result_type(*values: Any) -> DType:
+    """The dtype in which an op on these arrays and Python numbers computes."""
+    return dtypes.result_type(
+        (value.dtype, 2 if value.handle.shape else 1) if is_array(value) else (dtypes.of_scalar(value), 0)
+        for value in values
+    )
+
+
+def apart(op: str, device: Any, array: Any) -> Any:
+    """Raises DeviceError: operands live on several devices."""
+    raise DeviceError(f"{op}: expected all tensors on one device, got {device} and {array.device}; move one with .to()")
+
+
+def _refuse_arguments(op: str, *args: Any, **kwargs: Any) -> Any:
+    raise DTypeError(f"{op}: takes no array that would say where it runs; ask a backend: backend_of(device).{op}(…)")

@@ -1,0 +1,99 @@
+"""What is known of an op, beside its signature: said once, at its stub in contract.py, and read by whoever asks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from genesis.backends import dispatch
+
+Stub = TypeVar("Stub", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """The facts of one op. Parameters are given by name.
+
+    Attributes:
+        elementwise: each element of the result depends on one of each operand, which broadcast.
+        floating: integers compute as the default float dtype.
+        in_place: parameters that it changes.
+        in_training: parameters that it changes if its argument `training` is true.
+        random: it draws random numbers.
+        accumulates: elements are sums of many, so that rounding is relative to the largest operand, not to the result.
+        comparable: how many of its results are the same on every backend; the rest is one of several right answers, or
+            the backend's own. None: all.
+        query: it says what an array is, and computes nothing.
+        idle: no element is read or written.
+        views: its result shows its operand's memory.
+        unwritten: its result has no values yet.
+        from_outside, to_outside: the values of its result, or of its operand, are not only the backend's.
+        unreplayable: why a recorded call cannot be run again; "" where it can.
+        flops: counts floating-point operations, from the arguments.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    elementwise: bool = False
+    floating: bool = False
+    in_place: tuple[str, ...] = ()
+    in_training: tuple[str, ...] = ()
+    random: bool = False
+    accumulates: bool = False
+    comparable: int | None = None
+    query: bool = False
+    idle: bool = False
+    views: bool = False
+    unwritten: bool = False
+    from_outside: bool = False
+    to_outside: bool = False
+    unreplayable: str = ""
+    flops: Callable[..., int] | None = None
+    # By the annotations of the stub:
+    arrays: tuple[str, ...] = ()  # parameters that are arrays, numbers beside arrays, or lists of arrays
+    lists: tuple[str, ...] = ()  # those among them that are lists or tuples
+    opaque: tuple[str, ...] = ()  # parameters that are a value of the backend's own
+    makes_opaque: bool = False  # its result is one
+    gives_arrays: bool = False  # its result is an array, or several
+
+    def position(self, parameter: str) -> int:
+        return self.parameters.index(parameter)
+
+    def argument(self, parameter: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any = None) -> Any:
+        """The value of a parameter in a call."""
+        place = self.parameters.index(parameter) if parameter in self.parameters else len(args)
+        return args[place] if place < len(args) else kwargs.get(parameter, default)
+
+
+TRAITS: dict[str, Traits] = {}  # of each op of the contract, in its order
+
+
+def op(
+    *, elementwise: bool = False, floating: bool = False, in_place: tuple[str, ...] = (),
+    in_training: tuple[str, ...] = (), random: bool = False, accumulates: bool = False, comparable: int | None = None,
+    query: bool = False, idle: bool = False, views: bool = False, unwritten: bool = False, from_outside: bool = False,
+    to_outside: bool = False, unreplayable: str = "", flops: Callable[..., int] | None = None,
+) -> Callable[[Stub], Stub]:  # fmt: skip
+    """Make a stub of the contract an op: a function that, called on arrays, runs it on their device. See Traits."""
+
+    def declare(stub: Stub) -> Stub:
+        name, kinds = stub.__name__, dict(stub.__annotations__)
+        returned = kinds.pop("return")
+        arrays = tuple([each for each, kind in kinds.items() if "Handle" in kind])
+        TRAITS[name] = Traits(
+            name=name, parameters=tuple(kinds), elementwise=elementwise, floating=floating, in_place=in_place,
+            in_training=in_training, random=random, accumulates=accumulates or name.endswith("_backward"),
+            comparable=comparable, query=query, idle=idle or query, views=views, unwritten=unwritten,
+            from_outside=from_outside, to_outside=to_outside, unreplayable=unreplayable, flops=flops, arrays=arrays,
+            lists=tuple([each for each in arrays if "[" in kinds[each]]),
+            opaque=tuple([each for each, kind in kinds.items() if kind == "Opaque"]),
+            makes_opaque=returned == "Opaque",
+            gives_arrays="Handle" in returned,
+        )  # fmt: skip
+        assert {*in_place, *in_training} <= set(arrays), f"{name} changes something else than an array"
+        run = dispatch.dispatcher(stub, kinds, returned, in_place, floating)
+        return functools.wraps(stub)(run)  # type: ignore[return-value]
+
+    return declare

@@ -91,7 +91,9 @@ class Recorder:
 
     def note_update(self, function: Op, gradients: Sequence[object], changed: Sequence[object]) -> None:
         """Record function(gradients), which is no op and changes these handles in place."""
-        self._check(self._recorder.note("update", function, (gradients,), {}, changed=changed), (gradients,))
+        call = self._recorder.note("update", function, (gradients,), {}, changed=changed)
+        self._check_operands(call)
+        self._calls.append(call)
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)
@@ -107,12 +109,7 @@ class Recorder:
             return
         if call.op in self._rules.refused:
             self.refuse(self._rules.refused[call.op])
-        for value in call.operands:
-            if value.memory.kind is Kind.CONSTANT:
-                self.refuse(
-                    f"uses a tensor of shape {value.shape} that is neither an argument nor a parameter or buffer; "
-                    "register_buffer() makes it one"
-                )
+        self._check_operands(call)
         fixed = self._rules.fixed
         if call.op in _TRAINS and args[_TRAINS[call.op].index("training")] and Kind.BUFFER in fixed:
             self.refuse("normalizes by the statistics of a batch")
@@ -120,6 +117,14 @@ class Recorder:
             parts = "an argument, a parameter or a buffer" if Kind.BUFFER in fixed else "an argument"
             self.refuse(f"changes {parts} in place")
         self._calls.append(self._prepared(call, args))
+
+    def _check_operands(self, call: Call) -> None:
+        for value in call.operands:
+            if value.memory.kind is Kind.CONSTANT:
+                self.refuse(
+                    f"uses a tensor of shape {value.shape} that is neither an argument nor a parameter or buffer; "
+                    "register_buffer() makes it one"
+                )
 
     def _prepared(self, call: Call, args: Sequence[object]) -> Call:
         """The call as a replay makes it; with a prepared function if all but its first argument are constant."""

@@ -13,6 +13,7 @@ from genesis.backends.backend import Op
 from genesis.backends.contract import TRAITS
 from genesis.callsite import user_line
 from genesis.graphs.source import Recording
+from genesis.graphs.trace import untraced
 from genesis.ndarray import NDArray
 from genesis.nn import Parameter
 from genesis.recording import Call, Kind, Value, values_in
@@ -65,7 +66,7 @@ class Recorder:
     def watch(self, backend: Backend) -> Backend:
         if self._rules.prepares:
             self._prepare = backend.prepare
-        return self._recorder.tap(backend, self._check)
+        return self._recorder.tap(backend, self._check).wrapped(untraced)
 
     def refuse(self, reason: str) -> None:
         """Declare the run not replayable: it `reason`. The first reason is kept, with the user's line."""

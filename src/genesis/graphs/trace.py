@@ -13,6 +13,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
+from genesis.backends.backend import Op
 from genesis.graphs.pure import is_pure
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
@@ -79,7 +80,7 @@ class Trace:
             key = (frame.f_code, id(frame.f_globals))
             if key not in self.executed and self._is_users(frame):
                 self.executed[key] = frame.f_globals
-        elif event == "c_call" and not self.refusal and not is_pure(arg) and self._is_users(frame):
+        elif event == "c_call" and not self.refusal and self._is_users(frame) and not is_pure(arg):
             self.refusal = (
                 f"calls {_name_of(arg)}, which a replay would not ({frame.f_code.co_filename}:{frame.f_lineno})"
             )
@@ -97,6 +98,20 @@ class Trace:
         if known is None:
             known = self._belongs[code] = _kind_of(str(frame.f_globals.get("__name__", "")), code.co_filename)
         return known
+
+
+def untraced(op: str, function: Op) -> Op:
+    """Around an op inside runs(): nothing in it is the user's code, so tracing it would only cost time."""
+
+    def run(*args: object, **kwargs: object) -> object:
+        trace = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.setprofile(trace)
+
+    return run
 
 
 def is_ours(name: str | None) -> bool:

@@ -11,7 +11,7 @@ from genesis.nn import Module
 from genesis.recording.values import Value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(eq=False, slots=True)
 class Call:
     """One call, with values in the places of arrays."""
 

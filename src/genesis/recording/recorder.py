@@ -124,7 +124,7 @@ class Recorder:
         """Inside, each call of these modules is a region; with_hooks: with all that the modules' own hooks do."""
 
         def enter(module: Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            places = {name: self.place(arg) for name, arg in kwargs.items()}
+            places = {name: self.place(arg) for name, arg in kwargs.items()} if kwargs else kwargs
             region = Region(module, with_hooks, tuple(map(self.place, args)), places)
             self._list().append(region)
             self._open.append(region)
@@ -134,14 +134,18 @@ class Recorder:
                 pass
             region.results = self.place(output)
 
-        with contextlib.ExitStack() as stack:
+        handles = []
+        try:
             for module in modules:
-                before, after = module._forward_pre_hooks, module._forward_hooks
-                stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
-                hooks = before if with_hooks else after
-                hooks.insert(0, hooks.pop())
+                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                handles.append(module.register_forward_hook(leave, with_kwargs=True))
+                hooks = module._forward_pre_hooks if with_hooks else module._forward_hooks
+                if len(hooks) > 1:
+                    hooks.insert(0, hooks.pop())
             yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from genesis import shapes
@@ -71,18 +72,30 @@ class Values:
 
     def find(self, thing: object) -> Value | None:
         """The value of thing as it is now, if it has one."""
-        for key, holder in _identities(thing):
-            known = self._known.get(key)
-            if known is not None and known[1]() is holder:
-                value, held = known
-                memory = value.memory
-                if isinstance(holder, NDArray):
-                    memory.version = holder.changes.count
-                if value.version != memory.version:
-                    value = value._replace(version=memory.version)
-                    self._known[key] = value, held
-                return value
-        return None
+        if isinstance(thing, Variable):
+            node = thing._node
+            if node is not None:
+                value = self._at((id(node), thing._output_index), node)
+                if value is not None:
+                    return value
+            thing = thing.array
+        value = self._at(id(thing), thing)
+        if value is None and isinstance(thing, NDArray):
+            value = self._at(id(thing.handle), thing.handle)
+        return value
+
+    def _at(self, key: Hashable, holder: object) -> Value | None:
+        known = self._known.get(key)
+        if known is None or known[1]() is not holder:
+            return None
+        value, held = known
+        memory = value.memory
+        if type(holder) is NDArray:
+            memory.version = holder.changes.count
+        if value.version != memory.version:
+            value = value._replace(version=memory.version)
+            self._known[key] = value, held
+        return value
 
     def add(self, thing: object, kind: Kind = Kind.INTERMEDIATE, base: Value | None = None) -> Value:
         """A new value for thing; base: the value whose memory it shows."""
@@ -100,25 +113,17 @@ class Values:
 
     def bind(self, thing: object, value: Value) -> Value:
         """thing is this value from now on."""
-        for key, holder in _identities(thing):
-            self._known[key] = value, _holding(holder)
+        if isinstance(thing, Variable):
+            if thing._node is not None:
+                self._known[id(thing._node), thing._output_index] = value, weakref.ref(thing._node)
+            thing = thing.array
+        self._known[id(thing)] = value, _holding(thing)
         return value
-
-
-def _identities(thing: object) -> Sequence[tuple[Hashable, object]]:
-    """What identifies a thing, the best first: keys, and what must be alive for each of them to count."""
-    if isinstance(thing, Variable):
-        array, node = thing.array, thing._node
-        found = ((id(array), array), (id(array.handle), array.handle))
-        return found if node is None else (((id(node), thing._output_index), node), *found)
-    if isinstance(thing, NDArray):
-        return (id(thing), thing), (id(thing.handle), thing.handle)
-    return ((id(thing), thing),)
 
 
 def _holding(holder: object) -> Callable[[], object]:
     """What gives holder as long as it lives; an object without weak references is kept."""
-    try:
-        return weakref.ref(holder)
-    except TypeError:
-        return lambda: holder
+    if type(holder) is not NDArray:
+        with contextlib.suppress(TypeError):
+            return weakref.ref(holder)
+    return lambda: holder

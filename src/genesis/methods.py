@@ -88,6 +88,7 @@ class Methods(Variable):
     any = F.any
     logsumexp = F.logsumexp
     cumsum = F.cumsum
+    cummax = F.cummax
     norm = F.norm
 
     # --- shape: sizes and dimensions come one by one or as one sequence -----------------------------------------------

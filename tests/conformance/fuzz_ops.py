@@ -287,6 +287,15 @@ def _indices(d: Draw, shape: Shape) -> tuple[Any, ...]:
     return tuple(d.indices(wanted, size, negative=True) if i in indexed else None for i, size in enumerate(shape))
 
 
+@drawn_by("cummax")
+def cummax(name: str, d: Draw) -> Any:
+    shape = d.shape(low=1)
+    x = d.tensor(shape, d.any_dtype(with_bool=True))
+    if x.dtype.is_floating_point and d.chance():  # with equal values and NaN
+        x = x.round().masked_fill(x > 1, torch.nan)
+    return x, d.integer(0, len(shape) - 1)
+
+
 @drawn_by("nonzero")
 def nonzero(name: str, d: Draw) -> Any:
     return (d.tensor(d.shape(), d.choice([torch.bool, torch.int64, torch.int32, torch.uint8])),)

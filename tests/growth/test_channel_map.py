@@ -303,6 +303,14 @@ def test_an_op_of_ones_own_is_refused_until_it_has_a_rule(monkeypatch: pytest.Mo
     assert reasons(net, X, "first") == ""
 
 
+def test_an_element_wise_op_says_so_itself() -> None:
+    class Square(Cube):
+        elementwise = True
+
+    net = Of(lambda net, x: net.last(Square.apply(net.first(x))), first=conv(3, 4), last=conv(4, 2))
+    assert reasons(net, X, "first") == ""
+
+
 # --- no traces ----------------------------------------------------------------------------------------------------
 
 

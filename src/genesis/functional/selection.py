@@ -18,7 +18,7 @@ from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
 __all__ = [
-    "argsort", "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
+    "argsort", "cummax", "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
     "scatter_add", "sort", "take_along_dim", "topk",
 ]  # fmt: skip
 
@@ -307,6 +307,38 @@ class TopK(Ordered):
         ctx.shape, ctx.dim = x.shape, dim
         ctx.save(indices)
         return values, indices
+
+
+def cummax(input: Tensor, dim: int) -> Any:
+    """(values, indices) of the greatest element so far along dim; of equals the last, and NaN is the largest.
+
+    Args:
+        input: any shape and dtype.
+        dim: the dimension to go along.
+    Returns: values, as input; indices, int64. Both have the shape of input.
+    Grad: input, at the indices. Saves the indices.
+
+    Example:
+        >>> values, indices = F.cummax(genesis.tensor([1.0, 3.0, 2.0, 3.0]), 0)
+        >>> values.tolist(), indices.tolist()
+        ([1.0, 3.0, 3.0, 3.0], [0, 1, 1, 3])
+    """
+    dim = shapes.normalize_dim("cummax", dim, input.array.ndim)
+    return ValuesAndIndices(*CumMax.apply(input, dim=dim))
+
+
+class CumMax(ArrayFunction):
+    @staticmethod
+    def forward(ctx: Any, x: NDArray, *, dim: int) -> tuple[NDArray, NDArray]:
+        values, indices = ops.cummax(x, dim)
+        ctx.shape, ctx.dim = x.shape, dim
+        ctx.save(indices)
+        return values, indices
+
+    @staticmethod
+    def backward(ctx: Any, grad: NDArray, _: Any) -> Any:
+        (indices,) = ctx.saved
+        return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, indices, grad)  # an element leads several
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

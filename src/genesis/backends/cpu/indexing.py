@@ -128,3 +128,7 @@ def sort(x: Tensor, dim: int, descending: bool, stable: bool) -> tuple[Tensor, T
 
 def topk(x: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     return tuple(torch.topk(x, k, dim, largest, True))
+
+
+def cummax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return tuple(torch.cummax(x, dim))

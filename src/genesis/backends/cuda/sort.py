@@ -1,6 +1,9 @@
-"""sort and topk. Short rows are sorted within a tile; long ones in tiles that are then merged, pass by pass."""
+"""sort, topk and cummax. Short rows are sorted within a tile; long ones in tiles that are then merged, pass by pass."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
 
 from genesis import dtypes
 from genesis.backends.cuda import array, storage
@@ -23,8 +26,19 @@ def topk(x: DeviceArray, k: int, dim: int, largest: bool) -> tuple[DeviceArray, 
     return _first(x, k, dim, largest)
 
 
+def cummax(x: DeviceArray, dim: int) -> tuple[DeviceArray, DeviceArray]:
+    return _by_rows(x, x.shape[dim] if x.shape else 1, dim, _running_maxima)
+
+
 def _first(x: DeviceArray, num_kept: int, dim: int, descending: bool) -> tuple[DeviceArray, DeviceArray]:
     """The first num_kept of each sorted row along dim, and their indices."""
+    return _by_rows(x, num_kept, dim, functools.partial(_sort_rows, num_kept=num_kept, descending=descending))
+
+
+def _by_rows(
+    x: DeviceArray, num_kept: int, dim: int, fill: Callable[[DeviceArray, DeviceArray, DeviceArray], None]
+) -> tuple[DeviceArray, DeviceArray]:
+    """num_kept values for each row along dim, and their indices: fill(values, indices, x) has contiguous rows."""
     order = (*(i for i in range(len(x.shape)) if i != dim), dim) if x.shape else ()
     kept_shape = (*(x.shape[i] for i in order[:-1]), num_kept) if x.shape else ()
     values = array.empty(kept_shape, x.dtype, x.device_index)
@@ -33,12 +47,20 @@ def _first(x: DeviceArray, num_kept: int, dim: int, descending: bool) -> tuple[D
         rows = x.view(tuple(x.shape[i] for i in order), tuple(x.strides[i] for i in order), x.offset)
         if not is_contiguous(rows.shape, rows.strides):
             rows = storage.copy(rows, contiguous_strides(rows.shape))
-        _sort_rows(values, indices, rows, num_kept, descending)
+        fill(values, indices, rows)
     back = sorted(range(len(order)), key=lambda i: order[i])
     values, indices = (
         out.view(tuple(out.shape[i] for i in back), tuple(out.strides[i] for i in back), 0) for out in (values, indices)
     )
     return values, indices
+
+
+def _running_maxima(values: DeviceArray, indices: DeviceArray, x: DeviceArray) -> None:
+    num_columns = x.shape[-1] if x.shape else 1
+    num_rows, columns = x.size // num_columns, min(1 << (num_columns - 1).bit_length(), _BLOCK)
+    rows = _BLOCK // columns
+    args = (as_bits(values), indices, x, as_bits(x), num_rows, num_columns)
+    launch(kernels._cummax_kernel, (-(-num_rows // rows),), *args, ROWS=rows, COLUMNS=columns)
 
 
 def _sort_rows(values: DeviceArray, indices: DeviceArray, x: DeviceArray, num_kept: int, descending: bool) -> None:

@@ -1,4 +1,4 @@
-"""Stable sorting of rows: by counting within tiles, then by merging tiles.
+"""Running maxima, and stable sorting of rows: by counting within tiles, then by merging tiles.
 
 What is sorted are int64 words: a 32-bit key in the upper half, whose signed order is the order of the values, and the
 position in the lower half. So no two words are equal, and sorting them is stable. Keys of 64 bits are sorted twice:
@@ -143,6 +143,37 @@ def _sorted_kernel(
     tl.store(indices_ptr + row * num_kept + column, position, mask=mask)
 
 
+@triton.jit
+def _cummax_kernel(
+    values_ptr, indices_ptr, x_ptr, bits_ptr, num_rows, num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Running maxima of each row and where they are: at the last element that was no smaller than all before it.
+
+    bits_ptr: x as integers, from which values are copied.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    exist = (row < num_rows)[:, None]
+    start = (row * num_columns)[:, None]
+    greatest = _key(tl.load(x_ptr + start, mask=exist, other=0), False)
+    latest = tl.zeros((ROWS, 1), tl.int32)
+    for first in range(0, num_columns, COLUMNS):
+        column = (first + tl.arange(0, COLUMNS))[None, :]
+        mask = exist & (column < num_columns)
+        key = _key(tl.load(x_ptr + start + column, mask=mask, other=0), False)
+        running = tl.maximum(tl.associative_scan(key, 1, _greater), greatest)
+        index = tl.where(key == running, column, latest)
+        index = tl.maximum(tl.associative_scan(index, 1, _greater), latest)
+        tl.store(values_ptr + start + column, tl.load(bits_ptr + start + index, mask=mask, other=0), mask=mask)
+        tl.store(indices_ptr + start + column, index.to(tl.int64), mask=mask)
+        greatest = tl.max(running, 1, keep_dims=True)  # what pads a row is in none but its last tile
+        latest = tl.max(index, 1, keep_dims=True)
+
+
+@triton.jit
+def _greater(x, y):
+    return tl.maximum(x, y)
+
+
 _WORD = dtypes.int64
 _KEYS = [  # dtype, descending, part of the key
     (dtypes.float32, False, 0),
@@ -172,5 +203,15 @@ SPECIMENS = [
     *(
         Specimen(_sorted_kernel, (dtype, _WORD, dtype, _WORD, 30, 1000, 1024, 1000), {"BLOCK": 1024})
         for dtype in (dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8)
+    ),
+    *(
+        Specimen(_cummax_kernel, (bits, _WORD, dtype, bits, 30, 1000), {"ROWS": 2, "COLUMNS": 512})
+        for dtype, bits in (
+            (dtypes.float32, dtypes.int32),
+            (dtypes.bfloat16, dtypes.int16),
+            (dtypes.float64, dtypes.int64),
+            (dtypes.int64, dtypes.int64),
+            (dtypes.bool_, dtypes.int8),
+        )
     ),
 ]

@@ -21,7 +21,7 @@ class Layer(NamedTuple):
 
 ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
-PARTS = (*TENSORS, "nn", "optim", "backends")
+PARTS = (*TENSORS, "nn", "optim", "backends", "recording")
 SHARED = ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "interrupts", "distribution")
 LAYERS = {  # from the bottom up
     "foundation": Layer(SHARED, ()),
@@ -35,6 +35,7 @@ LAYERS = {  # from the bottom up
     ),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),
+    "recording": Layer(("recording",), (*TENSORS, "nn", "backends")),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …
     "genesis": Layer((), (*PARTS, "application")),  # src/genesis/__init__.py, the public names
     "cli": Layer(("cli", "__main__"), (*PARTS, "application", "genesis")),

@@ -148,6 +148,38 @@ def test_forwards_that_are_left(compute: Callable[[Any, Any], Any], reason: str)
     assert type(net) is Custom
 
 
+def test_layers_of_another_module_are_left_to_it() -> None:
+    class Outer(Custom):
+        def __init__(self) -> None:
+            super().__init__(lambda m, x: m.inner.norm(m.inner.conv(x)))
+            self.inner = Custom(lambda m, x: m.norm(m.conv(x)))
+
+    net, x = Outer(), genesis.ones(2, 3, 4, 4)
+    expected = net(x)
+    fused = fuse(net, x)
+    assert ("", "it calls a layer of another module") in fused.fusion.left
+    close(fused(x), expected)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_relu_in_place_ends_a_chain(is_last: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.relu = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+            self.head = nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Any) -> Any:
+            y = self.relu(self.norm(self.conv(x)))
+            return y if is_last else self.head(y)
+
+    genesis.manual_seed(0)
+    net, x = Net().double(), genesis.randn(2, 3, 4, 4, dtype=genesis.float64)
+    fused = fuse(copy.deepcopy(net), x)
+    assert fused.fusion.fused == [("conv", "norm", "relu")]
+    close(fused(x), net(x))
+
+
 def test_layers_that_are_left() -> None:
     class Own(nn.BatchNorm2d):
         pass

@@ -1,4 +1,4 @@
-"""Random programs that read numbers from random places, compiled and as they stand, while these places change.
+"""Random programs that read numbers from random places, compiled and eagerly, while these places change.
 
     python -m tests.graphs.fuzz --programs 2000 --seed 0
 

@@ -1,4 +1,4 @@
-"""Small programs that read a number from some place, compiled and as they stand, while that place changes."""
+"""Small programs that read a number from some place, compiled and eagerly, while that place changes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def residual() -> nn.Module:
 
 
 class Training:
-    """A model in training, one step after the other, as it stands or compiled. Two of them draw the same numbers."""
+    """A model in training, one step after the other, eager or compiled. Two of them draw the same numbers."""
 
     def __init__(self, build: Callable[[], nn.Module], optimizer: str, is_compiled: bool) -> None:
         genesis.manual_seed(0)

@@ -50,7 +50,7 @@ def test_what_is_refused(name: str, kind: str) -> None:
         _restore()
     assert outcome.compiled == outcome.as_it_stands
     assert len(outcome.warned) == 1
-    assert re.search(f"genesis.compile: .* runs as it stands: it .*({program.refused})", outcome.warned[0])
+    assert re.search(f"genesis.compile: .* runs eagerly: it .*({program.refused})", outcome.warned[0])
 
 
 def _restore() -> None:
@@ -148,7 +148,7 @@ def test_values_that_others_write(write: Callable[[Any], Any], is_kept: bool) ->
 def test_other_devices_are_told_of_once(cuda: str) -> None:
     model = nn.Linear(2, 2).eval().to("cuda")
     compiled, x = genesis.compile(model), genesis.ones(1, 2, device="cuda")
-    with pytest.warns(RuntimeWarning, match=r"Linear runs as it stands: it is recorded on the CPU only .*compile.md"):
+    with pytest.warns(RuntimeWarning, match=r"Linear runs eagerly: it is recorded on the CPU only .*compile.md"):
         first = compiled(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -165,7 +165,7 @@ def test_a_program_that_changes_in_each_call_is_given_up() -> None:
             names["K"] = float(number // 2)
             compiled(genesis.ones(3))
 
-    with pytest.warns(RuntimeWarning, match="is never the same for two calls in a row, .* 'K' has changed"):
+    with pytest.warns(RuntimeWarning, match="changes before each recording could be replayed: 'K' has changed"):
         change_and_run()
     assert compiled.num_recordings == 1
 

@@ -1,4 +1,4 @@
-"""genesis.compile: a replay gives what the module gives, or the module runs as it stands and says why."""
+"""genesis.compile: a replay gives what the module gives, or the module runs eagerly and says why."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_refusals(function: Callable[..., Any], reason: str) -> None:
         assert_equal(compiled(x), expected)
 
     run(-1.0)
-    with pytest.warns(RuntimeWarning, match=f"Calls runs as it stands: it {reason}"):
+    with pytest.warns(RuntimeWarning, match=f"Calls runs eagerly: it {reason}"):
         run(0.0)
     run(1.0)  # warnings are errors here, so there is no other
     run(2.0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from genesis.graphs.source import Call, Recording, Slot
+from genesis.graphs.source import Recording
+from genesis.recording import Call, Kind, Memory, Value
 
-a, b, c, d, e = map(Slot, range(5))
+a, b, c, d, e = [Value(number, Memory(Kind.INTERMEDIATE, number)) for number in range(5)]
 
 
 class Value:
@@ -16,11 +17,11 @@ class Value:
 
 def test_source() -> None:
     calls = [
-        Call(min, (a, 3), {}, b),
-        Call(divmod, (b, 2), {}, (c, None)),
-        Call(max, ([c, b],), {"default": 0}, d),
-        Call(print, (), {}, None),
-        Call(abs, (a,), {}, e),
+        Call("", min, (a, 3), {}, b),
+        Call("", divmod, (b, 2), {}, (c, None)),
+        Call("", max, ([c, b],), {"default": 0}, d),
+        Call("", print, (), {}, None),
+        Call("", abs, (a,), {}, e),
     ]
     recording = Recording(calls, [a], [d])
     assert recording.source.splitlines() == [
@@ -47,7 +48,12 @@ def test_values_are_let_go_after_their_last_use() -> None:
         made.append(weakref.ref(value))
         return value
 
-    calls = [Call(step, (), {}, a), Call(step, (a,), {}, b), Call(step, (b, a), {}, c), Call(step, (c,), {}, d)]
+    calls = [
+        Call("", step, (), {}, a),
+        Call("", step, (a,), {}, b),
+        Call("", step, (b, a), {}, c),
+        Call("", step, (c,), {}, d),
+    ]
     (result,) = Recording(calls, [], [d]).run([])
     assert alive == [[], [True], [True, True], [False, False, True]]
     assert [made_before() for made_before in made] == [None, None, None, result]

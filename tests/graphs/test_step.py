@@ -97,7 +97,7 @@ def grow(training: Training) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "runs"),  # runs: how often the step runs as it stands, or to be recorded
+    ("change", "runs"),  # runs: how often the step runs eagerly, or to be recorded
     [
         (halve_rate, 2),
         (change_options, 2),

@@ -1,4 +1,4 @@
-"""genesis.compile of a training step: what a recording depends on, and when the step runs as it stands."""
+"""genesis.compile of a training step: what a recording depends on, and when the step runs eagerly."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_refusals(step: Callable[..., Any], reason: str, monkeypatch: pytest.Mon
         assert_same(mine.seen(), theirs.seen())
         warned += [str(warning.message) for warning in caught]
     assert len(warned) == 1
-    assert re.search(f"genesis.compile: {step.__name__} runs as it stands: it {reason}", warned[0])
+    assert re.search(f"genesis.compile: {step.__name__} runs eagerly: it {reason}", warned[0])
     assert compiled.num_recordings == 0
 
 

@@ -1,4 +1,4 @@
-"""Recorded runs: the inference of a module, or a training step, is recorded once and replayed without its Python."""
+"""genesis.compile: records inference or a training step once and replays it without its Python code."""
 
 from genesis.graphs.api import compile as compile
 from genesis.graphs.compiled import Compiled as Compiled

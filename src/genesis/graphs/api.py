@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from genesis.errors import DTypeError, describe
-from genesis.graphs.compiled import Compiled
+from genesis.graphs.compiled import Compiled, Target
 from genesis.graphs.inference import CompiledModule
 from genesis.graphs.step import CompiledStep
 from genesis.nn import Module
 
 
-def compile(target: Module | Callable[..., Any]) -> Compiled:
-    """A module's inference, or a training step, recorded on the CPU and replayed without the Python between ops.
+def compile(target: Module | Target) -> Compiled:
+    """Record a module's inference or a training step on the CPU, and replay it without the Python between ops.
 
-    For each kind of arguments (shapes, strides, dtypes, and all that is no tensor) the first call runs as it stands,
-    the second is recorded, the later ones replay: op after op, each array let go after its last use. What has changed
-    since is noticed (a parameter, a submodule, a mode, any Python value that the run read), and it is recorded anew.
+    For each input signature (shapes, strides and dtypes of tensors, values of all else), the first call runs eagerly,
+    the second is recorded, and later ones replay: op after op, each array freed after its last use. Before a replay,
+    guards check everything that the run read: parameters, submodules, modes, Python values. If one fails, the target is
+    recorded again.
 
-    A step is a function of tensors that works on the modules and optimizers that it names or is given: it may go
-    forward, through backward(), and take the optimizers' steps. A replay does the same to parameters, buffers,
-    gradients and optimizers, bit for bit; learning rates and the like are those of the moment, random ops draw anew.
-    Gradients that the step lets go of are let go of first, and its results have no graph.
+    A training step is a function of tensors that uses the modules and optimizers that it names or takes as arguments;
+    it may run forward, backward() and optimizers' steps. A replay updates parameters, buffers, gradients and optimizers
+    as the step does, bit for bit. Options of optimizers are read at each replay, and random ops draw anew. Gradients
+    that the step replaces are freed at its start; its results have no graph.
 
-    What runs as it stands: a module in training mode or whose gradients are recorded; under autocast, GENESIS_CHECK or
-    GENESIS_DEBUG; with hooks; on other devices, with a warning. What cannot be replayed runs as it stands too, with one
-    warning that says why: it reads values (.item(), a condition on a tensor), changes an argument in place, uses a
-    tensor that is neither an argument nor part of a module or optimizer, or reads what cannot be watched.
+    The target runs eagerly in training mode or where gradients are recorded (modules only), under autocast,
+    GENESIS_CHECK or GENESIS_DEBUG, with hooks, and, with a warning, on other devices. It also does, with one warning
+    that gives the reason, if it reads values (.item(), a condition on a tensor), changes an argument in place, uses a
+    tensor that is neither an argument nor part of a module or optimizer, or reads what cannot be guarded.
 
     Args:
         target: a Module in eval mode, or a function.
     Returns: a callable with the arguments and results of target.
-    Raises: TypeError: target cannot be called.
+    Raises: DTypeError: target is not callable.
 
     Example:
         >>> model = genesis.compile(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()).eval())

@@ -1,39 +1,71 @@
-"""genesis.compile: runs that are recorded once for each kind of arguments and then replayed."""
+"""Recordings by input signature: when to run eagerly, to record, and to replay."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from genesis import backends
-from genesis.autograd.modes import state, watched
+from genesis.autograd.modes import Watcher, state, watched
 from genesis.graphs.guards import present_modes
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.trace import Executed, Trace
 from genesis.graphs.values import kind_of
+from genesis.graphs.watch import UnwatchableError
 from genesis.ndarray import CPU
 from genesis.tensor import Tensor
+
+Target = Callable[..., Any]
 
 _log = logging.getLogger(__name__)
 
 
-class Compiled(abc.ABC):
-    """What genesis.compile gives: target, a callable, with its recordings.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A call of a target, with the tensors among its arguments."""
 
-    For each kind of arguments there is an entry: the first call runs as it stands, the second is recorded, the later
-    ones replay. What each kind of target adds is its entries.
+    target: Target
+    backend: backends.Backend
+    tensors: Sequence[Tensor]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+
+    def __call__(self) -> object:
+        return self.target(*self.args, **self.kwargs)
+
+    def kind(self) -> Hashable:
+        return kind_of((self.args, self.kwargs), [])
+
+
+class Compiled(abc.ABC):
+    """The result of genesis.compile: a callable target with its recordings.
+
+    Each input signature has an entry: the first call runs eagerly, the second is recorded, later ones replay.
+    Subclasses define the entries.
+
+    Attributes:
+        target: the module or function.
+        num_recordings: how many signatures are recorded.
+
+    Example:
+        >>> double = genesis.compile(lambda x: x * 2)
+        >>> [double(genesis.ones(2)).tolist() for _ in range(3)]
+        [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+        >>> double.num_recordings
+        1
     """
 
     max_recordings = 8
     most_in_vain = 8  # recordings in a row that were never replayed
 
-    def __init__(self, target: Callable[..., Any], name: str) -> None:
+    def __init__(self, target: Target, name: str) -> None:
         self.target = target
         self._name = name
-        self._entries: dict[Any, Entry] = {}
+        self._entries: dict[Hashable, Entry] = {}
         self._has_warned = False  # of another device
         self._num_in_vain = 0
 
@@ -46,7 +78,7 @@ class Compiled(abc.ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors: list[Tensor] = []
-        kind = kind_of(args, tensors)
+        kind: Hashable = kind_of(args, tensors)
         if kwargs:
             kind = kind, kind_of(kwargs, tensors)
         backend = _plain_backend(tensors)
@@ -56,74 +88,67 @@ class Compiled(abc.ABC):
                 self._has_warned = True
                 self._warn("is recorded on the CPU only (see docs/compile.md)")
             return self.target(*args, **kwargs)
-        kind = kind, present_modes(), self._circumstances(tensors, args, kwargs)
+        kind = kind, present_modes(), self._circumstances()
         entry = self._entries.get(kind)
         if entry is None:
-            return self._run_first(kind, backend, tensors, args, kwargs)
+            return self._run_first(kind, Run(self.target, backend, tensors, args, kwargs))
         if entry.is_refused:
             return self.target(*args, **kwargs)
         changed = "the backend" if entry.backend is not backend else entry.changed()
         if changed is not None:
-            return self._run_anew(entry, changed, kind, backend, tensors, args, kwargs)
+            return self._run_anew(entry, changed, kind, Run(self.target, backend, tensors, args, kwargs))
         if not entry.may_replay(tensors):
             return self.target(*args, **kwargs)
         if entry.is_recorded:
             self._num_in_vain = 0
             return entry.replay(tensors)
-        result, refusal = entry.record(tensors, args, kwargs)
+        result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True
             self._warn(refusal)
         return result
 
     def _warn(self, reason: str) -> None:
-        message = f"genesis.compile: {self._name} runs as it stands: it {reason}"
+        message = f"genesis.compile: {self._name} runs eagerly: it {reason}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
-    def _run_anew(
-        self, entry: Entry, changed: str, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any,
-        kwargs: Any,
-    ) -> Any:  # fmt: skip
+    def _run_anew(self, entry: Entry, changed: str, kind: Hashable, run: Run) -> object:
         _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
         self._num_in_vain += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
             entry.is_refused = True
-            self._warn(f"is never the same for two calls in a row, but recorded for nothing: '{changed}' has changed")
-            return self.target(*args, **kwargs)
+            self._warn(f"changes before each recording could be replayed: '{changed}' has changed")
+            return run()
         del self._entries[kind]
-        return self._run_first(kind, backend, tensors, args, kwargs)
+        return self._run_first(kind, run)
 
-    def _run_first(
-        self, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> Any:  # fmt: skip
-        """A run as it stands: it shows what code is executed, and fills caches that a recording should find filled."""
+    def _run_first(self, kind: Hashable, run: Run) -> object:
+        """Run eagerly, to see which code runs and to fill the caches that a recording should find filled."""
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()
         with trace.runs(), watched(trace):
-            result = self.target(*args, **kwargs)
-        self._entries[kind] = self._new_entry(backend, trace.executed, tensors, args, kwargs)
+            result = run()
+        self._entries[kind] = self._new_entry(run, trace.executed)
         return result
 
     @abc.abstractmethod
     def _may_replay(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the calls of a target in its present mode can be replayed."""
+        """Whether calls can be replayed in the target's present mode."""
 
     @abc.abstractmethod
-    def _circumstances(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        """What belongs to the kind of a call beside its arguments; hashable."""
+    def _circumstances(self) -> Hashable:
+        """What belongs to a signature beside the arguments."""
 
     @abc.abstractmethod
-    def _new_entry(
-        self, backend: backends.Backend, executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> Entry: ...
+    def _new_entry(self, run: Run, executed: Executed) -> Entry: ...
 
 
 class Entry(abc.ABC):
-    """The recording for one kind of arguments, and what it holds for.
+    """The recording of one input signature, with its guards.
 
     Args:
-        executed: the code that a run of this kind executed.
+        executed: the code that a run with this signature executed.
     """
 
     is_refused = False
@@ -140,34 +165,49 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def changed(self) -> str | None:
-        """What the recording, if there is one, depends on and is not as it was."""
+        """The name of the first guard that fails; None if the recording, if any, is valid."""
 
     @abc.abstractmethod
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether nothing but the calls of the recording would happen now."""
+        """Whether a replay would skip nothing, such as hooks."""
 
     @abc.abstractmethod
-    def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
-        """The result of this run, and why it cannot be replayed, if so."""
-
-    @abc.abstractmethod
-    def replay(self, tensors: Sequence[Tensor]) -> Any:
+    def replay(self, tensors: Sequence[Tensor]) -> object:
         """The result of the recorded run with these tensors."""
 
+    def record(self, run: Run) -> tuple[object, str]:
+        """Run and record; gives the result, and why it cannot be replayed, or ""."""
+        try:
+            return self._record(run)
+        except UnwatchableError as error:  # before the run
+            return run(), str(error)
+
+    @abc.abstractmethod
+    def _record(self, run: Run) -> tuple[object, str]: ...
+
+    def _recorded(self, run: Run, recorder: Recorder, watcher: Watcher, trace: Trace) -> object:
+        """Run with recorder and trace listening; gives the result."""
+        modes, given = present_modes(), run.kind()
+        with trace.runs(), watched(watcher), backends.use("cpu", recorder.watch(self.backend)):
+            result = run()
+        if present_modes() != modes or run.kind() != given:
+            recorder.refuse("changes its arguments or a mode of the process")
+        return result
+
     def _knew_all(self, trace: Trace, recorder: Recorder) -> bool:
-        """Whether the run executed only what the snapshot before it was made for; else the next one is recorded."""
+        """Whether the guards cover the code that ran; else they are extended, and the next run is recorded."""
         recorder.refusal = recorder.refusal or trace.refusal
         if trace.executed.keys() <= self._executed.keys():
             return True
         self._executed = self._executed | trace.executed
         self._num_attempts += 1
         if self._num_attempts >= self.most_attempts:
-            recorder.refuse("executes other code in each call")
+            recorder.refuse("executes different code in each call")
         return False
 
 
 def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
-    """The CPU's backend, if all tensors are there and no tool stands in front of it."""
+    """The CPU backend, if all tensors are on the CPU and no tool wraps it."""
     if not tensors or any(tensor.array.device is not CPU for tensor in tensors):
         return None
     backend = backends.get("cpu")

@@ -1,4 +1,4 @@
-"""What a recording depends on beside its arguments: the parts of modules, and the modes of the process."""
+"""Guards on modules, on the values of arrays, and on the modes of process and thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import operator
 import weakref
 from collections.abc import Iterable
 from types import CodeType
-from typing import Any
 
 from genesis import dtypes
 from genesis.autograd.modes import state
@@ -30,18 +29,18 @@ _count, _holders = operator.attrgetter("count"), operator.attrgetter("holders")
 _forward = operator.attrgetter("forward")
 
 
-def present_modes() -> tuple[Any, ...]:
-    """All that holds for the process or the thread and says what ops compute."""
+def present_modes() -> tuple[object, ...]:
+    """The settings of process and thread that change what ops compute."""
     return (
         dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, state.recording, state.folding,
     )  # fmt: skip
 
 
 class ModuleGuard:
-    """Modules as they were when this was made: their parts, modes and arrays; of Genesis' own, all attributes.
+    """Guards modules as they were: submodules, modes and arrays; of Genesis' own modules also the attributes they read.
 
     Args:
-        modules: with all that is below them.
+        modules: guarded with all their submodules.
         others: tensors that belong to no module.
     """
 
@@ -71,7 +70,7 @@ class ModuleGuard:
         self._requires_grad = list(map(_requires_grad, self.tensors))
 
     def holds(self) -> bool:
-        """Whether the modules are made of the same parts and arrays, in the same modes, as they were."""
+        """Whether submodules, arrays and modes are the same as before."""
         return (
             all(map(operator.is_, map(_array, self.tensors), self.arrays))
             and list(map(_requires_grad, self.tensors)) == self._requires_grad
@@ -85,19 +84,19 @@ class ModuleGuard:
             and all(map(_Attributes.hold, self._attributes))
         )
 
-    def _present_members(self) -> list[Any]:
-        """All that the modules have registered, in order."""
+    def _present_members(self) -> list[object]:
+        """Everything that the modules have registered, in order."""
         return list(itertools.chain.from_iterable(map(dict.values, self._filled)))
 
     def has_hooks(self) -> bool:
-        """Whether something is called that no recording can see."""
+        """Whether there are hooks, which a recording cannot see."""
         return any(self._hook_lists) or any(map(_hooks, self.tensors)) or any(map(_post_accumulate_hooks, self.tensors))
 
 
 class _Attributes:
-    """Those attributes of a module of Genesis' own that its methods read."""
+    """Guards the attributes that the methods of one of Genesis' own modules read."""
 
-    def __init__(self, own: dict[str, Any], names: Iterable[str]) -> None:
+    def __init__(self, own: dict[str, object], names: Iterable[str]) -> None:
         first, *_ = names = sorted(names)
         self._own = own
         self._get = operator.itemgetter(*names, first)  # of one name alone it would give no tuple
@@ -117,7 +116,7 @@ class _Attributes:
 
 
 def needed_attributes(kind: type[Module]) -> frozenset[str]:
-    """The attributes that methods of Genesis' own classes take of a module, when it is called."""
+    """The attributes of a module that methods of Genesis' own classes read when it is called."""
     known = _needed.get(kind)
     if known is None:
         known = _needed[kind] = _taken_by_methods(kind)
@@ -148,7 +147,7 @@ def _is_known(changes: Changes) -> bool:
 
 
 class Versions:
-    """The values of arrays: whether they are what they were, and which of them may change unseen."""
+    """Guards the values of arrays; `exported` says whose values other libraries may change unseen."""
 
     def __init__(self, arrays: Iterable[NDArray]) -> None:
         self._changes = [array.changes for array in arrays]

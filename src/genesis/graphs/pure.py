@@ -1,4 +1,4 @@
-"""What of Python's own functions and types does nothing but compute from what it is given."""
+"""Which of Python's built-in functions and types are pure: they only compute from their arguments."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import re
 import types
 import uuid
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
 
 import numpy as np
 
 from genesis.dtypes import DType
 from genesis.ndarray import Device
 
-PLAIN: frozenset[type[Any]] = frozenset({int, float, bool, complex, str, bytes, type(None)})
+PLAIN: frozenset[type[object]] = frozenset({int, float, bool, complex, str, bytes, type(None)})
 SEQUENCES = (list, tuple, collections.deque)
 MAPPINGS = (dict, types.MappingProxyType)
 SETS = (set, frozenset)
 
 # Values that nobody can change.
-IMMUTABLE: tuple[type[Any], ...] = (
+IMMUTABLE: tuple[type[object], ...] = (
     *PLAIN, range, slice, type(...), type(NotImplemented), re.Pattern, re.Match, datetime.date, datetime.time,
     datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, uuid.UUID, np.generic, np.dtype,
     types.CodeType, types.GenericAlias, types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -53,7 +52,7 @@ _MODULES = frozenset(
     }
 )
 # Their methods, and they themselves as functions, read and change nothing but what they are given.
-_TYPES: tuple[type[Any], ...] = (
+_TYPES: tuple[type[object], ...] = (
     type, *PLAIN, *SEQUENCES, *MAPPINGS, *SETS, range, slice, property, staticmethod, classmethod, super, map,
     filter, zip, enumerate, reversed, BaseException, types.GeneratorType, types.SimpleNamespace, types.MappingProxyType,
     types.FunctionType, types.MethodType, types.CellType, re.Pattern, re.Match, decimal.Decimal, np.generic, np.dtype,
@@ -67,7 +66,7 @@ _TYPE_MODULES = frozenset(
 
 
 def is_pure(function: BuiltinFunctionType) -> bool:
-    """Whether a function or bound method written in C only computes, or changes what it is a method of."""
+    """Whether a function or bound method written in C only computes, or changes no more than its own object."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, ModuleType):
         return function in _FUNCTIONS if owner is builtins else owner.__name__ in _MODULES
@@ -75,13 +74,13 @@ def is_pure(function: BuiltinFunctionType) -> bool:
     return base is object or issubclass(base, _TYPES)
 
 
-def is_pure_type(kind: type[Any]) -> bool:
-    """Whether objects of a type written in C can be made and used without anything else being read."""
+def is_pure_type(kind: type[object]) -> bool:
+    """Whether objects of a type written in C depend on nothing but themselves."""
     return kind is object or issubclass(kind, (*_TYPES, *IMMUTABLE)) or kind.__module__ in _TYPE_MODULES
 
 
-def solid_base(kind: type[Any]) -> type[Any]:
-    """The type written in C that a class stands on: where there may be state that Python's dictionaries do not show."""
+def solid_base(kind: type[object]) -> type[object]:
+    """The nearest base of a class that is written in C, and may hold state that Python's dictionaries do not show."""
     while kind is not object:
         base = kind.__base__ or object
         is_python = kind.__flags__ & _HEAP_TYPE and not kind.__flags__ & _IMMUTABLE_TYPE

@@ -1,4 +1,4 @@
-"""What a piece of Python code reads: the globals that it names, and what it asks of them and of any object."""
+"""What a code object can read: globals, chains of attributes on them, attributes of any object, imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Chain(NamedTuple):
-    """A global and the attributes that are taken from it right away, as in `config.rates.first()`."""
+    """A global followed by attributes, as in `config.rates.first()`."""
 
     names: tuple[str, ...]
     is_called: bool  # and nothing else: it is not handed on as a value
@@ -17,7 +17,7 @@ class Chain(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What one code object, without the functions inside it, can read by name."""
+    """Everything that one code object reads by name; nested functions are code objects of their own."""
 
     chains: tuple[Chain, ...]
     attributes: dict[str, int]  # all that it takes of whatever object, with the line
@@ -65,14 +65,14 @@ def _takes_attribute(instruction: dis.Instruction) -> bool:
 
 
 def _is_call_target(instruction: dis.Instruction) -> bool:
-    """Whether what this takes is called at its place, and not handed on."""
+    """Whether the loaded value is called right here, rather than passed on."""
     if instruction.opname == "LOAD_METHOD":
         return True
     return instruction.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and _has_low_bit(instruction)
 
 
 def _has_low_bit(instruction: dis.Instruction) -> bool:
-    """The bit by which an instruction makes room for a call; for LOAD_ATTR it is there from Python 3.12 on."""
+    """The bit by which an instruction prepares a call; LOAD_ATTR has it from Python 3.12 on."""
     has_bit = instruction.opname == "LOAD_GLOBAL" or "LOAD_METHOD" not in dis.opmap
     return has_bit and instruction.arg is not None and bool(instruction.arg & 1)
 
@@ -89,7 +89,7 @@ def _chain_at(instructions: list[dis.Instruction], position: int, line: int) -> 
 
 
 def _constant_name(instructions: list[dis.Instruction], position: int) -> str | None:
-    """The name that a call getattr(…, "name") gives as a constant; None if it is computed."""
+    """The constant name in a call getattr(…, "name"); None if it is computed."""
     depth, name = 0, None
     for instruction in instructions[position + 1 :]:
         if instruction.opname in ("PRECALL", "CALL") and instruction.arg == depth:

@@ -1,168 +1,139 @@
-"""Recorder: a backend that notes each call while it computes."""
+"""Records a run for replay: what may be recorded, and which calls a replay makes."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
+from genesis import recording
 from genesis.backends import Backend
 from genesis.backends.backend import Op
 from genesis.backends.contract import TRAITS
-from genesis.backends.traits import Traits
 from genesis.callsite import user_line
-from genesis.graphs.source import Call, Recording, Slot, slots_in
+from genesis.graphs.source import Recording
+from genesis.graphs.trace import untraced
+from genesis.ndarray import NDArray
+from genesis.nn import Parameter
+from genesis.recording import Call, Kind, Value, values_in
+from genesis.tensor import Tensor
 
 
 class Rules(NamedTuple):
-    """What may be recorded."""
+    """What a recorded run may do."""
 
-    may_change: bool  # whether parameters and buffers may change: in place, and by the statistics of a batch
+    fixed: tuple[Kind, ...]  # memory that may not change in place
+    prepares: bool  # constants keep their values, so backends may prepare (pack) them
 
 
-INFERENCE = Rules(may_change=False)
-STEP = Rules(may_change=True)
+_GIVEN = (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT)
+INFERENCE = Rules(fixed=(Kind.INPUT, Kind.GRADIENT, *_GIVEN), prepares=True)
+STEP = Rules(fixed=(Kind.INPUT,), prepares=False)
 
 
 class Recorder:
-    """Notes what the thread that made it asks of a backend.
+    """Records the backend calls of the creating thread and turns them into a Recording.
 
-    `refusal` says why the run cannot be replayed, if so; it goes on as it would have without the recorder.
+    `refusal` is the reason why the run cannot be replayed, or ""; the run itself goes on unaffected.
 
     Args:
-        arguments: the handles that a replay is given anew and must not change.
-        constants: the handles that stay what they are: parameters and buffers.
+        arguments: tensors that each replay takes and must not change.
+        state: parameters and buffers; their arrays are constants of the recording.
         rules: INFERENCE or STEP.
-        changing: handles that a replay is given anew and may change.
-        changing_unseen: those among the constants whose values others may change: nothing is prepared from them.
+        gradients: of before the run; each replay takes them and may change them.
+        unseen: the part of state that other libraries may write to; it is never prepared.
     """
 
     def __init__(
-        self, arguments: Sequence[Any], constants: Sequence[Any], rules: Rules = INFERENCE,
-        changing: Sequence[Any] = (), changing_unseen: Sequence[Any] = (),
+        self, arguments: Sequence[Tensor], state: Sequence[Tensor], rules: Rules = INFERENCE,
+        gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         self.refusal = ""
-        self.uses_packed_weights = False  # which were made before, of values that must stay what they were then
+        self.uses_packed_weights = False  # packed before the run, from values that must not change
         self._rules = rules
-        self._prepare: Op = lambda op, args: None  # the watched backend's
-        self._thread = threading.get_ident()
-        self._is_paused = False
-        self._handle_type = type(arguments[0])
-        self._places: dict[int, tuple[Slot, Callable[[], Any]]] = {}  # by id of a handle, which may have died since
-        self._constants = {id(handle): handle for handle in constants}
-        self._changing_unseen = set(map(id, changing_unseen))
-        self._num_slots = 0
-        self._inputs = [self._new_slot(handle) for handle in (*arguments, *changing)]
-        self._num_arguments = len(arguments)
-        self._roots: dict[int, int] = {}  # of views: the slot whose memory they are part of
-        self._calls: list[Call] = []
+        self._prepare: Callable[[str, Sequence[object]], Op | None] = lambda op, args: None  # the watched backend's
+        self._recorder = recording.Recorder()
+        self._arguments = [self._recorder.declare(Kind.INPUT, tensor.array.handle) for tensor in arguments]
+        self._gradients = [self._recorder.declare(Kind.GRADIENT, grad.handle) for grad in gradients]
+        for tensor in state:
+            if self.value_of(tensor) is None:  # it may be an argument too
+                kind = Kind.PARAMETER if isinstance(tensor, Parameter) else Kind.BUFFER
+                self._recorder.declare(kind, tensor.array.handle)
+        self._unseen = {id(tensor.array.handle) for tensor in unseen}
+        self._calls: list[Call] = []  # with the constants themselves in their places
 
     def watch(self, backend: Backend) -> Backend:
-        if not self._rules.may_change:
+        if self._rules.prepares:
             self._prepare = backend.prepare
-        return backend.wrapped(self._around)
-
-    def _around(self, op: str, function: Op) -> Op:
-        traits = TRAITS[op]
-        if traits.query and not traits.unreplayable:  # a replay's shapes are the recording's, and so are the answers
-            return function
-
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            if threading.get_ident() == self._thread and not self.refusal and not self._is_paused:
-                self._note(traits, function, args, kwargs, result)
-            return result
-
-        return noted
+        return self._recorder.tap(backend, self._check).wrapped(untraced)
 
     def refuse(self, reason: str) -> None:
-        """The run cannot be replayed: it `reason`. The first reason counts; the user's line stands with it."""
+        """Declare the run not replayable: it `reason`. The first reason is kept, with the user's line."""
         self.refusal = self.refusal or f"{reason} ({user_line()})"
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Inside, calls are not noted."""
-        self._is_paused = True
-        try:
-            yield
-        finally:
-            self._is_paused = False
+    def paused(self) -> AbstractContextManager[None]:
+        """Stop recording inside the with block."""
+        return self._recorder.paused()
 
-    def note(self, function: Op, *args: Any) -> None:
-        """A call of something else than an op, which gives nothing."""
-        if not self.refusal:
-            self._calls.append(Call(function, tuple(map(self._place, args)), {}, None))
+    def note_update(self, function: Op, gradients: Sequence[object], changed: Sequence[object]) -> None:
+        """Record function(gradients), which is no op and changes these handles in place."""
+        call = self._recorder.note("update", function, (gradients,), {}, changed=changed)
+        self._check_operands(call)
+        self._calls.append(call)
 
-    def _note(self, traits: Traits, function: Op, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def value_of(self, tensor: Tensor) -> Value | None:
+        return self._recorder.value_of(tensor.array.handle)
+
+    def finish(self, outputs: Sequence[Value]) -> Recording:
+        """The recording, as a function of the arguments and of those gradients that it uses."""
+        used = {value.number for value in (*outputs, *[each for call in self._calls for each in call.operands])}
+        gradients = [value for value in self._gradients if value.number in used]
+        return Recording(self._calls, [*self._arguments, *gradients], outputs)
+
+    def _check(self, call: Call, args: Sequence[object]) -> None:
+        if self.refusal:
+            return
+        traits, fixed = TRAITS[call.op], self._rules.fixed
         if traits.unreplayable:
             self.refuse(traits.unreplayable)
-        places = tuple(map(self._place, args))
-        if traits.in_training and traits.argument("training", args, kwargs) and not self._rules.may_change:
+        if traits.in_place and traits.in_place[0] in traits.lists and Kind.GRADIENT in fixed:
+            self.refuse("changes gradients in place")
+        self._check_operands(call)
+        if traits.in_training and traits.argument("training", call.args, {}) and Kind.BUFFER in fixed:
             self.refuse("normalizes by the statistics of a batch")
-        elif traits.in_place:
-            self._check_change(traits, places)
-        elif any(not isinstance(traits.argument(each, places, kwargs), Slot) for each in traits.opaque):
+        elif any(value.memory.kind in fixed for value in call.changed):
+            parts = "an argument, a parameter or a buffer" if Kind.BUFFER in fixed else "an argument"
+            self.refuse(f"changes {parts} in place")
+        self._calls.append(self._prepared(call, args))
+
+    def _check_operands(self, call: Call) -> None:
+        for value in call.operands:
+            if value.memory.kind is Kind.CONSTANT:
+                self.refuse(
+                    f"uses a tensor of shape {value.shape} that is neither an argument nor a parameter or buffer; "
+                    "register_buffer() makes it one"
+                )
+
+    def _prepared(self, call: Call, args: Sequence[object]) -> Call:
+        """The call as a replay makes it; with a prepared function if all but its first argument are constant."""
+        places = tuple(map(self._constant, call.args))
+        traits = TRAITS[call.op]
+        if any(not isinstance(traits.argument(each, places, {}), Value) for each in traits.opaque):
             self.uses_packed_weights = True
-        slots = tuple(map(self._new_slot, result)) if isinstance(result, tuple) else self._new_slot(result)
-        if traits.views:
-            self._roots[slots.number] = self.root(places[0])  # type: ignore[union-attr]
-        is_constant = not slots_in(places[1:]) and self._changing_unseen.isdisjoint(map(id, args))
-        if places and isinstance(places[0], Slot) and is_constant and not kwargs:
-            prepared = self._prepare(traits.name, args)
+        is_constant = not call.kwargs and not values_in(places[1:]) and self._unseen.isdisjoint(map(id, args))
+        if places and isinstance(places[0], Value) and is_constant:
+            prepared = self._prepare(call.op, args)
             if prepared is not None:
-                function, places = prepared, places[:1]
-        self._calls.append(Call(function, places, kwargs, slots))
+                return dataclasses.replace(call, function=prepared, args=places[:1])
+        return dataclasses.replace(
+            call, args=places, kwargs={name: self._constant(arg) for name, arg in call.kwargs.items()}
+        )
 
-    def _check_change(self, traits: Traits, places: tuple[Any, ...]) -> None:
-        """Of an op in place. Lists of arrays are gradients (those of an optimizer's step are refused by name)."""
-        if traits.in_place[0] in traits.lists:
-            if not self._rules.may_change:
-                self.refuse("changes gradients in place")
-            return
-        root = self.root(places[traits.position(traits.in_place[0])])
-        if not self._rules.may_change and root < self._num_arguments:
-            self.refuse("changes an argument, a parameter or a buffer in place")
-        elif 0 <= root < self._num_arguments:
-            self.refuse("changes an argument in place")
-
-    def _place(self, arg: Any) -> Any:
-        slot = self.slot_of(arg)
-        if slot is not None:
-            return slot
-        if isinstance(arg, list | tuple):
-            return list(map(self._place, arg)) if any(isinstance(x, self._handle_type) for x in arg) else arg
-        if isinstance(arg, self._handle_type) and id(arg) not in self._constants:
-            self.refuse(
-                f"uses a tensor of shape {tuple(arg.shape)} that is neither an argument nor a parameter or buffer; "
-                "register_buffer() makes it one"
-            )
-        return arg
-
-    def _new_slot(self, result: Any) -> Any:
-        """The slot of a result from now on; None for None. It is not kept alive: memory is used as without recorder."""
-        if result is None:
-            return None
-        slot = Slot(self._num_slots)
-        self._num_slots += 1
-        try:
-            alive: Callable[[], Any] = weakref.ref(result)
-        except TypeError:  # what is the backend's own, and no array
-            alive = lambda: result  # noqa: E731
-        self._places[id(result)] = slot, alive
-        return slot
-
-    def root(self, place: Any) -> int:
-        """The slot whose memory an array is part of; −1 for what is no slot."""
-        return self._roots.get(place.number, place.number) if isinstance(place, Slot) else -1
-
-    def slot_of(self, handle: Any) -> Slot | None:
-        slot, alive = self._places.get(id(handle), (None, None))
-        return slot if alive is not None and alive() is handle else None
-
-    def finish(self, outputs: Sequence[Slot]) -> Recording:
-        """What was noted, ready to be run again with the arguments and those of the changing handles that it uses."""
-        used = {slot for call in self._calls for slot in slots_in((call.args, tuple(call.kwargs.values())))}
-        changing = [slot for slot in self._inputs[self._num_arguments :] if slot in used or slot in outputs]
-        return Recording(self._calls, [*self._inputs[: self._num_arguments], *changing], outputs)
+    def _constant(self, place: object) -> object:
+        """A place with the arrays of parameters and buffers instead of their values."""
+        if isinstance(place, Value):
+            return self._recorder.given.get(place.number, place)
+        if isinstance(place, list | tuple) and values_in(place):
+            return list(map(self._constant, place))
+        return place

@@ -1,8 +1,8 @@
-"""All that a run can read beside its arguments, as it is when this is made: what a recording depends on.
+"""Guards on everything that a run can read besides its arguments.
 
-It is found from the code that ran (trace.py): the globals and cells that it names, and of every object that these lead
-to the attributes that any of it names. Nothing is left out because it isn't understood: what cannot be watched makes
-the recording impossible, and the user is told why.
+They follow from the code that ran (trace.py): the globals and cells that it names and, on every object reached from
+these, the attributes that any of it names. Nothing is left out: if something cannot be watched, the run is not
+recorded, and the user is told why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from genesis.graphs.guards import needed_attributes
 from genesis.graphs.pure import IMMUTABLE, MAPPINGS, PLAIN, SEQUENCES, SETS, is_pure, is_pure_type, solid_base
 from genesis.graphs.reads import Chain, reads_of
 from genesis.graphs.trace import Executed, is_ours
-from genesis.graphs.watch import MISSING, Watch
+from genesis.graphs.watch import MISSING, UnwatchableError, Watch
 from genesis.ndarray import Device
 from genesis.nn import FusedConv, Module
 from genesis.optim import Optimizer
@@ -31,18 +31,14 @@ from genesis.tensor import Tensor
 _MOST_OBJECTS = 100_000
 
 
-class UnwatchableError(Exception):
-    """What the code reads, and why nobody could say whether it has changed; the sentence begins with a verb."""
-
-
 class _Found(NamedTuple):
-    value: Any
+    value: object
     label: str
     where: str  # the line that names it, in parentheses
 
 
 class Snapshot:
-    """What the executed code can read, watched; with the modules, optimizers and tensors among it.
+    """Watches what the executed code can read; collects the modules, optimizers and tensors among it.
 
     Args:
         roots: what is called, and its arguments.
@@ -51,14 +47,14 @@ class Snapshot:
     Raises: UnwatchableError.
     """
 
-    def __init__(self, roots: Iterable[Any], executed: Executed, arguments: Iterable[Tensor] = ()) -> None:
+    def __init__(self, roots: Iterable[object], executed: Executed, arguments: Iterable[Tensor] = ()) -> None:
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
         self.tensors: list[Tensor] = []
         self._watch = Watch()
-        self._seen: dict[int, Any] = {id(tensor): tensor for tensor in arguments}  # kept alive: ids stay theirs
+        self._seen: dict[int, object] = {id(tensor): tensor for tensor in arguments}  # kept alive: ids stay theirs
         self._queue: deque[_Found] = deque()
-        self._classes: set[type[Any]] = set()
+        self._classes: set[type[object]] = set()
         self._where = ""  # the line that names what is being looked at
         self._codes = {code for code, _ in executed}
         self._unfound = {code for code in self._codes if code.co_freevars} - _codes_inside(self._codes)
@@ -84,12 +80,12 @@ class Snapshot:
         self._seen.clear()  # a recording must not keep a batch
 
     def changed(self) -> str | None:
-        """The first name that means something else now."""
+        """The first name whose meaning has changed, or None."""
         return self._watch.changed()
 
     # --- from the code ------------------------------------------------------------------------------------------------
 
-    def _watch_globals(self, code: CodeType, globals_: dict[str, Any]) -> None:
+    def _watch_globals(self, code: CodeType, globals_: dict[str, object]) -> None:
         reads = reads_of(code)
         for chain in reads.chains:
             name = chain.names[0]
@@ -97,6 +93,7 @@ class Snapshot:
             if value is MISSING:
                 given = globals_.get("__builtins__", builtins)
                 own = vars(given) if isinstance(given, ModuleType) else given
+                assert isinstance(own, dict)
                 value = self._watch.name(own, name, name)
             self._follow(value, chain, code)
         for name in reads.imports:
@@ -105,8 +102,8 @@ class Snapshot:
                 if value is not MISSING:
                     self._add(value, part)
 
-    def _follow(self, value: Any, chain: Chain, code: CodeType) -> None:
-        """What a chain leads to: through modules exactly, from then on as of any object."""
+    def _follow(self, value: object, chain: Chain, code: CodeType) -> None:
+        """Add what a chain leads to: exact through modules; from there on, like any object."""
         where = f" ({code.co_filename}:{chain.line})"
         names = list(chain.names)
         label = names.pop(0)
@@ -119,7 +116,7 @@ class Snapshot:
 
     # --- from object to object ----------------------------------------------------------------------------------------
 
-    def _add(self, value: Any, label: str, where: str = "") -> None:
+    def _add(self, value: object, label: str, where: str = "") -> None:
         if type(value) not in PLAIN and id(value) not in self._seen:
             self._seen[id(value)] = value
             self._queue.append(_Found(value, label, where or self._where))
@@ -143,6 +140,9 @@ class Snapshot:
             self._add(value.target, label)
         elif kind in _VISITS:
             _VISITS[kind](self, value, label)
+        elif kind in _PARTS:
+            for name in _PARTS[kind]:
+                self._add(getattr(value, name), label)
         elif isinstance(value, ModuleType):
             self._visit_python_module(value, label)
         else:
@@ -162,7 +162,7 @@ class Snapshot:
         if _is_python(type(value)) or base is types.SimpleNamespace:
             self._visit_instance(value, label)
 
-    def _visit_instance(self, value: Any, label: str) -> None:
+    def _visit_instance(self, value: object, label: str) -> None:
         kind = type(value)
         if is_ours(kind.__module__) and not isinstance(value, Optimizer):
             for name in vars(value) if hasattr(value, "__dict__") else ():
@@ -179,7 +179,7 @@ class Snapshot:
         self._add(kind, kind.__qualname__)
 
     def _watch_attributes(
-        self, own: dict[str, Any], label: str, left_out: frozenset[str] = frozenset(), with_absent: bool = True
+        self, own: dict[str, object], label: str, left_out: frozenset[str] = frozenset(), with_absent: bool = True
     ) -> None:  # fmt: skip
         names = {*self._attributes, *own} if self._any_attribute else self._attributes
         if self._any_attribute:
@@ -191,7 +191,7 @@ class Snapshot:
                     self._add(found, f"{label}.{name}", self._line_of(name))
 
     def _line_of(self, attribute: str) -> str:
-        """Where the code takes an attribute of this name."""
+        """The line that reads an attribute of this name."""
         return f" ({self._attributes[attribute]})" if attribute in self._attributes else ""
 
     def _visit_module(self, module: Module, label: str) -> None:
@@ -209,7 +209,7 @@ class Snapshot:
                 self._add(part, f"{label}.{name}")
         self._add(kind, kind.__qualname__)
 
-    def _visit_class(self, kind: type[Any], label: str) -> None:
+    def _visit_class(self, kind: type[object], label: str) -> None:
         if is_ours(kind.__module__):
             return
         if not _is_python(kind):
@@ -222,7 +222,7 @@ class Snapshot:
         if type(kind) is not type:
             self._add(type(kind), type(kind).__qualname__)
 
-    def _watch_class(self, owner: type[Any]) -> None:
+    def _watch_class(self, owner: type[object]) -> None:
         if owner in self._classes:
             return
         self._classes.add(owner)
@@ -267,47 +267,31 @@ class Snapshot:
             if content is not MISSING:
                 self._add(content, name)
 
-    def _visit_method(self, method: MethodType, label: str) -> None:
-        self._add(method.__func__, label)
-        self._add(method.__self__, label)
-
     def _visit_builtin(self, function: BuiltinFunctionType, label: str) -> None:
         if not is_pure(function):
-            raise UnwatchableError(f"hands on '{label}', which cannot be watched{self._where}")
+            raise UnwatchableError(f"passes on '{label}', which cannot be watched{self._where}")
         if not isinstance(function.__self__, ModuleType | type):
             self._add(function.__self__, label)
 
-    def _visit_wrapper(self, wrapper: Any, label: str) -> None:
-        self._add(wrapper.__func__, label)
-
-    def _visit_property(self, value: property, label: str) -> None:
-        for part in (value.fget, value.fset, value.fdel):
-            self._add(part, label)
-
-    def _visit_partial(self, partial: functools.partial[Any], label: str) -> None:
-        for part in (partial.func, partial.args, partial.keywords):
-            self._add(part, label)
-
-    def _visit_cached_property(self, value: functools.cached_property[Any], label: str) -> None:
-        self._add(value.func, label)
-
-    def _visit_cached(self, function: Any, label: str) -> None:
+    def _visit_cached(self, function: object, label: str) -> None:
         if not is_ours(function.__module__):
             raise UnwatchableError(f"calls '{label}', whose results functools.lru_cache keeps{self._where}")
 
 
 PLAIN_BASES = (int, float, complex, str, bytes)
 _FUNCTIONS = (FunctionType, staticmethod, classmethod, property, functools.partial)
-_VISITS: dict[type[Any], Any] = {
+_VISITS: dict[type[object], Callable[..., None]] = {
     FunctionType: Snapshot._visit_function,
-    MethodType: Snapshot._visit_method,
     BuiltinFunctionType: Snapshot._visit_builtin,
-    staticmethod: Snapshot._visit_wrapper,
-    classmethod: Snapshot._visit_wrapper,
-    property: Snapshot._visit_property,
-    functools.partial: Snapshot._visit_partial,
-    functools.cached_property: Snapshot._visit_cached_property,
     type(functools.lru_cache(lambda: 0)): Snapshot._visit_cached,
+}
+_PARTS: dict[type[object], tuple[str, ...]] = {  # what these only hold together
+    MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.partial: ("func", "args", "keywords"),
+    functools.cached_property: ("func",),
 }
 # What other guards see: of tensors, modules and optimizers.
 _OF_TENSORS = frozenset({"array", "requires_grad", "grad", "_node", "_output_index", "_viewed_at", "data", "shape"})
@@ -316,7 +300,7 @@ _OF_MODULES = frozenset({"training", "_modules", "_parameters", "_buffers", "_fo
 _OF_CLASSES = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__"})
 
 
-def _is_python(kind: type[Any]) -> bool:
+def _is_python(kind: type[object]) -> bool:
     """Whether a class was written in Python."""
     return solid_base(kind) is not kind and kind is not object
 
@@ -338,19 +322,19 @@ def _line(code: CodeType) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def _a(kind: type[Any]) -> str:
+def _a(kind: type[object]) -> str:
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _slot(slot: Any, value: Any) -> Any:
+def _slot(slot: types.MemberDescriptorType, value: object) -> object:
     try:
         return slot.__get__(value, type(value))
     except AttributeError:
         return MISSING
 
 
-def _content(cell: types.CellType) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

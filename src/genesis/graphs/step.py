@@ -1,21 +1,21 @@
-"""A training step that is recorded and replayed: forward, backward, and what optimizers do."""
+"""Compiled training steps: forward, backward and optimizer updates."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from genesis import backends
-from genesis.autograd.modes import watched
-from genesis.graphs.compiled import Compiled, Entry
-from genesis.graphs.guards import ModuleGuard, Versions, present_modes
+from genesis.graphs.compiled import Compiled, Entry, Run, Target
+from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import STEP, Recorder
-from genesis.graphs.snapshot import Snapshot, UnwatchableError
+from genesis.graphs.snapshot import Snapshot
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, name_of
-from genesis.graphs.values import Output, kind_of, made_of, noted, objects_in
+from genesis.graphs.values import Output, made_of, noted, objects_in
+from genesis.graphs.watch import UnwatchableError
 from genesis.ndarray import CPU, NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
@@ -23,54 +23,50 @@ from genesis.tensor import Tensor
 
 
 class CompiledStep(Compiled):
-    """A function with the recordings of what it does to modules and optimizers; see genesis.compile."""
+    """A step function with its recordings; see genesis.compile."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Target) -> None:
         super().__init__(function, name_of(function))
         self._leaves: list[Tensor] = []  # those that collect gradients
 
     def _may_replay(self, tensors: Sequence[Tensor]) -> bool:
         return not any(tensor.requires_grad for tensor in tensors)
 
-    def _circumstances(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+    def _circumstances(self) -> tuple[bool, ...]:
         # Where there is a gradient, another is added to it, unless the step clears it.
         return tuple([leaf.grad is None for leaf in self._leaves])
 
-    def _new_entry(
-        self, backend: backends.Backend, executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> Entry:
-        return _Step(self.target, backend, executed)
+    def _new_entry(self, run: Run, executed: Executed) -> Entry:
+        return _Step(run.backend, executed)
 
-    def _run_first(
-        self, kind: Any, backend: backends.Backend, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> Any:  # fmt: skip
-        result = super()._run_first(kind, backend, tensors, args, kwargs)
+    def _run_first(self, kind: Hashable, run: Run) -> object:
+        result = super()._run_first(kind, run)
         entry = self._entries.pop(kind)
         assert isinstance(entry, _Step)
-        leaves = entry.leaves(tensors, args, kwargs)
+        assert isinstance(kind, tuple)
+        leaves = entry.leaves(run)
         if not (len(leaves) == len(self._leaves) and all(map(operator.is_, leaves, self._leaves))):
             self._leaves = leaves  # which only this run has shown: how it found their gradients is not known
-            kind = *kind[:-1], self._circumstances(tensors, args, kwargs)
+            kind = *kind[:-1], self._circumstances()
         self._entries[kind] = entry
         return result
 
 
 class _Step(Entry):
-    """The recording of a step, with the arrays of parameters and buffers as constants."""
+    """A recorded step; the arrays of parameters and buffers, not their values, are constants of it."""
 
-    def __init__(self, function: Callable[..., Any], backend: backends.Backend, executed: Executed) -> None:
+    def __init__(self, backend: backends.Backend, executed: Executed) -> None:
         super().__init__(backend, executed)
-        self._function = function
         self._replayable: _Replayable | None = None
 
     @property
     def is_recorded(self) -> bool:
         return self._replayable is not None
 
-    def leaves(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> list[Tensor]:
-        """The tensors that collect gradients."""
+    def leaves(self, run: Run) -> list[Tensor]:
+        """The tensors that accumulate gradients."""
         try:
-            surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
+            surroundings = _Surroundings(run, self._executed)
         except UnwatchableError:  # which is said when it is to be recorded
             return []
         return [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
@@ -81,52 +77,41 @@ class _Step(Entry):
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
         return self._replayable is None or not self._replayable.surroundings.guard.has_hooks()
 
-    def record(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, str]:
-        try:
-            surroundings = _Surroundings(self._function, self._executed, tensors, args, kwargs)
-        except UnwatchableError as error:
-            return self._function(*args, **kwargs), str(error)
+    def _record(self, run: Run) -> tuple[object, str]:
+        surroundings = _Surroundings(run, self._executed)
         if surroundings.guard.has_hooks():
-            return self._function(*args, **kwargs), ""
-        grads = _grads(surroundings.guard.tensors)
-        exported = surroundings.versions.exported
+            return run(), ""
+        state = surroundings.guard.tensors
+        grads = _grads(state)
         recorder = Recorder(
-            [tensor.array.handle for tensor in tensors],
-            [array.handle for array in surroundings.guard.arrays],
+            run.tensors,
+            state,
             STEP,
-            changing=[grad.handle for grad in grads if grad is not None],
-            changing_unseen=[
-                array.handle for array, unseen in zip(surroundings.guard.arrays, exported, strict=True) if unseen
-            ],
+            gradients=[grad for grad in grads if grad is not None],
+            unseen=list(itertools.compress(state, surroundings.versions.exported)),
         )
         trace = Trace()
         updates = _Updates(recorder, trace)
-        modes, given = present_modes(), kind_of((args, kwargs), [])
-        with trace.runs(), watched(updates), backends.use("cpu", recorder.watch(self.backend)):
-            result = self._function(*args, **kwargs)
+        result = self._recorded(run, recorder, updates, trace)
         if updates.are_early:
             return result, ""
         knew_all = self._knew_all(trace, recorder)
         surroundings.check(recorder, updates.made)
-        if present_modes() != modes or kind_of((args, kwargs), []) != given:
-            recorder.refuse("changes its arguments or a mode of the process")
-        replayable = _Replayable(recorder, surroundings, grads, updates.made, tensors, result)
+        replayable = _Replayable(recorder, surroundings, grads, updates.made, run.tensors, result)
         if knew_all and not recorder.refusal:
             self._replayable = replayable
         return result, recorder.refusal
 
-    def replay(self, tensors: Sequence[Tensor]) -> Any:
+    def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._replayable is not None
         return self._replayable.replay(tensors)
 
 
 class _Surroundings:
-    """What a step works on beside its arguments, as it is when this is made."""
+    """Guards what a step uses besides its arguments."""
 
-    def __init__(
-        self, function: Callable[..., Any], executed: Executed, tensors: Sequence[Tensor], args: Any, kwargs: Any
-    ) -> None:
-        self.snapshot = Snapshot((function, *objects_in((args, kwargs))), executed, tensors)
+    def __init__(self, run: Run, executed: Executed) -> None:
+        self.snapshot = Snapshot((run.target, *objects_in((run.args, run.kwargs))), executed, run.tensors)
         self._groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         learned = [param for group in self._groups for param in group["params"]]
         self.guard = ModuleGuard(self.snapshot.modules, (*learned, *self.snapshot.tensors))
@@ -137,7 +122,7 @@ class _Surroundings:
         self._params = self._present_params()
 
     def changed(self) -> str | None:
-        """What the step would find changed."""
+        """The name of what has changed, or None."""
         name = self.snapshot.changed()
         if name is not None:
             return name
@@ -148,7 +133,7 @@ class _Surroundings:
         return None if self._present_grads() == self._has_grad else "which parameters have gradients"
 
     def check(self, recorder: Recorder, updates: Sequence[tuple[Optimizer, Batch]]) -> None:
-        """Refuse what has changed, now that the step is done, if a replay would not change it."""
+        """After the step: refuse changes that a replay would not make."""
         if any(optimizer not in self.snapshot.optimizers for optimizer, _ in updates):
             recorder.refuse(
                 "takes the step of an optimizer that it is not seen to use; name it or give it as an argument"
@@ -169,13 +154,13 @@ class _Surroundings:
             list(map(id, group["params"])) for optimizer in self.snapshot.optimizers for group in optimizer.param_groups
         ]
 
-    def _present_options(self) -> list[list[tuple[str, Any]]]:
+    def _present_options(self) -> list[list[tuple[str, object]]]:
         groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         return [[(name, value) for name, value in group.items() if name != "params"] for group in groups]
 
 
 class _Updates:
-    """Watches a run: notes the updates of optimizers as calls that make them again with the options of the moment."""
+    """A Watcher for steps: records optimizer updates as calls that repeat them with the options of that moment."""
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self._recorder, self._trace = recorder, trace
@@ -187,31 +172,31 @@ class _Updates:
 
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
-        grads = [grad.handle for grad in batch.grads]
+        grads, params = [grad.handle for grad in batch.grads], [param.handle for param in batch.params]
         with self._recorder.paused(), self._trace.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
-        self._recorder.note(functools.partial(_update, optimizer, batch), grads)
+        self._recorder.note_update(functools.partial(_update, optimizer, batch), grads, params)
 
 
-def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[Any]) -> None:
+def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[object]) -> None:
     optimizer.update(batch, [NDArray(grad, CPU) for grad in grads])
 
 
 class _Replayable:
-    """A step that has been recorded: its calls, and what happens to gradients and counts of changes.
+    """A recorded step: its calls, and its effects on gradients and change counts.
 
     Args:
-        surroundings: as they were before the recorded run.
-        before: the gradients that were there.
-        updates: that it made.
+        surroundings: from before the recorded run.
+        before: gradients from before it.
+        updates: the optimizer updates that it made.
         tensors: its arguments.
         result: what it returned.
     """
 
     def __init__(
         self, recorder: Recorder, surroundings: _Surroundings, before: Sequence[NDArray | None],
-        updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: Any,
+        updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: object,
     ) -> None:  # fmt: skip
         self.surroundings, self._updates = surroundings, updates
         leaves = surroundings.guard.tensors
@@ -220,9 +205,9 @@ class _Replayable:
         outputs: list[Output] = []
         # The results and the new gradients, with Output in the places of tensors.
         self._made = noted((result, [leaf.grad for leaf in self._renewed]), tensors, recorder, outputs)
-        self._recording: Recording = recorder.finish([output.slot for output in outputs])
+        self._recording: Recording = recorder.finish([output.value for output in outputs])
         with_grad = [(leaf, grad) for leaf, grad in zip(leaves, before, strict=True) if grad is not None]
-        self._inputs = [slot.number for slot in self._recording.inputs]
+        self._inputs = [value.number for value in self._recording.inputs]
         # Those whose gradient is read or changed, and its strides; and those whose gradient is let go of.
         accumulating = [with_grad[number - len(tensors)] for number in self._inputs[len(tensors) :]]
         self._accumulating = [(leaf, grad.strides) for leaf, grad in accumulating]
@@ -234,7 +219,7 @@ class _Replayable:
         self._constant = Versions(kept_values if recorder.uses_packed_weights else ())
 
     def changed(self) -> str | None:
-        """Why the step would not make the same calls, on the same arrays."""
+        """Why the step would no longer make the same calls on the same arrays, or None."""
         name = self.surroundings.changed()
         if name is not None:
             return name
@@ -245,7 +230,7 @@ class _Replayable:
         repeats = all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
         return None if repeats else "the state of an optimizer"
 
-    def replay(self, tensors: Sequence[Tensor]) -> Any:
+    def replay(self, tensors: Sequence[Tensor]) -> object:
         for leaf in self._cleared:
             leaf.grad = None
         arrays = [tensor.array for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Which Python code a run executes, and what it calls that no recording could repeat or watch."""
+"""Traces which Python code a run executes, and calls whose effects a replay would drop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import functools
 import gc
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
+from genesis.backends.backend import Op
 from genesis.graphs.pure import is_pure
+from genesis.optim import Optimizer
+from genesis.optim.optimizer import Batch
 
 _PACKAGE = __name__.partition(".")[0]
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
@@ -21,13 +24,13 @@ _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
 _LIBRARIES = frozenset({"numpy", "torch", "triton"})
 _GENESIS, _LIBRARY, _USER = "genesis", "library", "user"
 
-Executed = dict[tuple[CodeType, int], dict[str, Any]]  # code that ran, with its globals
+Executed = dict[tuple[CodeType, int], dict[str, object]]  # code that ran, with its globals
 
 
 class Trace:
-    """The code of the user's that this thread executes while it runs().
+    """Traces the user's code that this thread executes inside runs().
 
-    `executed` has each piece of code with its globals; `refusal` says what it called that a replay would leave out.
+    `executed` maps each code object to its globals; `refusal` names the first call that a replay would drop.
     """
 
     def __init__(self) -> None:
@@ -57,10 +60,10 @@ class Trace:
                 sys.setprofile(before)
 
     def refuse(self, reason: str) -> None:
-        """As a Watcher: nothing is recorded."""
+        """As a Watcher; nothing is recorded."""
 
-    def update(self, optimizer: Any, batch: Any) -> None:
-        """As a Watcher: what an optimizer executes is executed by replays too."""
+    def update(self, optimizer: Optimizer, batch: Batch) -> None:
+        """As a Watcher; optimizers run in replays too, so their code is not traced."""
         with self.paused():
             optimizer.update(batch)
 
@@ -72,12 +75,12 @@ class Trace:
         finally:
             self._is_paused = False
 
-    def _event(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _event(self, frame: FrameType, event: str, arg: BuiltinFunctionType) -> None:
         if event == "call":
             key = (frame.f_code, id(frame.f_globals))
             if key not in self.executed and self._is_users(frame):
                 self.executed[key] = frame.f_globals
-        elif event == "c_call" and not self.refusal and not is_pure(arg) and self._is_users(frame):
+        elif event == "c_call" and not self.refusal and self._is_users(frame) and not is_pure(arg):
             self.refusal = (
                 f"calls {_name_of(arg)}, which a replay would not ({frame.f_code.co_filename}:{frame.f_lineno})"
             )
@@ -97,8 +100,22 @@ class Trace:
         return known
 
 
+def untraced(op: str, function: Op) -> Op:
+    """Around an op inside runs(): nothing in it is the user's code, so tracing it would only cost time."""
+
+    def run(*args: object, **kwargs: object) -> object:
+        trace = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.setprofile(trace)
+
+    return run
+
+
 def is_ours(name: str | None) -> bool:
-    """Whether a module of this name is Genesis' own."""
+    """Whether this is the name of a module of Genesis."""
     return str(name).partition(".")[0] == _PACKAGE
 
 
@@ -119,8 +136,8 @@ def _name_of(function: BuiltinFunctionType) -> str:
     return f"{owner.__name__}.{function.__name__}"
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """A callable as messages name it."""
+def name_of(function: object) -> str:
+    """The name of a callable for messages."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__qualname__", type(function).__name__))

@@ -1,46 +1,46 @@
-"""Arguments and results of recorded runs: of which kind they are, and where their tensors go."""
+"""Signatures of arguments, and results with placeholders for their tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from genesis.autograd import is_freed
 from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
-from genesis.graphs.source import Slot
 from genesis.ndarray import CPU, NDArray
+from genesis.ndarray.array import Changes
+from genesis.recording import Kind, Value
 from genesis.tensor import Tensor
 
 
 class Input(NamedTuple):
-    """In a noted result: the tensor that was given at this place."""
+    """Placeholder: the argument at this place."""
 
     place: int
 
 
 class Output(NamedTuple):
-    """In a noted result: a tensor on the array of slot, which is part of the memory of the slot root."""
+    """Placeholder: a tensor on the array of value; memory is the number of the first value that showed it."""
 
-    slot: Slot
-    root: int
+    value: Value
+    memory: int
 
 
-def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> Any:
-    """The result of a forward with Input and Output in the places of its tensors; the latter are listed in outputs."""
+def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> object:
+    """A result with placeholders for its tensors; appends each Output to outputs."""
     if isinstance(result, Tensor):
         for index, tensor in enumerate(tensors):
             if result is tensor:
                 return Input(index)
-        slot = recorder.slot_of(result.array.handle)
-        root = recorder.root(slot)
-        if slot is None or root < 0:
+        value = recorder.value_of(result)
+        if value is None or value.memory.kind in (Kind.PARAMETER, Kind.BUFFER):
             recorder.refuse("returns a parameter or buffer, or a view of one")
             return None
         if result.requires_grad and not is_freed(result):
             recorder.refuse("returns a result that backward() has not gone through")
             return None
-        outputs.append(Output(slot, root))
+        outputs.append(Output(value, value.memory.number))
         return outputs[-1]
     if isinstance(result, list | tuple):
         return _sequence(type(result), [noted(part, tensors, recorder, outputs) for part in result])
@@ -52,14 +52,14 @@ def noted(result: Any, tensors: Sequence[Tensor], recorder: Recorder, outputs: l
     return None
 
 
-def made_of(noted: Any, tensors: Sequence[Tensor], handles: Iterator[Any], changes: dict[int, Any]) -> Any:
-    """What noted noted, made of this replay's handles. Views of one memory share its count of changes."""
+def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object], changes: dict[int, Changes]) -> Any:
+    """The result of a replay: placeholders become tensors on its handles. Views of one memory share their changes."""
     if type(noted) is Output:
-        array = NDArray(next(handles), CPU, changes.get(noted.root))
+        array = NDArray(next(handles), CPU, changes.get(noted.memory))
         made = tensors[0]._like(array)
-        if noted.root in changes:
+        if noted.memory in changes:
             made._viewed_at = array.changes.count
-        changes[noted.root] = array.changes
+        changes[noted.memory] = array.changes
         return made
     if type(noted) is Input:
         return tensors[noted.place]
@@ -70,16 +70,16 @@ def made_of(noted: Any, tensors: Sequence[Tensor], handles: Iterator[Any], chang
     return noted
 
 
-def _sequence(kind: Any, parts: list[Any]) -> Any:
+def _sequence(kind: Any, parts: list[object]) -> object:
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)  # named tuples take their fields one by one
 
 
 class _Same:
-    """An argument that is compared with no other than itself; what it holds is watched."""
+    """An argument that is compared by identity; its contents are guarded."""
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -89,8 +89,8 @@ class _Same:
         return id(self.value)
 
 
-def kind_of(value: Any, tensors: list[Tensor]) -> Any:
-    """All of the arguments but the tensors' values, hashable; the tensors are listed in their order."""
+def kind_of(value: object, tensors: list[Tensor]) -> Hashable:
+    """The signature of arguments: everything but the tensors' values. Appends the tensors to tensors."""
     if isinstance(value, Tensor):
         array = value.array
         if tensors:
@@ -103,7 +103,7 @@ def kind_of(value: Any, tensors: list[Tensor]) -> Any:
         kind = array.shape, array.strides, offset, array.dtype
         # Beside what every tensor has there may be attributes of the user's, which a forward could read.
         return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
-    if type(value) in (list, tuple):
+    if type(value) is tuple or type(value) is list:
         return type(value), tuple([kind_of(part, tensors) for part in value])
     if type(value) is dict:
         return dict, tuple([(_plain_kind(name), kind_of(part, tensors)) for name, part in value.items()])
@@ -112,7 +112,7 @@ def kind_of(value: Any, tensors: list[Tensor]) -> Any:
     return _plain_kind(value)
 
 
-def _plain_kind(value: Any) -> Any:
+def _plain_kind(value: object) -> Hashable:
     kind = type(value)
     if kind is float or kind is complex:
         return kind, repr(value)  # 0.0 is not -0.0
@@ -124,13 +124,19 @@ _OF_TENSORS = frozenset(
 )
 
 
-def objects_in(arguments: Any) -> Iterator[Any]:
-    """What arguments hold beside plain values and the containers that kind_of looks into."""
+def objects_in(arguments: object) -> Iterator[object]:
+    """What arguments hold besides plain values and the containers that kind_of opens."""
     kind = type(arguments)
-    if kind in (list, tuple, dict) or (isinstance(arguments, tuple) and hasattr(kind, "_fields")):
-        for part in arguments.values() if kind is dict else arguments:
-            yield from objects_in(part)
-        if kind not in (list, tuple, dict):
-            yield kind
-    elif type(arguments) not in PLAIN:
-        yield arguments
+    is_named_tuple = isinstance(arguments, tuple) and hasattr(kind, "_fields")
+    if type(arguments) is dict:
+        parts: Iterable[object] = arguments.values()
+    elif type(arguments) is list or (isinstance(arguments, tuple) and (kind is tuple or is_named_tuple)):
+        parts = arguments
+    else:
+        parts = ()
+        if kind not in PLAIN:
+            yield arguments
+    for part in parts:
+        yield from objects_in(part)
+    if is_named_tuple:
+        yield kind

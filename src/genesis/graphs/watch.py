@@ -1,22 +1,25 @@
-"""Whether places hold what they held: names in dictionaries, the contents of containers, cells and slots.
+"""Guards on names in dictionaries, contents of containers, cells and slots.
 
-A replay asks this each time, so the places of a kind are compared by calls that run in C.
+Each replay checks them, so places of one kind are compared by calls that run in C.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 from genesis.graphs.pure import PLAIN
 
-Get = Callable[[], Any]
+Get = Callable[[], object]
 _MISSING = object()
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether a program could not tell one from the other: the very same object, or equal numbers and strings."""
+class UnwatchableError(Exception):
+    """The code reads what cannot be guarded; the message begins with a verb."""
+
+
+def is_same(one: object, other: object) -> bool:
+    """Whether a program cannot tell them apart: the same object, or equal plain values."""
     if one is other:
         return True
     if type(one) is not type(other) or type(one) not in PLAIN:
@@ -27,28 +30,28 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 class Watch:
-    """Places with what was there when each was added, under the names that messages give them."""
+    """Places and what each held when it was added, with labels for messages."""
 
     def __init__(self) -> None:
         self._mappings: dict[int, _Names] = {}
         self._contents: list[_Contents] = []
-        self._others: list[tuple[Get, Any, str]] = []
+        self._others: list[tuple[Get, object, str]] = []
 
-    def name(self, mapping: Mapping[str, Any], name: str, label: str) -> Any:
-        """Watch what a mapping has under name, be it nothing; gives that, or MISSING."""
+    def name(self, mapping: Mapping[str, object], name: str, label: str) -> object:
+        """Watch a name of a mapping, present or not; gives its value or MISSING."""
         known = self._mappings.get(id(mapping))
         if known is None:
             known = self._mappings[id(mapping)] = _Names(mapping)
         return known.add(name, label)
 
-    def contents(self, container: Any, label: str) -> None:
+    def contents(self, container: Collection[object], label: str) -> None:
         self._contents.append(_Contents(container, label))
 
     def other(self, get: Get, label: str) -> None:
         self._others.append((get, get(), label))
 
     def changed(self) -> str | None:
-        """The name of the first place that holds something else now."""
+        """The label of the first place whose contents have changed, or None."""
         for names in self._mappings.values():
             if not names.hold():
                 label = names.changed()
@@ -69,15 +72,15 @@ MISSING = _MISSING
 class _Names:
     """Some names of one mapping."""
 
-    def __init__(self, mapping: Mapping[str, Any]) -> None:
+    def __init__(self, mapping: Mapping[str, object]) -> None:
         self._mapping = mapping
         self._labels: dict[str, str] = {}
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, object] = {}
         self._absent: Set[str] = frozenset()
-        self._get: Callable[[Any], tuple[Any, ...]] | None = None
-        self._found: Sequence[Any] = ()
+        self._get: Callable[[Mapping[str, object]], Sequence[object]] | None = None
+        self._found: Sequence[object] = ()
 
-    def add(self, name: str, label: str) -> Any:
+    def add(self, name: str, label: str) -> object:
         if name in self._labels:
             return self._values.get(name, _MISSING)
         self._labels[name] = label
@@ -113,28 +116,28 @@ class _Names:
         return None
 
 
-def _nothing(mapping: Any) -> tuple[Any, ...]:
+def _nothing(mapping: object) -> tuple[object, ...]:
     return ()
 
 
 class _Contents:
-    """All that a list, set or dictionary holds, in order."""
+    """The contents of a list, set or dictionary, in order."""
 
-    def __init__(self, container: Any, label: str) -> None:
+    def __init__(self, container: Collection[object], label: str) -> None:
         self.label = label
         self._container = container
-        self._is_mapping = hasattr(container, "keys")
+        self._mapping = container if isinstance(container, Mapping) else None
         self._items = list(container)
-        self._values = list(container.values()) if self._is_mapping else []
+        self._values = [] if self._mapping is None else list(self._mapping.values())
 
     def hold(self) -> bool:
         container = self._container
         return (
             len(container) == len(self._items)
             and _are_same(container, self._items)
-            and (not self._is_mapping or _are_same(container.values(), self._values))
+            and (self._mapping is None or _are_same(self._mapping.values(), self._values))
         )
 
 
-def _are_same(items: Iterable[Any], others: Sequence[Any]) -> bool:
+def _are_same(items: Iterable[object], others: Sequence[object]) -> bool:
     return all(map(operator.is_, items, others)) or all(map(is_same, items, others))

@@ -1,22 +1,23 @@
-"""The channel map of a network: its channel groups, and everywhere each of them shows."""
+"""The channel map of a network: its channel groups, and the dimensions that show each of them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.errors import GrowthError, describe
 from genesis.growth import axes
 from genesis.growth.axes import Axis, Group
+from genesis.growth.follower import Follower
 from genesis.growth.passes import in_mode, without_traces
-from genesis.growth.recorder import Recorder
+from genesis.growth.rules import apply_rule
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
 
 class Part(NamedTuple):
-    """size neighbouring elements of a dimension: units of a group of the map (or of none), width elements each."""
+    """size neighbouring elements of a dimension: units of a group (None: of no group), width elements each."""
 
     group: int | None
     width: int
@@ -53,7 +54,7 @@ class ChannelGroup:
 
 
 class Passage(NamedTuple):
-    """What a module took and gave: shapes, and what each dimension is made of; None where it shows no channels."""
+    """Shapes and layouts of a module's input and output."""
 
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
@@ -63,15 +64,15 @@ class Passage(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class ChannelMap:
-    """Which parameters share which channels, from one recorded forward pass; print() shows it as a table.
+    """Which parameters share which channels, from a recorded forward pass; print() shows a table.
 
     Attributes:
-        groups: the channel groups, those that cannot grow too.
-        sites: where they show: dimensions of parameters and buffers.
-        passages: what each module took and gave, by name.
-        outputs: what the network gave in eval mode on the example.
-        macs: multiplications (with an addition each) of one pass over the example; None in a map that was resized.
-        unreached: parameters that no pass has used: whether they share channels is not known.
+        groups: all channel groups, also those that cannot grow.
+        sites: the dimensions of parameters and buffers that show them.
+        passages: shapes and layouts of each module's input and output, by name.
+        outputs: the network's outputs in eval mode on the example.
+        macs: multiply-adds of one pass over the example; None in a resized map.
+        unreached: parameters that no pass used; whether they share channels is unknown.
     """
 
     groups: list[ChannelGroup]
@@ -82,12 +83,14 @@ class ChannelMap:
     unreached: tuple[str, ...] = ()
 
     def giving(self, outputs: list[Tensor]) -> ChannelMap:
-        """The map of a network of the same channels that gives these outputs."""
+        """The same map with other outputs."""
         return dataclasses.replace(self, outputs=outputs)
 
     def resized(self, group: int, units: int) -> ChannelMap | None:
-        """The map once group has so many units and all that shows it has followed; None if only a pass can tell:
-        dimensions of one element may belong to channels, or be repeated for all."""
+        """The map after group has been resized to so many units; None if that takes a new pass.
+
+        It does where there is a single unit: a dimension of one element may show it, or be broadcast over it.
+        """
         if min(units, self.groups[group].units) < 2:
             return None
 
@@ -115,13 +118,13 @@ class ChannelMap:
 
     @staticmethod
     def size_of(parts: Sequence[Part], group: int, units: int) -> int:
-        """How many elements parts have once group has so many units."""
+        """The size of a dimension of these parts once group has so many units."""
         return sum(part.width * units if part.group == group else part.size for part in parts)
 
     def made_by(self, name: str) -> tuple[Part, ChannelGroup]:
-        """The channels that the module of this name gives, and their group.
+        """The output channels of the module of this name, and their group.
 
-        Raises: GrowthError: it gives none, or those of several layers side by side.
+        Raises: GrowthError: it has none, or concatenates those of several layers.
         """
         made = [
             site
@@ -145,14 +148,14 @@ class ChannelMap:
         return parts[0], self.groups[parts[0].group]
 
     def growable(self) -> list[ChannelGroup]:
-        """The groups that can grow."""
+        """Groups that can grow."""
         return [group for group in self.groups if not group.fixed and self.sites_of(group.index)]
 
     def sites_of(self, group: int) -> list[Site]:
         return [site for site in self.sites if _shows(site, group)]
 
     def __str__(self) -> str:
-        """A line per group and place: what the group has, whether it grows, where its channels stand."""
+        """A table with a row per group and site: size, whether it can grow, elements."""
         rows = [("group", "units", "grows", "parameter", "dim", "elements")]
         for group in self.groups:
             grows = group.fixed[0] if group.fixed else "by whole multiples" if group.uniform else "yes"
@@ -166,14 +169,16 @@ class ChannelMap:
         )
 
 
-def channel_map(model: Module, example: Any) -> ChannelMap:
-    """Run model on example and map its channels: which parameters share which, and which groups can grow.
+def channel_map(model: Module, example: Tensor | tuple[object, ...]) -> ChannelMap:
+    """Map a network's channels: which parameters share which, and which groups can grow.
 
-    The pass runs in eval mode and leaves no traces. Parameters that it does not reach (auxiliary heads) are looked for
-    in a second pass in training mode.
+    Runs the model on the example in eval mode, without side effects. If that leaves parameters unused (auxiliary
+    heads), a second pass runs in training mode.
 
     Args:
         example: an input, or a tuple of inputs; two samples are enough.
+    Raises: GrowthError: the example has no tensor, or an empty one.
+
     Example:
         >>> from genesis import growth
         >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
@@ -192,28 +197,28 @@ def channel_map(model: Module, example: Any) -> ChannelMap:
     empty = [arg.shape for arg in args if isinstance(arg, Tensor) and not arg.numel()]
     if empty:
         raise GrowthError(describe("growth", "example", "at least one sample, two are enough", f"shape {empty[0]}"))
-    recorder = Recorder(model)
+    follower = Follower(model, apply_rule)
     with in_mode(model, training=False):
-        outputs = recorder.run(args)
-        macs = recorder.macs
-    if recorder.unreached():
+        outputs = follower.run(args)
+        macs = follower.layouts.macs
+    if follower.unreached():
         with without_traces(model), in_mode(model, training=True):
-            recorder.run(args)
+            follower.run(args)
     numbering = _Numbering()
     sites = [
         Site(names, dim, numbering.parts(use.axis), use.splits, use.fresh)
-        for key, names in recorder.names.items()
-        for dim, use in sorted(recorder.uses.get(key, {}).items())
+        for number, names in follower.layouts.names.items()
+        for dim, use in sorted(follower.layouts.uses.get(number, {}).items())
     ]
     passages = {
         name: Passage(*its[:2], numbering.layout(its.input_layout), numbering.layout(its.output_layout))
-        for name, its in recorder.passages.items()
+        for name, its in follower.passages.items()
     }
-    return ChannelMap(numbering.groups, sites, passages, outputs, macs, recorder.unreached())
+    return ChannelMap(numbering.groups, sites, passages, outputs, macs, follower.unreached())
 
 
 class _Numbering:
-    """The groups of a pass get numbers, in the order in which they are met."""
+    """Numbers the groups of a pass in the order of their first use."""
 
     def __init__(self) -> None:
         self.groups: list[ChannelGroup] = []
@@ -224,7 +229,7 @@ class _Numbering:
         return tuple([None if axis is None else self.parts(axis) for axis in layout])
 
     def parts(self, axis: Axis) -> tuple[Part, ...]:
-        """An axis by the numbers of its groups."""
+        """An axis in terms of group numbers."""
         if axis not in self._parts:  # a convolution's axis is its norm's too, and their statistics'
             self._parts[axis] = tuple(
                 Part(None if segment.group is None else self._number(segment.group), segment.width, segment.size)

@@ -1,13 +1,14 @@
-"""How channels flow through each op: a table of rules. An op without one fixes what it takes, with that reason.
+"""How channels flow through each op: a table of rules. An op without a rule keeps its operands from growing.
 
-A rule is called after the op with the recorder, the op's positional arguments, its keyword arguments and its outputs.
+A rule is called with the layouts so far and a recorded call, whose results it gives theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
+from genesis.autograd import Function
+from genesis.backends.backend import Op
 from genesis.functional import (
     activation,
     attention,
@@ -29,13 +30,12 @@ from genesis.functional import (
 )
 from genesis.growth import rules_layers as layers
 from genesis.growth import rules_shapes as shapes
+from genesis.growth.layouts import Layouts
+from genesis.recording import Call
 
-if TYPE_CHECKING:
-    from genesis.growth.recorder import Recorder
+Rule = Callable[[Layouts, Call], None]
 
-Rule = Callable[["Recorder", Sequence[Any], dict[str, Any], list[Any]], None]
-
-RULES: dict[Any, Rule] = {
+RULES: dict[Op, Rule] = {
     conv.Conv2d: layers.convolution,
     conv.ConvTranspose2d: layers.transposed_convolution,
     dense.Linear: layers.linear,
@@ -58,7 +58,7 @@ RULES: dict[Any, Rule] = {
     interpolation.PixelUnshuffle: shapes.pixel_unshuffle,
 }
 
-_MANY: dict[Rule, tuple[Any, ...]] = {
+_MANY: dict[Rule, tuple[Op, ...]] = {
     shapes.copied: (
         conversion.Cast, conversion.ToDevice, conversion.PinMemory, conversion.Clone, conversion.Contiguous,
     ),
@@ -76,29 +76,33 @@ _MANY: dict[Rule, tuple[Any, ...]] = {
 for _rule, _functions in _MANY.items():
     RULES |= dict.fromkeys(_functions, _rule)
 
-_REFUSED = {
+_REFUSED: dict[Op, str] = {
     attention.Attention: "attention mixes all channels of a head with each other",
     fused.ConvPrepacked: "the layer's weight is folded together for inference; grow the network in training mode",
 }
 
 
-def follow(recorder: Recorder, function: Any, args: tuple[Any, ...], options: dict[str, Any], outputs: Any) -> None:
-    """Apply the rule of this op, or fix what it takes. What is element-wise needs no line of its own."""
-    rule = RULES.get(function, shapes.elementwise if function.elementwise else None)
+def apply_rule(layouts: Layouts, call: Call) -> None:
+    """Apply the rule of a call's op; without one, keep its operands from growing. Element-wise Functions need none."""
+    rule = RULES.get(call.function, shapes.elementwise if getattr(call.function, "elementwise", False) else None)
     if rule is not None:
-        rule(recorder, args, options, outputs)
+        rule(layouts, call)
         return
-    reason = _REFUSED.get(function, f"the channel map has no rule for the op {function.__name__}")
-    for arg in args:
-        recorder.fix(arg, reason)
+    reason = _REFUSED.get(call.function, f"the channel map has no rule for the op {call.op}")
+    for arg in call.args:
+        layouts.fix(arg, reason)
 
 
-def register_rule(function: Any, rule: Rule) -> None:
-    """Teach the channel map an op: a Function of yours, and what it does with channels.
+def register_rule(function: type[Function], rule: Rule) -> None:
+    """Teach the channel map what a Function of yours does with channels.
 
     Rules to choose from: `growth.elementwise` (any number of operands, broadcast; a Function whose class attribute
     `elementwise` is true has it already) and `growth.same_size` (dimensions that keep their size keep their channels:
     pooling, filters).
+
+    Args:
+        function: the Function.
+        rule: rule(layouts, call) gives the results of a recorded call their layouts.
 
     Example:
         >>> from genesis import growth

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from genesis.growth import axes
 from genesis.growth.axes import Axis
-
-if TYPE_CHECKING:
-    from genesis.growth.recorder import Layout, Recorder
-
+from genesis.growth.layouts import Layout, Layouts
+from genesis.recording import Call, Value
 
 # --- element by element -----------------------------------------------------------------------------------------------
 
 
-def elementwise(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    """Operands are aligned at their last dimension; where two have the same channels, these are one group."""
-    shaped = [arg for arg in args if hasattr(arg, "array")]
-    layouts = [(arg.array.shape, recorder.parameter_layout(arg)) for arg in shaped]
-    if all(axis is None for _, layout in layouts for axis in layout):
+def elementwise(layouts: Layouts, call: Call) -> None:
+    """Rule of element-wise ops: operands are aligned at their last dimension, and channels that meet are one group.
+
+    Example:
+        >>> from genesis import growth
+        >>> class Square(genesis.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x * x
+        >>> growth.register_rule(Square, growth.elementwise)
+    """
+    given = [(arg.shape, layouts.with_parameters(arg)) for arg in call.args if isinstance(arg, Value)]
+    if all(axis is None for _, layout in given for axis in layout):
         return
-    shape = outputs[0].array.shape
+    shape = call.outputs[0].shape
     result: list[Axis | None] = [None] * len(shape)
     for dim in range(1, len(shape) + 1):  # counted from the end
         size = shape[-dim]
-        present = [(sizes[-dim], layout[-dim]) for sizes, layout in layouts if len(sizes) >= dim]
+        present = [(sizes[-dim], layout[-dim]) for sizes, layout in given if len(sizes) >= dim]
         whole = [axis for its_size, axis in present if its_size == size]
         for its_size, axis in present:
             if its_size != size:
@@ -39,48 +44,53 @@ def elementwise(recorder: Recorder, args: Sequence[Any], options: dict[str, Any]
         if len(known) < len(whole) and size > 1:
             axes.fix(known[0], "it meets a tensor of fixed size")
         result[-dim] = known[0]
-    for output in outputs:
-        recorder.set_layout(output, tuple(result))
+    for output in call.outputs:
+        layouts.set(output, tuple(result))
 
 
-def same_size(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    """The first argument's dimensions that keep their size keep their channels."""
-    layout = recorder.parameter_layout(args[0])
-    for output in outputs:
-        if len(layout) == output.array.ndim:
+def same_size(layouts: Layouts, call: Call) -> None:
+    """Rule of pooling and filters: dimensions of the first argument that keep their size keep their channels.
+
+    Example:
+        >>> from genesis import growth
+        >>> class Blur(genesis.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return F.avg_pool2d(x, 3, 1, 1)
+        >>> growth.register_rule(Blur, growth.same_size)
+    """
+    layout = layouts.with_parameters(call.args[0])
+    for output in call.outputs:
+        if len(layout) == output.ndim:
             kept = []
-            for axis, before, after in zip(layout, args[0].array.shape, output.array.shape, strict=True):
+            for axis, before, after in zip(layout, call.args[0].shape, output.shape, strict=True):
                 if before != after:
                     axes.fix(axis, "an op changes the number of elements along the channels")
                 kept.append(axis if before == after else None)
-            recorder.set_layout(output, tuple(kept))
+            layouts.set(output, tuple(kept))
         else:
-            recorder.fix(args[0], "an op changes the number of dimensions")
+            layouts.fix(call.args[0], "an op changes the number of dimensions")
 
 
-def copied(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+def copied(layouts: Layouts, call: Call) -> None:
     """The same values in another dtype, memory or place; a copy of a parameter is used as the parameter is."""
-    recorder.set_same(outputs[0], args[0])
-    recorder.set_layout(outputs[0], recorder.layout(args[0]))
+    layouts.set_same(call.outputs[0], call.args[0])
+    layouts.set(call.outputs[0], layouts.of(call.args[0]))
 
 
 # --- joining, taking apart, reshaping ---------------------------------------------------------------------------------
 
 
-def cat(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    dim = options["dim"]
-    layouts = [
-        (arg.array.shape[dim], recorder.parameter_layout(arg))
-        for arg in args
-        if arg.array.ndim == outputs[0].array.ndim
-    ]
-    result: list[Axis | None] = [None] * outputs[0].array.ndim
-    if any(layout[dim] is not None for _, layout in layouts):
-        parts = [axes.constant(size) if layout[dim] is None else layout[dim] for size, layout in layouts if size]
+def cat(layouts: Layouts, call: Call) -> None:
+    dim = call.kwargs["dim"]
+    given = [(arg.shape[dim], layouts.with_parameters(arg)) for arg in call.args if arg.ndim == call.outputs[0].ndim]
+    result: list[Axis | None] = [None] * call.outputs[0].ndim
+    if any(layout[dim] is not None for _, layout in given):
+        parts = [axes.constant(size) if layout[dim] is None else layout[dim] for size, layout in given if size]
         result[dim] = tuple(segment for part in parts for segment in part or ())
     for place in range(len(result)):
         if place != dim:
-            known = [layout[place] for _, layout in layouts]
+            known = [layout[place] for _, layout in given]
             present = [axis for axis in known if axis is not None]
             for axis in present[1:]:
                 axes.unify(present[0], axis, "channels of different makes are joined side by side")
@@ -88,22 +98,22 @@ def cat(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], output
                 for axis in present:
                     axes.fix(axis, "it is joined with a tensor of fixed size")
             result[place] = present[0] if present else None
-    recorder.set_layout(outputs[0], tuple(result))
+    layouts.set(call.outputs[0], tuple(result))
 
 
-def split(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+def split(layouts: Layouts, call: Call) -> None:
     """Parts one after the other (split, chunk); parts of one layer's channels are not told apart."""
-    dim, layout = options["dim"], recorder.parameter_layout(args[0])
+    dim, layout = call.kwargs["dim"], layouts.with_parameters(call.args[0])
     starts = [0]
-    for output in outputs:
-        starts.append(starts[-1] + output.array.shape[dim])
-    for start, output in zip(starts, outputs, strict=False):
-        recorder.set_layout(output, _part(layout, dim, start, output.array.shape[dim]))
+    for output in call.outputs:
+        starts.append(starts[-1] + output.shape[dim])
+    for start, output in zip(starts, call.outputs, strict=False):
+        layouts.set(output, _part(layout, dim, start, output.shape[dim]))
 
 
-def narrow(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    layout = recorder.parameter_layout(args[0])
-    recorder.set_layout(outputs[0], _part(layout, options["dim"], options["start"], options["length"]))
+def narrow(layouts: Layouts, call: Call) -> None:
+    layout = layouts.with_parameters(call.args[0])
+    layouts.set(call.outputs[0], _part(layout, call.kwargs["dim"], call.kwargs["start"], call.kwargs["length"]))
 
 
 def _part(layout: Layout, dim: int, start: int, length: int) -> Layout:
@@ -113,12 +123,12 @@ def _part(layout: Layout, dim: int, start: int, length: int) -> Layout:
     return (*layout[:dim], axis, *layout[dim + 1 :])
 
 
-def getitem(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    plan, arrays = options["index"]
-    layout = recorder.parameter_layout(args[0])
+def getitem(layouts: Layouts, call: Call) -> None:
+    plan, arrays = call.kwargs["index"]
+    layout = layouts.with_parameters(call.args[0])
     reason = "channels are chosen by an index"
     if arrays:
-        recorder.fix(args[0], reason)
+        layouts.fix(call.args[0], reason)
         return
     result: list[Axis | None] = []
     dim = 0
@@ -135,12 +145,12 @@ def getitem(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], ou
             axes.fix(axis, reason)
             result.append(None)
         dim += 1
-    recorder.set_layout(outputs[0], tuple(result))
+    layouts.set(call.outputs[0], tuple(result))
 
 
-def reshape(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+def reshape(layouts: Layouts, call: Call) -> None:
     """Dimensions in runs of equal size; channels may only stand first in theirs: each then is a block of elements."""
-    layout, before, after = recorder.parameter_layout(args[0]), args[0].array.shape, outputs[0].array.shape
+    layout, before, after = layouts.with_parameters(call.args[0]), call.args[0].shape, call.outputs[0].shape
     result: list[Axis | None] = [None] * len(after)
     for olds, news in _runs(before, after):
         channels = [dim for dim in olds if layout[dim] is not None]
@@ -158,7 +168,7 @@ def reshape(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], ou
         old, new = _product(before, wide_olds[1:]), _product(after, wide_news[1:])  # elements beside each channel
         both = math.lcm(old, new)
         result[wide_news[0]] = axes.regroup(axis, both // old, both // new, reason)
-    recorder.set_layout(outputs[0], tuple(result))
+    layouts.set(call.outputs[0], tuple(result))
 
 
 def _runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -187,58 +197,58 @@ def _product(shape: Sequence[int], dims: Sequence[int]) -> int:
     return result
 
 
-def permute(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    layout = recorder.parameter_layout(args[0])
-    recorder.set_layout(outputs[0], tuple(layout[dim] for dim in options["dims"]))
+def permute(layouts: Layouts, call: Call) -> None:
+    layout = layouts.with_parameters(call.args[0])
+    layouts.set(call.outputs[0], tuple(layout[dim] for dim in call.kwargs["dims"]))
 
 
-def unsqueeze(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    layout = list(recorder.parameter_layout(args[0]))
-    layout.insert(options["dim"], None)
-    recorder.set_layout(outputs[0], tuple(layout))
+def unsqueeze(layouts: Layouts, call: Call) -> None:
+    layout = list(layouts.with_parameters(call.args[0]))
+    layout.insert(call.kwargs["dim"], None)
+    layouts.set(call.outputs[0], tuple(layout))
 
 
-def reduced(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+def reduced(layouts: Layouts, call: Call) -> None:
     """Sums, means, extremes: over planes they leave the channels alone, over channels they count them."""
-    layout = recorder.parameter_layout(args[0])
-    dims = _dims(options, len(layout))
+    layout = layouts.with_parameters(call.args[0])
+    dims = _dims(call, len(layout))
     for dim in dims:
         axes.fix(layout[dim], "it is reduced over the channels")
     kept = [None if dim in dims else axis for dim, axis in enumerate(layout)]
-    if not options.get("keepdim", True):
+    if not call.kwargs.get("keepdim", True):
         kept = [axis for dim, axis in enumerate(kept) if dim not in dims]
-    for output in outputs:
-        recorder.set_layout(output, tuple(kept))
+    for output in call.outputs:
+        layouts.set(output, tuple(kept))
 
 
-def mixed(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+def mixed(layouts: Layouts, call: Call) -> None:
     """Softmax and the like: the elements along one dimension depend on each other."""
-    layout = recorder.parameter_layout(args[0])
-    for dim in _dims(options, len(layout)):
+    layout = layouts.with_parameters(call.args[0])
+    for dim in _dims(call, len(layout)):
         axes.fix(layout[dim], "an op mixes the channels with each other")
-    for output in outputs:
-        recorder.set_layout(output, layout)
+    for output in call.outputs:
+        layouts.set(output, layout)
 
 
-def _dims(options: dict[str, Any], ndim: int) -> list[int]:
+def _dims(call: Call, ndim: int) -> list[int]:
     """The dimensions that an op goes over; without any, all."""
-    dims = options["dims"] if "dims" in options else options["dim"]
+    dims = call.kwargs["dims"] if "dims" in call.kwargs else call.kwargs["dim"]
     listed = range(ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
     return [dim % ndim for dim in listed]
 
 
-def pixel_shuffle(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
+def pixel_shuffle(layouts: Layouts, call: Call) -> None:
     """Pixel shuffle: r² neighbouring channels become one."""
-    _shuffled(recorder, args[0], outputs[0], options["factor"] ** 2, 1)
+    _shuffled(layouts, call.args[0], call.outputs[0], call.kwargs["factor"] ** 2, 1)
 
 
-def pixel_unshuffle(recorder: Recorder, args: Sequence[Any], options: dict[str, Any], outputs: list[Any]) -> None:
-    _shuffled(recorder, args[0], outputs[0], 1, options["factor"] ** 2)
+def pixel_unshuffle(layouts: Layouts, call: Call) -> None:
+    _shuffled(layouts, call.args[0], call.outputs[0], 1, call.kwargs["factor"] ** 2)
 
 
-def _shuffled(recorder: Recorder, x: Any, output: Any, taken: int, given: int) -> None:
-    layout = list(recorder.parameter_layout(x))
+def _shuffled(layouts: Layouts, x: Value, output: Value, taken: int, given: int) -> None:
+    layout = list(layouts.with_parameters(x))
     axis = layout[-3]
     if axis is not None:
         layout[-3] = axes.regroup(axis, taken, given, "the blocks of a pixel shuffle straddle a concatenation")
-    recorder.set_layout(output, tuple(layout))
+    layouts.set(output, tuple(layout))

@@ -15,6 +15,7 @@ from genesis.growth.transaction import count, transaction
 from genesis.interrupts import held
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
+from genesis.tensor import Tensor
 
 Growth = Callable[[Module], object]
 
@@ -119,7 +120,7 @@ class Schedule:
 
     def __init__(
         self, model: Module, optimizer: Optimizer | Sequence[Optimizer] | None, growths: Iterable[Growth], *,
-        when: Callable[[Sequence[Point]], bool], example: object, max_parameters: int | None = None,
+        when: Callable[[Sequence[Point]], bool], example: Tensor | tuple[object, ...], max_parameters: int | None = None,
         max_macs: int | None = None, trial: int = 0, mode: str = "max", min_delta: float = 0.0,
         on_event: Callable[[Event], None] | None = None, averages: Module | Sequence[Module] = (),
         also: Sequence[HasState] = (), seed: int = 0,

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from genesis.autograd import Function
-from genesis.cuda.arguments import FOREIGN, GENESIS, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.foreign import FOREIGN
+from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.errors import DeviceError, DTypeError, describe
 
 Forward = Callable[..., Any]
@@ -45,7 +47,7 @@ class Op:
         if first is GENESIS:
             return self._genesis.apply(*args)
         if self._torch is None:
-            from genesis.torch.custom_op import make_function
+            from genesis.cuda.frameworks.torch import make_function
 
             self._torch = make_function(self.name, self._forward, self._backward)
         return self._torch(*args)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from genesis.backends.cuda import streams
-from genesis.cuda.arguments import Framework, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.interface import Framework
 from genesis.errors import DTypeError, describe
 
 

@@ -389,7 +389,14 @@ class Module:
 
         keep_vars: the parameters themselves instead of detached tensors.
         """
-        return {prefix + name: tensor if keep_vars else tensor.detach() for name, tensor in state.named_tensors(self)}
+        return {prefix + name: tensor if keep_vars else tensor.detach() for name, tensor in self._named_state()}
+
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter and persistent buffer here and below; shared ones under each of their names."""
+        for path, module in self.named_modules(remove_duplicate=False):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None and name not in module._non_persistent_buffers:
+                    yield _join(path, name), tensor
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> state.IncompatibleKeys:
         """Take over the values of state_dict; all of them, or none if they do not fit.
@@ -402,7 +409,7 @@ class Module:
         Returns: the missing and the unexpected keys.
         Raises: CheckpointError: the keys or the shapes do not fit; the message shows the closest names.
         """
-        return state.load(self, state_dict, strict, assign)
+        return state.load(type(self).__name__, self._named_state(), state_dict, strict, assign)
 
     def load(self, path: str | os.PathLike[str], strict: bool = True) -> state.IncompatibleKeys:
         """Take over the values in a file; all of them, or none if they do not fit.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from genesis import checkpoint
 from genesis.errors import CheckpointError, DTypeError, describe
@@ -14,9 +14,6 @@ from genesis.interop import from_dlpack, load_torch
 from genesis.interrupts import at_once, finish, held
 from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
-
-if TYPE_CHECKING:
-    from genesis.nn.module import Module
 
 _NUM_SHOWN = 10  # faults of a kind in one message
 
@@ -35,20 +32,13 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-def named_tensors(module: Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter and persistent buffer of module and of all below it; shared ones under each of their names."""
-    for path, part in module.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None and name not in part._non_persistent_buffers:
-                yield prefix + name, tensor
-
-
-def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
-    """See Module.load_state_dict."""
+def load(
+    kind: str, named: Iterable[tuple[str, Tensor]], state_dict: Any, strict: bool, assign: bool
+) -> IncompatibleKeys:
+    """Module.load_state_dict, for a module of this kind with these tensors, under each of their names."""
     if not isinstance(state_dict, Mapping):
         raise DTypeError(describe("load_state_dict", "state_dict", "a dict", type(state_dict).__name__))
-    own = dict(named_tensors(module))
+    own = dict(named)
     given = {key: _as_tensor(key, value) for key, value in state_dict.items()}
     missing = [key for key in own if key not in given and not key.endswith(_MAY_BE_MISSING)]
     unexpected = [key for key in given if key not in own]
@@ -67,8 +57,7 @@ def load(module: Module, state_dict: Any, strict: bool, assign: bool) -> Incompa
         faults += _missing_key_lines(missing, unexpected, given) + _unexpected_key_lines(missing, unexpected, own)
     if faults:
         raise CheckpointError(
-            f"load_state_dict: the state does not fit {type(module).__name__}; nothing was changed\n  "
-            + "\n  ".join(faults)
+            f"load_state_dict: the state does not fit {kind}; nothing was changed\n  " + "\n  ".join(faults)
         )
     pairs = [(own[key], value.array) for key, value in given.items() if key in own]
     if assign:

@@ -11,8 +11,8 @@ import torch
 from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.memory import LentBy, OwnedStorage, Storage
+from genesis.cuda.frameworks.torch import TORCH
 from genesis.torch.bridge import TYPES, backend_of
-from genesis.torch.tensors import TORCH
 
 _PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments: isinstance() takes its time with tensors
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}

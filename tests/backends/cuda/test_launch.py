@@ -17,7 +17,7 @@ from triton.runtime.jit import mangle_type
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import array, streams
+from genesis.backends.cuda import array, driver, streams
 from genesis.backends.cuda.driver import KernelError, triton_driver
 from genesis.backends.cuda.driver.triton_driver import compile_kernel
 from genesis.backends.cuda.launch import TRITON_NAMES, Specimen, launch, prepare
@@ -225,6 +225,6 @@ def test_threads_compile_for_one_architecture_at_the_same_time(monkeypatch: pyte
 @pytest.mark.gpu
 def test_tritons_own_launch_runs_on_our_driver(gpu: Backend) -> None:
     out, x = gpu.full((16,), 0.0, dtypes.float32), gpu.full((16,), 3.0, dtypes.float32)
-    with triton_driver.installed():
+    with triton_driver.installed(driver.get()):
         _shift_kernel[(1,)](out, x, 16, BLOCK=16)
     assert (gpu.to_cpu(out) == 3).all()

@@ -6,6 +6,7 @@ LAYERS is the architecture as a table, FLOORS what a layer of many files looks l
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -202,6 +203,7 @@ def misplaced(package: str, members: set[str], arrows: dict[str, set[str]]) -> l
     return wrong
 
 
+@functools.cache
 def arrows() -> dict[str, set[str]]:
     """Every module with the modules of Genesis that it imports."""
     known = modules(SOURCE)

@@ -18,7 +18,7 @@ from genesis.backends.cuda.driver import cuda_driver, launching
 from genesis.backends.cuda.driver.native_kernel import NativeKernel
 from genesis.backends.cuda.simulated import SimulatedDriver
 from genesis.cuda import arguments
-from genesis.cuda.arguments import Operand
+from genesis.cuda.frameworks.interface import Operand
 from genesis.cuda.kernel import Kernel
 from genesis.torch import bridge, entries, modules, ops, tensors
 

@@ -70,7 +70,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "driver": ("driver", "simulated", "interpreter"),
         "nvrtc": ("native",),
         "runtime": ("streams", "memory", "interop", "array", "faults", "order", "replay"),
-        "launch": ("launch", "tiles", "tuning", "conv.binding"),
+        "launch": ("launch", "planned", "tiles", "tuning", "conv.binding"),
         "kernels": ("kernels",),
         "store": ("conv.entry", "conv.store_file", "conv.store", "conv.platform"),
         "ops": (

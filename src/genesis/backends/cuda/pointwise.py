@@ -208,11 +208,12 @@ def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Op
 
 def new_like(x: DeviceArray, dtype: DType | None = None) -> DeviceArray:
     """A new array of x's shape, in its order of memory where it is dense, else row-major; of its dtype by default."""
-    return _layout_like(x._layout or x.layout, dtype or x.dtype).new(streams.current_handle(x.device_index))
+    return layout_like(x._layout or x.layout, dtype or x.dtype).new(streams.current_handle(x.device_index))
 
 
 @functools.cache
-def _layout_like(layout: Layout, dtype: DType) -> Layout:
+def layout_like(layout: Layout, dtype: DType) -> Layout:
+    """That of new_like()."""
     return layout_of(layout.shape, dtype, layout.device_index, layout.strides if is_dense(layout) else None)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.array import DeviceArray, layout_of
+from genesis.backends.cuda import array, streams
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import moments as moments_kernels
 from genesis.backends.cuda.kernels import reduction as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch, prepare
+from genesis.backends.cuda.launch import launch, prepare_raw
+from genesis.backends.cuda.planned import planned
 from genesis.backends.cuda.pointwise import collapse, new_like
 from genesis.backends.cuda.walk import Walk, power_of_2, walk
 from genesis.dtypes import DType
@@ -58,24 +59,10 @@ def any(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
     return _reduce("max", x, dims, keepdim, dtypes.bool_, test=True)
 
 
+@planned
 def _reduce(
-    op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
-) -> DeviceArray:
-    key = (op, x._layout or x.layout, dims, keepdim, dtype, test, divide)
-    run = _plans.get(key)
-    if run is None:
-        run = _plans[key] = _plan(op, x, dims, keepdim, dtype, test, divide)
-    return run(x)
-
-
-_plans: dict[tuple[Any, ...], Callable[[DeviceArray], DeviceArray]] = {}
-driver.forget_on_switch(_plans.clear)
-
-
-def _plan(
-    op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool, divide: bool
+    op: str, x: Layout, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
 ) -> Callable[[DeviceArray], DeviceArray]:
-    """All that is the same for every operand laid out as x is: the launches, and where the result goes."""
     accumulate = dtypes.int32 if test else accumulator(dtype)
     identity = {
         "sum": 0,
@@ -84,36 +71,34 @@ def _plan(
         "min": 1 if test else _highest(accumulate),
     }[op]
     constants = {"OP": op, "TEST": test, "IDENTITY": identity, "ACCUMULATE": COMPUTE[accumulate]}
-    plan = walk(x, dims)
+    plan, device = walk(x, dims), x.device_index
     divisor = float(plan.num_reduced) if divide else None
 
-    def launch_of(plan: Walk, out: DeviceArray, x: DeviceArray, divisor: float | None) -> Callable[..., None]:
+    def launch_of(plan: Walk, out: Layout, x: Layout, divisor: float | None) -> Callable[..., None]:
         every = {**constants, "COMPUTE": COMPUTE[x.dtype], **plan.constants}
-        return prepare(kernels._reduce_kernel, plan.grid, (out, x), divisor, *plan.args, **every)
+        return prepare_raw(kernels._reduce_kernel, device, plan.grid, (out, x), divisor, *plan.args, **every)
 
     def in_one(x: DeviceArray) -> DeviceArray:
-        out = result.new(streams.current_handle(device))
-        last(out, x)
+        stream = streams.current_handle(device)
+        out = result.new(stream)
+        last(stream, out.data_pointer, x.data_pointer)
         return out
 
     def in_two(x: DeviceArray) -> DeviceArray:
         stream = streams.current_handle(device)
         out, partial = result.new(stream), parts.new(stream)
-        first(partial, x)
-        last(out, partial)
+        first(stream, partial.data_pointer, x.data_pointer)
+        last(stream, out.data_pointer, partial.data_pointer)
         return out
 
-    device = x.device_index
     shape, strides = _result_layout(x, dims, keepdim, plan)
     result = layout_of(shape, dtype, device, strides)
-    parts = layout_of((plan.num_splits, plan.num_kept), accumulate, device)
-    stream = streams.current_handle(device)
     if plan.num_splits == 1:
-        last = launch_of(plan, result.new(stream), x, divisor)
+        last = launch_of(plan, result, x, divisor)
         return in_one
-    partial = parts.new(stream)
-    first = launch_of(plan, partial, x, None)
-    last = launch_of(walk(partial, (0,), one_split=True), result.new(stream), partial, divisor)
+    parts = layout_of((plan.num_splits, plan.num_kept), accumulate, device)
+    first = launch_of(plan, parts, x, None)
+    last = launch_of(walk(parts, (0,), one_split=True), result, parts, divisor)
     return in_two
 
 
@@ -282,7 +267,7 @@ def _result(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk, dtype: DType
     return array.empty(shape, dtype, x.device_index, strides)
 
 
-def _result_layout(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk) -> tuple[Shape, Shape]:
+def _result_layout(x: DeviceArray | Layout, dims: Shape, keepdim: bool, plan: Walk) -> tuple[Shape, Shape]:
     strides = tuple(step for i, step in enumerate(plan.kept_strides) if keepdim or i not in dims)
     return reduced(x.shape, dims, keepdim), strides
 

@@ -11,7 +11,7 @@ from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import loss as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch, prepare_raw
-from genesis.backends.cuda.planned import planned
+from genesis.backends.cuda.planned import into_new, planned
 from genesis.backends.cuda.reduction import accumulator
 from genesis.backends.cuda.rows import address
 from genesis.backends.cuda.walk import power_of_2
@@ -32,16 +32,7 @@ def nll_loss(
         _group(target.shape, target.strides), strides[1], 1 if weight is None else weight.strides[0],
         COMPUTE=COMPUTE[log_probs.dtype], RANK=len(target.shape), BLOCK=_BLOCK,
     )  # fmt: skip
-
-    def run(log_probs: DeviceArray, target: DeviceArray, weight: DeviceArray | None) -> tuple[DeviceArray, DeviceArray]:
-        stream = streams.current_handle(device)
-        loss, each = result.new(stream), result.new(stream)
-        launch_kernel(
-            stream, loss.data_pointer, each.data_pointer, log_probs.data_pointer, target.data_pointer, address(weight)
-        )
-        return loss, each
-
-    return run
+    return into_new(launch_kernel, result, result)
 
 
 @planned

@@ -26,6 +26,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.array import DeviceArray, Layout
+from genesis.backends.cuda.driver.current import current_handle
 
 Varying = float
 """Annotates a number that is another one in each call: run gets it after the arrays; plan must not look at it."""
@@ -86,3 +88,37 @@ def _source(name: str, parameters: Any, scope: dict[str, Any]) -> str:
         f"    run = plans.get(key) or make(key, {', '.join(parameters)})\n"
         f"    return run({', '.join(arrays + numbers)})\n"
     )
+
+
+def into_new(launch: Callable[..., None], *results: Layout | None) -> Callable[..., Any]:
+    """run(*operands): launch(stream, addresses of new arrays, addresses of operands); returns the new arrays.
+
+    Args:
+        results: their layouts, None for one that is not wanted. One array is returned as it is, several as a tuple.
+    """
+    first, second, *_ = (*results, None)
+    device = next(layout.device_index for layout in results if layout is not None)
+
+    # Most ops have one result or two, and no time for a loop over them.
+    def run_for_one(*operands: DeviceArray | None) -> DeviceArray:
+        stream = current_handle(device)
+        out = first.new(stream)  # type: ignore[union-attr]
+        launch(stream, out.data_pointer, *[0 if x is None else x.data_pointer for x in operands])
+        return out
+
+    def run_for_two(*operands: DeviceArray | None) -> tuple[DeviceArray, DeviceArray]:
+        stream = current_handle(device)
+        out, other = first.new(stream), second.new(stream)  # type: ignore[union-attr]
+        pointers = [0 if x is None else x.data_pointer for x in operands]
+        launch(stream, out.data_pointer, other.data_pointer, *pointers)
+        return out, other
+
+    def run_for_all(*operands: DeviceArray | None) -> tuple[DeviceArray | None, ...]:
+        stream = current_handle(device)
+        made = [None if layout is None else layout.new(stream) for layout in results]
+        launch(stream, *[0 if x is None else x.data_pointer for x in [*made, *operands]])
+        return tuple(made)
+
+    if len(results) == 1:
+        return run_for_one
+    return run_for_two if len(results) == 2 and None not in results else run_for_all

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from genesis.backends.cuda import array, reduction, streams
+from genesis.backends.cuda import array, reduction
 from genesis.backends.cuda.array import DeviceArray, Layout
 from genesis.backends.cuda.kernels import softmax as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import prepare_raw
-from genesis.backends.cuda.planned import planned
+from genesis.backends.cuda.planned import into_new, planned
 from genesis.backends.cuda.pointwise import apply, collapse, layout_like
 from genesis.backends.cuda.walk import power_of_2
 from genesis.dtypes import DType
@@ -72,7 +72,7 @@ def _is_long(x: Layout, dim: int) -> bool:
 
 def _rows(kernel: Any, result: Layout, operands: tuple[Layout, ...], dim: int, log: bool) -> Run:
     """Rows are the other dimensions, in the result's order of memory."""
-    device, arrays = result.device_index, (result, *operands)
+    arrays = (result, *operands)
     shape = result.shape or (1,)
     steps = [x.strides or (1,) for x in arrays]
     others = [i for i in range(len(shape)) if i != dim]
@@ -83,7 +83,7 @@ def _rows(kernel: Any, result: Layout, operands: tuple[Layout, ...], dim: int, l
     reach = max(sum((size - 1) * step for size, step in zip(shape, walk, strict=True)) for walk in steps)
     launch = prepare_raw(
         kernel,
-        device,
+        result.device_index,
         (-(-num_rows // block_rows) if num_columns else 0,),
         arrays,
         num_rows,
@@ -98,11 +98,4 @@ def _rows(kernel: Any, result: Layout, operands: tuple[Layout, ...], dim: int, l
         BLOCK_COLUMNS=block_columns,
         num_warps=max(4, min(block_columns // 512, 16)),
     )
-
-    def run(*operands: DeviceArray) -> DeviceArray:
-        stream = streams.current_handle(device)
-        out = result.new(stream)
-        launch(stream, out.data_pointer, *[x.data_pointer for x in operands])
-        return out
-
-    return run
+    return into_new(launch, result)

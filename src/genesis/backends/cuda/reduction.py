@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import array, streams
@@ -157,22 +157,6 @@ def _logsumexp(x: DeviceArray, plan: Walk, out: DeviceArray, total: DeviceArray 
 MOMENTS = 4  # tiles per program at least: each partial result is three numbers, and they merge slowly
 
 
-class Moments(NamedTuple):
-    """Per split and kept element: the count of x, their mean, Σ (x − mean)². Kernels merge the splits as they read."""
-
-    counts: DeviceArray
-    means: DeviceArray
-    squares: DeviceArray
-
-    @property
-    def num_kept(self) -> int:
-        return self.counts.shape[1]
-
-    @property
-    def merging(self) -> tuple[int, dict[str, Any]]:
-        return merging(self.counts.shape[0], self.num_kept)
-
-
 def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
     """Of a kernel that merges splits as it reads: its number of programs, its constants."""
     block_splits = power_of_2(num_splits)
@@ -180,23 +164,43 @@ def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
     return -(-num_kept // block_kept), {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
 
 
-def moments(x: DeviceArray, plan: Walk) -> Moments:
-    """The moments of x along a walk; kept elements in the walk's order."""
+def moments(x: Layout, plan: Walk) -> tuple[Layout, Callable[..., None]]:
+    """The moments of x along a walk: per split and kept element the count, the mean, Σ (x − mean)².
+
+    Returns: the layout of each of the three, and run(stream, counts, means, squares, x). Kernels merge the splits as
+        they read; kept elements are in the walk's order.
+    """
     accumulate = accumulator(x.dtype)
-    result = Moments(*(_partial(x, plan, accumulate) for _ in range(3)))
-    _launch(moments_kernels._moments_kernel, plan, (*result, x), {"ACCUMULATE": COMPUTE[accumulate]})
-    return result
+    part = layout_of((plan.num_splits, plan.num_kept), accumulate, x.device_index)
+    run = prepare_raw(
+        moments_kernels._moments_kernel, x.device_index, plan.grid, (part, part, part, x), *plan.args,
+        ACCUMULATE=COMPUTE[accumulate], **plan.constants,
+    )  # fmt: skip
+    return part, run
 
 
-def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool) -> DeviceArray:
+@planned
+def var(x: Layout, dims: Shape, correction: float, keepdim: bool) -> Callable[[DeviceArray], DeviceArray]:
     array.require_float("var", x.dtype)
-    plan = walk(x, dims, least_tiles=MOMENTS)
-    out = _result(x, dims, keepdim, plan, x.dtype)
-    parts = moments(x, plan)
-    num_programs, constants = parts.merging
-    args = (out, *parts, parts.num_kept, plan.num_splits, float(correction))
-    launch(moments_kernels._variance_kernel, (num_programs,), *args, **constants)
-    return out
+    plan, device = walk(x, dims, least_tiles=MOMENTS), x.device_index
+    shape, strides = _result_layout(x, dims, keepdim, plan)
+    result = layout_of(shape, x.dtype, device, strides)
+    part, find = moments(x, plan)
+    num_programs, constants = merging(plan.num_splits, plan.num_kept)
+    join = prepare_raw(
+        moments_kernels._variance_kernel, device, (num_programs,), (result, part, part, part), plan.num_kept,
+        plan.num_splits, float(correction), **constants,
+    )  # fmt: skip
+
+    def run(x: DeviceArray) -> DeviceArray:
+        stream = streams.current_handle(device)
+        out, parts = result.new(stream), [part.new(stream) for _ in range(3)]
+        places = [each.data_pointer for each in parts]
+        find(stream, *places, x.data_pointer)
+        join(stream, out.data_pointer, *places)
+        return out
+
+    return run
 
 
 # --- running sums -----------------------------------------------------------------------------------------------------

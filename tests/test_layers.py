@@ -75,8 +75,8 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "store": ("conv.entry", "conv.store_file", "conv.store", "conv.platform"),
         "ops": (
             "activation", "attention", "attention_cudnn", "channel_sums", "elementwise", "indexing", "interpolation",
-            "linalg", "loss", "norm", "optimizer", "pointwise", "pooling", "random", "reduction", "rows", "softmax",
-            "sort", "storage", "walk",
+            "linalg", "loss", "norm", "normalize", "optimizer", "pointwise", "pooling", "random", "reduction", "rows",
+            "softmax", "sort", "storage", "walk",
         ),
         "candidates": (
             "conv.added", "conv.apart", "conv.candidate", "conv.cublaslt", "conv.cudnn", "conv.families",

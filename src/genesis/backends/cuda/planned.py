@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from genesis.backends.cuda import driver
@@ -46,10 +46,10 @@ def planned(plan: Callable[..., Callable[..., Result]]) -> Callable[..., Result]
             `from __future__ import annotations`.
     """
     parameters = inspect.signature(plan).parameters
-    plans: dict[tuple[Any, ...], Callable[..., Result]] = {}
+    plans: dict[tuple[object, ...], Callable[..., Result]] = {}
     driver.forget_on_switch(plans.clear)
 
-    def make(key: tuple[Any, ...], *arguments: Any) -> Callable[..., Result]:
+    def make(key: tuple[object, ...], *arguments: Any) -> Callable[..., Result]:
         layouts = [
             each if each is None or parameter.annotation not in _ARRAYS else each.layout
             for each, parameter in zip(arguments, parameters.values(), strict=True)
@@ -65,7 +65,7 @@ def planned(plan: Callable[..., Callable[..., Result]]) -> Callable[..., Result]
     return functools.update_wrapper(found, plan)
 
 
-def _source(name: str, parameters: Any, scope: dict[str, Any]) -> str:
+def _source(name: str, parameters: Mapping[str, inspect.Parameter], scope: dict[str, Any]) -> str:
     """The text of the function that looks the plan up; defaults go into its scope."""
     declared, keys, arrays, numbers = [], [], [], []
     for each, parameter in parameters.items():

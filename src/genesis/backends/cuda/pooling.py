@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,8 +169,9 @@ def _max_pool_backward(grad: Layout, input_shape: Shape, found: Layout, windows:
     places = found.dtype is dtypes.uint8
     few = max(math.prod(windows.kernel), math.prod(reach)) <= _MOST_UNROLLED
     if places and few and math.prod(windows.stride) <= _MOST_STEPS:
-        images = (out, grad, found) if _is_channels_last(out) else tuple(map(_as_images, (out, grad, found)))
-        if None not in images:
+        arrays = (out, grad, found)
+        images = arrays if _is_channels_last(out) else [each for each in map(_as_images, arrays) if each is not None]
+        if len(images) == len(arrays):
             return into_new(_max_pool_backward_cells(images, windows), out)
     grid, sizes, constants = _cut(out, out, grad)
     launch = prepare_raw(
@@ -192,7 +193,7 @@ def _as_images(x: Layout) -> Layout | None:
     return layout_of(shape, x.dtype, x.device_index, (distance, 1, *strides), x.aligned)
 
 
-def _max_pool_backward_cells(images: tuple[Any, ...], windows: _Windows) -> Callable[..., None]:
+def _max_pool_backward_cells(images: Sequence[Layout], windows: _Windows) -> Callable[..., None]:
     """images: out, grad, places."""
     out, grad, places = images
     num_images, channels, *size = out.shape
@@ -284,7 +285,7 @@ def _spread(out: Layout, grad: Layout) -> Callable[..., None]:
 
 
 # --- sizes and layouts ------------------------------------------------------------------------------------------------
-def _cut(out: Layout, x: Layout, pooled: Layout) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+def _cut(out: Layout, x: Layout, pooled: Layout) -> tuple[tuple[int], tuple[object, ...], dict[str, object]]:
     """Grid, sizes and constants of a kernel with one lane per element of out."""
     block = min(1024, max(32, tiles.power_of_2(out.size)))
     sizes = (out.size, out.shape[-3], pooled.shape[-2:], x.shape[-2:])

@@ -32,7 +32,7 @@ class Limit(NamedTuple):
 LIMITS = {
     "long files": Limit(6, 0),
     "long kernels": Limit(9, 10),
-    "long functions": Limit(6, 0),
+    "long functions": Limit(5, 0),
     "functions of many parameters": Limit(70, 15),
     "functions of F that return Any": Limit(171, 0),
     "methods of Tensor that return Any": Limit(39, 0),

@@ -11,9 +11,9 @@ from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import moments as moments_kernels
 from genesis.backends.cuda.kernels import reduction as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch, prepare_raw
-from genesis.backends.cuda.planned import planned
-from genesis.backends.cuda.pointwise import collapse, new_like
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.planned import into_new, planned
+from genesis.backends.cuda.pointwise import collapse, layout_like
 from genesis.backends.cuda.walk import Walk, power_of_2, walk
 from genesis.dtypes import DType
 from genesis.shapes import Shape, reduced
@@ -91,8 +91,7 @@ def _reduce(
         last(stream, out.data_pointer, partial.data_pointer)
         return out
 
-    shape, strides = _result_layout(x, dims, keepdim, plan)
-    result = layout_of(shape, dtype, device, strides)
+    result = _result(x, dims, keepdim, plan, dtype)
     if plan.num_splits == 1:
         last = launch_of(plan, result, x, divisor)
         return in_one
@@ -104,54 +103,68 @@ def _reduce(
 
 # --- index of the extreme ---------------------------------------------------------------------------------------------
 def argmax(x: DeviceArray, dim: int, keepdim: bool) -> DeviceArray:
-    return _arg(x, dim, keepdim, least=False)
+    return _arg(x, dim, keepdim, False)
 
 
 def argmin(x: DeviceArray, dim: int, keepdim: bool) -> DeviceArray:
-    return _arg(x, dim, keepdim, least=True)
+    return _arg(x, dim, keepdim, True)
 
 
-def _arg(x: DeviceArray, dim: int, keepdim: bool, least: bool) -> DeviceArray:
-    dims = (dim,) if x.shape else ()
-    accumulate = accumulator(x.dtype)
+@planned
+def _arg(x: Layout, dim: int, keepdim: bool, least: bool) -> Callable[[DeviceArray], DeviceArray]:
+    dims, accumulate = (dim,) if x.shape else (), accumulator(x.dtype)
     constants = {"LEAST": least, "LOWEST": _lowest(accumulate), "ACCUMULATE": COMPUTE[accumulate]}
     plan = walk(x, dims, tile=2048)
-    out = _result(x, dims, keepdim, plan, dtypes.int64)
-    values, indices = x, None
-    if plan.num_splits > 1:
-        values, indices = _partial(x, plan, accumulate), _partial(x, plan, dtypes.int64)
-        _launch(kernels._arg_kernel, plan, (indices, values, x, None), constants)
-        plan = walk(values, (0,), one_split=True)
-    _launch(kernels._arg_kernel, plan, (out, None, values, indices), constants)
-    return out
+    results = (_result(x, dims, keepdim, plan, dtypes.int64), None)
+    run = _of_pairs(kernels._arg_kernel, x, plan, results, (dtypes.int64, accumulate), constants, turned=True)
+    return lambda x: run(x)[0]
 
 
 # --- two values per row -----------------------------------------------------------------------------------------------
-def logsumexp(x: DeviceArray, dims: Shape, keepdim: bool) -> DeviceArray:
+@planned
+def logsumexp(x: Layout, dims: Shape, keepdim: bool) -> Callable[[DeviceArray], DeviceArray]:
     array.require_float("logsumexp", x.dtype)
     plan = walk(x, dims)
-    out = _result(x, dims, keepdim, plan, x.dtype)
-    _logsumexp(x, plan, out, None)
-    return out
+    run = _logsumexp(x, plan, (_result(x, dims, keepdim, plan, x.dtype), None))
+    return lambda x: run(x)[0]
 
 
-def logsumexp_parts(x: DeviceArray, dim: int) -> tuple[DeviceArray, DeviceArray]:
+@planned
+def logsumexp_parts(x: Layout, dim: int) -> Callable[[DeviceArray], tuple[DeviceArray, DeviceArray]]:
     """m = max x and Σ exp(x − m) along dim (kept), in the dtype of accumulation."""
     plan = walk(x, (dim,))
-    maximum, total = (_result(x, (dim,), True, plan, accumulator(x.dtype)) for _ in range(2))
-    _logsumexp(x, plan, maximum, total)
-    return maximum, total
+    part = _result(x, (dim,), True, plan, accumulator(x.dtype))
+    return _logsumexp(x, plan, (part, part))
 
 
-def _logsumexp(x: DeviceArray, plan: Walk, out: DeviceArray, total: DeviceArray | None) -> None:
+def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, Layout | None]) -> Callable[..., Any]:
     accumulate = accumulator(x.dtype)
     constants = {"ACCUMULATE": COMPUTE[accumulate]}
-    maxima, totals = x, None
-    if plan.num_splits > 1:
-        maxima, totals = _partial(x, plan, accumulate), _partial(x, plan, accumulate)
-        _launch(kernels._logsumexp_kernel, plan, (maxima, totals, x, None), constants)
-        plan = walk(maxima, (0,), one_split=True)
-    _launch(kernels._logsumexp_kernel, plan, (out, total, maxima, totals), constants)
+    return _of_pairs(kernels._logsumexp_kernel, x, plan, results, (accumulate, accumulate), constants)
+
+
+def _of_pairs(
+    kernel: object, x: Layout, plan: Walk, results: tuple[Layout, Layout | None], parts: tuple[DType, DType],
+    constants: dict[str, Any], turned: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """run(x): the results of a kernel that makes two arrays of one or, where x is split, of the two that it made first.
+
+    Args:
+        parts: dtypes of those two; turned: it takes them in the other order than it makes them in.
+    """
+    order = -1 if turned else 1
+
+    def launch_of(plan: Walk, *arrays: Layout | None) -> Callable[..., None]:
+        return prepare_raw(kernel, x.device_index, plan.grid, arrays, *plan.args, **constants, **plan.constants)
+
+    if plan.num_splits == 1:
+        whole = into_new(launch_of(plan, *results, x, None), *results)
+        return lambda x: whole(x, None)
+    made = [layout_of((plan.num_splits, plan.num_kept), dtype, x.device_index) for dtype in parts]
+    first = into_new(launch_of(plan, *made, x, None), *made)
+    taken = made[::order]
+    last = into_new(launch_of(walk(taken[0], (0,), one_split=True), *results, *taken), *results)
+    return lambda x: last(*first(x, None)[::order])
 
 
 MOMENTS = 4  # tiles per program at least: each partial result is three numbers, and they merge slowly
@@ -183,8 +196,7 @@ def moments(x: Layout, plan: Walk) -> tuple[Layout, Callable[..., None]]:
 def var(x: Layout, dims: Shape, correction: float, keepdim: bool) -> Callable[[DeviceArray], DeviceArray]:
     array.require_float("var", x.dtype)
     plan, device = walk(x, dims, least_tiles=MOMENTS), x.device_index
-    shape, strides = _result_layout(x, dims, keepdim, plan)
-    result = layout_of(shape, x.dtype, device, strides)
+    result = _result(x, dims, keepdim, plan, x.dtype)
     part, find = moments(x, plan)
     num_programs, constants = merging(plan.num_splits, plan.num_kept)
     join = prepare_raw(
@@ -204,46 +216,35 @@ def var(x: Layout, dims: Shape, correction: float, keepdim: bool) -> Callable[[D
 
 
 # --- running sums -----------------------------------------------------------------------------------------------------
-def cumsum(x: DeviceArray, dim: int) -> DeviceArray:
-    dtype = _total(x.dtype)
-    out = new_like(x, dtype)
+@planned
+def cumsum(x: Layout, dim: int) -> Callable[[DeviceArray], DeviceArray]:
+    dtype, device = _total(x.dtype), x.device_index
     if not x.shape:
-        return sum(x, (), False)
-    plan = walk(x, (dim,))
+        return lambda x: sum(x, (), False)
+    out, plan = layout_like(x, dtype), walk(x, (dim,))
     # A running sum meets as many roundings as it has summands: a tree of them, as other sums have, is not to be had.
     accumulate = dtypes.float64 if dtype is dtypes.float32 else accumulator(dtype)
-    sums = None
-    if plan.num_splits > 1:
-        sums = _partial(x, plan, accumulate)
-        constants = {
-            "OP": "sum",
-            "TEST": False,
-            "IDENTITY": 0,
-            "ACCUMULATE": COMPUTE[accumulate],
-            "COMPUTE": COMPUTE[x.dtype],
-        }
-        _launch(kernels._reduce_kernel, plan, (sums, x, None), constants)
     kept_dims = [i for i in range(len(x.shape)) if i != dim]
     walks = [tuple(steps[i] for i in kept_dims) for steps in (x.strides, out.strides)]
     sizes, (steps, out_steps) = collapse(tuple(x.shape[i] for i in kept_dims), walks)
     inner_first = [(*sizes[::-1], *group[::-1]) for group in (steps, out_steps)]
-    names = ("WIDE", "BLOCK_KEPT", "BLOCK_INNER")
-    launch(
-        kernels._cumsum_kernel,
-        plan.grid,
-        out,
-        x,
-        sums,
-        plan.args[0],
-        *inner_first,
-        plan.args[3],
-        out.strides[dim],
-        ACCUMULATE=COMPUTE[accumulate],
-        KEPT_RANK=len(sizes),
+    sums = layout_of((plan.num_splits, plan.num_kept), accumulate, device) if plan.num_splits > 1 else None
+    launch = prepare_raw(
+        kernels._cumsum_kernel, device, plan.grid, (out, x, sums), plan.args[0], *inner_first, plan.args[3],
+        out.strides[dim], ACCUMULATE=COMPUTE[accumulate], KEPT_RANK=len(sizes),
         BLOCK_SPLITS=power_of_2(plan.num_splits),
-        **{name: plan.constants[name] for name in names},
-    )
-    return out
+        **{name: plan.constants[name] for name in ("WIDE", "BLOCK_KEPT", "BLOCK_INNER")},
+    )  # fmt: skip
+    add_up = into_new(launch, out)
+    if sums is None:
+        return lambda x: add_up(x, None)
+    constants = {"OP": "sum", "TEST": False, "IDENTITY": 0, "ACCUMULATE": COMPUTE[accumulate]}
+    of_splits = prepare_raw(
+        kernels._reduce_kernel, device, plan.grid, (sums, x), None, *plan.args, **constants, COMPUTE=COMPUTE[x.dtype],
+        **plan.constants,
+    )  # fmt: skip
+    find = into_new(of_splits, sums)
+    return lambda x: add_up(x, find(x))
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
@@ -266,19 +267,6 @@ def _highest(dtype: DType) -> float:
     return float("inf") if dtype.is_floating_point else (1 << (8 * dtype.itemsize - 1)) - 1
 
 
-def _result(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> DeviceArray:
-    shape, strides = _result_layout(x, dims, keepdim, plan)
-    return array.empty(shape, dtype, x.device_index, strides)
-
-
-def _result_layout(x: DeviceArray | Layout, dims: Shape, keepdim: bool, plan: Walk) -> tuple[Shape, Shape]:
+def _result(x: Layout, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> Layout:
     strides = tuple(step for i, step in enumerate(plan.kept_strides) if keepdim or i not in dims)
-    return reduced(x.shape, dims, keepdim), strides
-
-
-def _partial(x: DeviceArray, plan: Walk, dtype: DType) -> DeviceArray:
-    return array.empty((plan.num_splits, plan.num_kept), dtype, x.device_index)
-
-
-def _launch(kernel: Any, plan: Walk, arrays: tuple[Any, ...], constants: dict[str, Any]) -> None:
-    launch(kernel, plan.grid, *arrays, *plan.args, **constants, **plan.constants)
+    return layout_of(reduced(x.shape, dims, keepdim), dtype, x.device_index, strides)

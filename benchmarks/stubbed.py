@@ -18,9 +18,10 @@ from genesis.backends.cuda.driver import cuda_driver, launching
 from genesis.backends.cuda.driver.native_kernel import NativeKernel
 from genesis.backends.cuda.simulated import SimulatedDriver
 from genesis.cuda import arguments
-from genesis.cuda.arguments import Operand
+from genesis.cuda.frameworks.interface import Operand
+from genesis.cuda.frameworks.torch import TorchTensors
 from genesis.cuda.kernel import Kernel
-from genesis.torch import bridge, entries, handles, modules, ops, tensors
+from genesis.torch import bridge, entries, handles, modules, ops
 
 _DONE = (cu.CUresult.CUDA_SUCCESS,)
 
@@ -47,7 +48,7 @@ class StubbedDriver(SimulatedDriver):
         return lambda name: None
 
 
-class _HostTensors(tensors.TorchTensors):
+class _HostTensors(TorchTensors):
     """PyTorch's tensors, wherever they are, as those of device 0."""
 
     def device_of(self, tensor: Any) -> int | None:

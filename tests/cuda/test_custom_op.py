@@ -110,7 +110,7 @@ def test_without_backward(simulated: None) -> None:
 
 def test_on_torch_tensors_the_gradient_is_torchs() -> None:
     """On the CPU, where autograd is the same: op() itself sends CPU tensors to cpu=."""
-    from genesis.torch.custom_op import make_function
+    from genesis.cuda.frameworks.torch import make_function
 
     def double(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
         ctx.factor = factor

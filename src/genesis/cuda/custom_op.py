@@ -7,7 +7,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from genesis.autograd import Context, Function
 from genesis.autograd.function import TensorForward
-from genesis.cuda.arguments import FOREIGN, GENESIS, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.foreign import FOREIGN
+from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.errors import DeviceError, DTypeError, describe
 
 P = ParamSpec("P")
@@ -55,7 +57,7 @@ class Op(Generic[P, R]):
         if first is GENESIS:
             return self._genesis.apply(*args)
         if self._torch is None:
-            from genesis.torch.custom_op import make_function
+            from genesis.cuda.frameworks.torch import make_function
 
             self._torch = make_function(self.name, self._forward, self._backward)
         return self._torch(*args)

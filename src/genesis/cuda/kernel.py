@@ -15,7 +15,9 @@ from genesis.backends.cuda.array import DeviceArray
 from genesis.backends.cuda.native.program import Program, base_name
 from genesis.backends.cuda.native.types import Pointer
 from genesis.cuda import arguments, launch_checks
-from genesis.cuda.arguments import Framework, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.genesis import GENESIS
+from genesis.cuda.frameworks.interface import Framework, Operand
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError
 from genesis.tensor import Tensor
@@ -132,9 +134,7 @@ class Kernel:
         device = _device_of(operands)
         native = self._load(device)
         launch_checks.check_block(self.name, sizes, native.max_threads)
-        frameworks: list[Framework] = list(dict.fromkeys(operand.framework for operand in operands)) or [
-            arguments.GENESIS
-        ]
+        frameworks: list[Framework] = list(dict.fromkeys(operand.framework for operand in operands)) or [GENESIS]
         stream_of = frameworks[0].current_stream if len(frameworks) == 1 else None
         written = [(i, _framework(args[i]).note_write) for i in self._written if args[i] is not None]
         return _Launch(native.prepare(blocks, sizes, shared), device, frameworks, stream_of, written)
@@ -177,7 +177,7 @@ def _framework(tensor: object) -> Framework:
     return framework
 
 
-def _device_of(operands: Sequence[arguments.Operand]) -> int:
+def _device_of(operands: Sequence[Operand]) -> int:
     """The device of the kernel's tensors; without any, the current device."""
     from genesis.cuda.device import current_device
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from genesis.backends.cuda.native.signature import Declaration, Parameter
 from genesis.backends.cuda.native.types import Kind, Number, Pointer, Unsupported
-from genesis.cuda.arguments import Operand, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.interface import Operand
 from genesis.errors import DeviceError, DTypeError, ShapeError, describe
 
 _GRID_LIMITS = (0x7FFFFFFF, 0xFFFF, 0xFFFF)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from genesis.backends.cuda import streams
-from genesis.cuda.arguments import Framework, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.interface import Framework
 from genesis.errors import DTypeError, describe
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from genesis.backends.cuda import launch, streams
 from genesis.cuda import arguments, launch_checks
-from genesis.cuda.arguments import Framework, framework_of
+from genesis.cuda.arguments import framework_of
+from genesis.cuda.frameworks.genesis import GENESIS
+from genesis.cuda.frameworks.interface import Framework
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError, DTypeError, describe
 
@@ -61,7 +63,7 @@ class TritonKernel:
         constants = {name: given[name] for name in names if name in self._constants}
         device, frameworks = self._check(by_position)
         values = [arguments.array_of(v) if framework_of(type(v)) else v for v in by_position.values()]
-        if frameworks == [arguments.GENESIS]:
+        if frameworks == [GENESIS]:
             launch.launch(self.kernel, blocks, *values, **constants, **options)
             return
         tensors = list(by_position.values())

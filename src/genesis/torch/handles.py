@@ -11,8 +11,8 @@ import torch
 from genesis.backends.cuda import driver, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.memory import OwnedStorage, Storage, lending
+from genesis.cuda.frameworks.torch import TORCH
 from genesis.torch.bridge import TYPES, backend_of
-from genesis.torch.tensors import TORCH
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
 _PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -73,15 +72,17 @@ def _box(values: np.ndarray, box: tuple[int, ...], start: tuple[int, ...]) -> np
 
 def _computed(problem: ConvProblem, candidate: Patch, first: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """What the kernel makes of its maps and its structure, line by line; first: NHWC, weight: KRSC."""
-    (pixels_map, weight_map, *_), structure = candidate._geometry(problem)
-    row_tiles, column_tiles, num_tiles, low_y, low_x, num_outputs, relu, height, width = struct.unpack("<9i", structure)
-    assert relu == 0
+    (pixels_map, weight_map, *_), geometry = candidate._geometry(problem)
+    row_tiles, column_tiles, num_outputs, low_y, low_x = (
+        geometry[name] for name in ("row_tiles", "column_tiles", "num_outputs", "low_y", "low_x")
+    )
+    assert geometry["relu"] == 0
     rows, slabs = candidate.shape.rows, candidate.shape.slabs
     first, weight = first.reshape(pixels_map.shape), weight.reshape(weight_map.shape)
-    out = np.full((problem.result_shape[0], height, width, num_outputs), np.nan)
+    out = np.full((problem.result_shape[0], geometry["height"], geometry["width"], num_outputs), np.nan)
     (*_, pitch, channels), is_transposed = pixels_map.box, problem.direction == INPUT_GRAD
     for block in range(num_outputs // 64):
-        for k in range(num_tiles):
+        for k in range(geometry["num_tiles"]):
             column, row = k % column_tiles * 8, k // column_tiles % row_tiles * rows
             image = k // (column_tiles * row_tiles)
             total = np.zeros((64, rows * 8))

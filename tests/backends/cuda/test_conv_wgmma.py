@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,32 +44,26 @@ def _computed(problem: ConvProblem, first: np.ndarray, weight: np.ndarray) -> np
     out = np.full(problem.result_shape, np.nan).transpose(0, 2, 3, 1).reshape(-1)
     first = first.reshape(-1)
     for pair in wgmma._axes(problem):
-        pixels, structure, num_pixels = wgmma._geometry(problem, Wgmma(_SHAPE, 1, FULL), *pair)
-        (
-            m, outputs, inputs, out_height, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x, spread_y, spread_x,
-            first_y, tap_step_y, first_x, tap_step_x, weight_width, splits, relu, in_height, image, row, column, start,
-        ) = struct.unpack("<21i4x4q", structure)  # fmt: skip
-        assert (m, splits, relu, pixels.step) == (num_pixels, 1, 0, (step_y, step_x))
+        pixels, geometry = wgmma._geometry(problem, Wgmma(_SHAPE, 1, FULL), *pair)
+        g = SimpleNamespace(**geometry)  # as the kernel calls it
+        assert (g.num_splits, g.relu, pixels.step) == (1, 0, (g.step_y, g.step_x))
         images, height, width, _ = pixels.shape
-        assert in_height == height
-        view = first.reshape(images, height, width, inputs)
+        assert (g.num_pixels, g.in_height) == (images * g.out_height * g.out_width, height)
+        view = first.reshape(images, height, width, g.num_inputs)
         for size, low, high, step, count in zip(
-            (height, width), pixels.low, pixels.high, pixels.step, (out_height, out_width), strict=True
+            (height, width), pixels.low, pixels.high, pixels.step, (g.out_height, g.out_width), strict=True
         ):
             assert (size - 1 + high - low) // step + 1 == count
-        for n in range(images):
-            for i in range(out_height):
-                for j in range(out_width):
-                    total = np.zeros(outputs)
-                    for ty in range(taps_y):
-                        for tx in range(taps_x):
-                            y = low_y + i * step_y + ty * spread_y
-                            x = low_x + j * step_x + tx * spread_x
-                            tap = (first_y + ty * tap_step_y) * weight_width + first_x + tx * tap_step_x
-                            if 0 <= y < height and 0 <= x < width:
-                                total += weight[:, tap] @ view[n, y, x]
-                    place = start + n * image + i * row + j * column
-                    out[place : place + outputs] = total
+        for n, i, j in np.ndindex(images, g.out_height, g.out_width):
+            total = np.zeros(g.num_outputs)
+            for ty, tx in np.ndindex(g.taps_y, g.taps_x):
+                y = g.low_y + i * g.step_y + ty * g.spread_y
+                x = g.low_x + j * g.step_x + tx * g.spread_x
+                tap = (g.tap_first_y + ty * g.tap_step_y) * g.weight_width + g.tap_first_x + tx * g.tap_step_x
+                if 0 <= y < height and 0 <= x < width:
+                    total += weight[:, tap] @ view[n, y, x]
+            place = g.out_start + n * g.out_image + i * g.out_row + j * g.out_column
+            out[place : place + g.num_outputs] = total
     n, c, h, w = problem.result_shape
     return out.reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
@@ -109,29 +103,25 @@ def _positions(pixels: Any, values: np.ndarray, right: int = 0, down: int = 0) -
 
 def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: np.ndarray) -> np.ndarray:
     """What the kernel makes of its structures, tap by tap; grad, input: NHWC."""
-    grads, inputs, structure = wgmma_weight_grad._geometry(problem, shape, 1)
-    (
-        num_outputs, num_inputs, num_pixels, _, out_width, step_y, step_x, low_y, low_x, taps_y, taps_x,
-        spread_y, spread_x, _, true_width, shift,
-    ) = struct.unpack("<16i", structure)  # fmt: skip
-    assert (inputs.step, inputs.low, true_width) == ((step_y, step_x), (low_y, low_x), problem.output_shape[3])
-    assert inputs.num_pixels == (64 if shape.taps == 1 else 72)
-    terms = grad.reshape(-1, num_outputs) if shape.taps == 1 else _positions(grads, grad)
-    assert len(terms) == num_pixels
-    columns = np.arange(num_pixels) % out_width
-    assert shape.taps == 1 or not terms[columns >= true_width].any()
-    out = np.full((num_outputs, taps_y, taps_x, num_inputs), np.nan)
-    for y in range(taps_y):
-        for x in range(taps_x):
-            right, on = x * spread_x, 0
-            if shape.taps == 3:
-                window = shape.windows == 2 and x == 1
-                right, on = spread_x if window else 0, 0 if window else (x // shape.windows) * shift
-            assert on <= 8
-            found = _positions(inputs, input, right, y * spread_y)
-            assert len(found) == num_pixels
-            found = np.concatenate([found[on:], np.zeros((on, num_inputs))])
-            out[:, y, x] = terms.T @ found
+    grads, inputs, geometry = wgmma_weight_grad._geometry(problem, shape, 1)
+    g = SimpleNamespace(**geometry)  # as the kernel calls it
+    assert (inputs.step, inputs.low) == ((g.step_y, g.step_x), (g.low_y, g.low_x))
+    assert (inputs.num_pixels, g.true_width) == (64 if shape.taps == 1 else 72, problem.output_shape[3])
+    terms = grad.reshape(-1, g.num_outputs) if shape.taps == 1 else _positions(grads, grad)
+    assert len(terms) == g.num_pixels
+    columns = np.arange(g.num_pixels) % g.out_width
+    assert shape.taps == 1 or not terms[columns >= g.true_width].any()
+    out = np.full((g.num_outputs, g.taps_y, g.taps_x, g.num_inputs), np.nan)
+    for y, x in np.ndindex(g.taps_y, g.taps_x):
+        right, on = x * g.spread_x, 0
+        if shape.taps == 3:
+            window = shape.windows == 2 and x == 1
+            right, on = g.spread_x if window else 0, 0 if window else (x // shape.windows) * g.shift
+        assert on <= 8
+        found = _positions(inputs, input, right, y * g.spread_y)
+        assert len(found) == g.num_pixels
+        found = np.concatenate([found[on:], np.zeros((on, g.num_inputs))])
+        out[:, y, x] = terms.T @ found
     return out.transpose(0, 3, 1, 2)
 
 

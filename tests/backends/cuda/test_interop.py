@@ -11,7 +11,7 @@ import torch
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import array, interop, memory, streams
+from genesis.backends.cuda import array, memory, streams
 from genesis.errors import DeviceError, DTypeError
 
 
@@ -45,7 +45,7 @@ def test_from_torch_shares_memory(cuda: Backend, get: Any, dtype: dtypes.DType) 
     if memory.driver.get().name == "cuda":
         x = x.cuda()
     for source in (x[:, 1:], Old(x[:, 1:])):
-        handle = interop.from_dlpack(source)
+        handle = array.from_dlpack(source)
         assert (handle.dtype, handle.strides, handle.data_pointer) == (dtype, (4, 1), x[:, 1:].data_ptr())
         assert torch.equal(get(handle), x[:, 1:].cpu())
     assert torch.equal(get(cuda.add(handle, handle)), (x[:, 1:] + x[:, 1:]).cpu())
@@ -55,7 +55,7 @@ def test_shapes_without_elements_or_dimensions(cuda: Backend, put: Any, get: Any
     for x in (torch.tensor(3.0), torch.zeros(0, 3)):
         shared = torch.from_dlpack(put(x))
         assert torch.equal(shared.cpu(), x)
-        assert torch.equal(get(interop.from_dlpack(shared)), x)
+        assert torch.equal(get(array.from_dlpack(shared)), x)
 
 
 def test_consumer_keeps_the_memory_alive(cuda: Backend, put: Any) -> None:
@@ -80,7 +80,7 @@ def test_capsule_that_nobody_takes(cuda: Backend, version: tuple[int, int] | Non
 
 def test_producer_gets_its_memory_back(simulated: Backend) -> None:
     x = np.ones(10)
-    view = interop.from_dlpack(x)
+    view = array.from_dlpack(x)
     part = view.view((5,), (2,), 0)
     del view
     gc.collect()
@@ -108,9 +108,9 @@ def test_what_cannot_be_shared(simulated: Backend) -> None:
             return 2, 0
 
     with pytest.raises(DeviceError, match="from_dlpack: argument 'source': expected device type 1, got device type 2"):
-        interop.from_dlpack(OnGpu())
+        array.from_dlpack(OnGpu())
     with pytest.raises(DTypeError, match="expected a dtype that Genesis has, got DLPack type code 5 of 64 bits"):
-        interop.from_dlpack(torch.zeros(2, dtype=torch.complex64))
+        array.from_dlpack(torch.zeros(2, dtype=torch.complex64))
     x = array.empty((2,), dtypes.float32)
     with pytest.raises(BufferError, match="only this memory itself"):
         x.__dlpack__(copy=True)

@@ -17,10 +17,10 @@ from triton.runtime.jit import mangle_type
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import array, streams
+from genesis.backends.cuda import array, driver, streams
 from genesis.backends.cuda.driver import KernelError, triton_driver
 from genesis.backends.cuda.driver.triton_driver import compile_kernel
-from genesis.backends.cuda.launch import TRITON_NAMES, Specimen, launch, prepare
+from genesis.backends.cuda.launch import TRITON_NAMES, Specimen, launch, prepare_raw
 
 
 @triton.jit
@@ -177,14 +177,14 @@ def test_threads_do_not_mix_arguments(gpu: Backend) -> None:
 def test_a_thread_can_begin_with_a_launch(gpu: Backend, own_stream: bool) -> None:
     """It has no context yet: whoever allocates first has been given one."""
     out, x = gpu.full((16,), 0.0, dtypes.float32), gpu.full((16,), 3.0, dtypes.float32)
-    run = prepare(_shift_kernel, (1,), [out, x], 16, BLOCK=16)
+    run = prepare_raw(_shift_kernel, 0, (1,), (out.layout, x.layout), 16, BLOCK=16)
     stream = streams.Stream() if own_stream else streams.default()
     faults: list[BaseException] = []
 
     def work() -> None:
         try:
             with streams.use(stream):
-                run(out, x)
+                run(streams.current_handle(0), out.data_pointer, x.data_pointer)
             stream.synchronize()
         except BaseException as fault:
             faults.append(fault)
@@ -225,6 +225,6 @@ def test_threads_compile_for_one_architecture_at_the_same_time(monkeypatch: pyte
 @pytest.mark.gpu
 def test_tritons_own_launch_runs_on_our_driver(gpu: Backend) -> None:
     out, x = gpu.full((16,), 0.0, dtypes.float32), gpu.full((16,), 3.0, dtypes.float32)
-    with triton_driver.installed():
+    with triton_driver.installed(driver.get()):
         _shift_kernel[(1,)](out, x, 16, BLOCK=16)
     assert (gpu.to_cpu(out) == 3).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda import driver, interop, streams
 from genesis.backends.cuda.memory import OwnedStorage as OwnedStorage
 from genesis.backends.cuda.memory import PoolStorage, Shelf, lending, pool
 from genesis.backends.cuda.memory import Storage as Storage
@@ -112,9 +112,7 @@ class DeviceArray:
         return self.data_pointer
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        from genesis.backends.cuda import interop
-
-        return interop.device_of(self)
+        return interop.device_of(self.device_index)
 
     def __dlpack__(
         self,
@@ -124,17 +122,16 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        from genesis.backends.cuda import interop
-
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("__dlpack__: only this memory itself can be shown, not a copy elsewhere")
-        return interop.export(self, stream, max_version)
+        return interop.export(self._region(), stream, max_version)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        from genesis.backends.cuda import interop
+        return interop.array_interface(self._region())
 
-        return interop.array_interface(self)
+    def _region(self) -> interop.Region:
+        return interop.Region(self.storage, self.shape, self.strides, self.offset, self.dtype)
 
     def view(self, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
         """The same storage, read otherwise; offset counts from the storage's start."""
@@ -147,6 +144,16 @@ class DeviceArray:
 def empty(shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | None = None) -> DeviceArray:
     """A new array, in the order of the current stream; row-major unless given other dense strides."""
     return layout_of(shape, dtype, device_index, strides).new(streams.current_handle(device_index))
+
+
+def from_dlpack(source: Any) -> DeviceArray:
+    """An array on the memory of anything with __dlpack__."""
+    return DeviceArray(*interop.from_dlpack(source))
+
+
+def from_array_interface(source: Any) -> DeviceArray:
+    """An array on the memory of anything with __cuda_array_interface__."""
+    return DeviceArray(*interop.from_array_interface(source))
 
 
 def require_float(op: str, dtype: DType) -> None:

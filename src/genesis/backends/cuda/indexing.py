@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import triton.language as tl
@@ -21,9 +21,10 @@ from genesis.backends.cuda import array, driver, faults, storage, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import indexing as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import TRITON_NAMES, launch
+from genesis.backends.cuda.launch import TRITON_NAMES, launch, prepare_raw
+from genesis.backends.cuda.planned import planned
 from genesis.backends.cuda.pointwise import Number, apply, collapse, is_dense, reach
-from genesis.backends.cuda.storage import as_bits
+from genesis.backends.cuda.storage import as_bits, bits_of
 from genesis.backends.cuda.tiles import power_of_2
 from genesis.dtypes import DType
 from genesis.shapes import (
@@ -252,35 +253,34 @@ def _indexed(
     action: str, op: str, table: DeviceArray, other: DeviceArray, index: DeviceArray, index_steps: Shape, dim: int
 ) -> None:
     """Go through other's shape; at each element, index says where along dim of the table."""
-    steps = tuple(0 if i == dim else stride for i, stride in enumerate(table.strides))
-    _walk(action, op, table, steps, other, index, index_steps, table.strides[dim], table.shape[dim], False)
+    steps = tuple([0 if i == dim else stride for i, stride in enumerate(table.strides)])
+    _walk(table, other, index, action, op, _Way(steps, index_steps, table.strides[dim], table.shape[dim], False))
 
 
 # --- NumPy's x[i, j] --------------------------------------------------------------------------------------------------
 def take(x: DeviceArray, indices: Indices) -> DeviceArray:
-    shape, steps, positions, index_steps, step, size = _positions("index", x, indices)
+    shape, positions, way = _positions("index", x, indices)
     out = array.empty(shape, x.dtype, x.device_index)
-    _walk("gather", "index", x, steps, out, positions, index_steps, step, size, True)
+    _walk(x, out, positions, "gather", "index", way)
     return out
 
 
 def put(x: DeviceArray, indices: Indices, values: DeviceArray | Number, accumulate: bool) -> None:
-    shape, steps, positions, index_steps, step, size = _positions("index_put", x, indices)
+    shape, positions, way = _positions("index_put", x, indices)
     source = _expanded(_of_dtype(values, x.dtype, x.device_index), shape)
     if not accumulate:
-        return _walk("scatter", "index_put", x, steps, source, positions, index_steps, step, size, True)
+        return _walk(x, source, positions, "scatter", "index_put", way)
     if _SUM_DTYPES.get(x.dtype, x.dtype) is x.dtype:
-        return _walk("scatter_add", "index_put", x, steps, source, positions, index_steps, step, size, True)
+        return _walk(x, source, positions, "scatter_add", "index_put", way)
     sums = _sums(x, x.strides if is_dense(x) else None)
     if sums.strides != x.strides:  # the positions count in x's strides
-        shape, steps, positions, index_steps, step, size = _positions("index_put", sums, indices)
-    _walk("scatter_add", "index_put", sums, steps, source, positions, index_steps, step, size, True)
+        shape, positions, way = _positions("index_put", sums, indices)
+    _walk(sums, source, positions, "scatter_add", "index_put", way)
     storage.copy_into(x, sums)
 
 
-def _positions(op: str, x: DeviceArray, indices: Indices) -> tuple[Shape, Shape, DeviceArray, Shape, int, int | None]:
-    """How x[indices] walks: its shape; x's steps in it; an index array, its steps, what one index stands for, and the
-    size to check it against (None: checked already)."""
+def _positions(op: str, x: DeviceArray, indices: Indices) -> tuple[Shape, DeviceArray, _Way]:
+    """The shape of x[indices], an array of positions, and how they lead through x."""
     indexed = [i for i, index in enumerate(indices) if index is not None]
     arrays = [index for index in indices if index is not None]
     common = broadcast(op, *(index.shape for index in arrays))
@@ -297,7 +297,7 @@ def _positions(op: str, x: DeviceArray, indices: Indices) -> tuple[Shape, Shape,
         for i, index in zip(indexed, arrays, strict=True):
             _add_positions(op, positions, index, x.strides[i], x.shape[i], i == indexed[0])
     index_steps = (*(0 for _ in lead), *positions.strides, *(0 for _ in rest))
-    return shape, steps, positions, index_steps, step, size
+    return shape, positions, _Way(steps, index_steps, step, size, True)
 
 
 def _add_positions(op: str, positions: DeviceArray, index: DeviceArray, step: int, size: int, first: bool) -> None:
@@ -344,32 +344,41 @@ _SUM_DTYPES = {  # what repeated indices add up in; others: themselves
 }
 
 
-def _walk(
-    action: str, op: str, table: DeviceArray, table_steps: Shape, other: DeviceArray, index: DeviceArray,
-    index_steps: Shape, step: int, size: int | None, wrap: bool,
-) -> None:  # fmt: skip
-    """Launch action over other's shape: table_steps and index_steps lead through the table and the index along it."""
+class _Way(NamedTuple):
+    """How a walk over some shape leads through a table, and through the array of indices into it."""
+
+    table_steps: Shape
+    index_steps: Shape
+    step: int  # in the table, of one index
+    size: int | None  # that indices are checked against; None: they have been
+    wrap: bool  # negative ones count from the end
+
+
+@planned
+def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way: _Way) -> Callable[..., None]:
+    """Do action over other's shape."""
     if not other.size:
-        return
+        return lambda table, other, index: None
     if action != "scatter_add":
-        table, other = as_bits(table), as_bits(other)
-    grid, numbers, constants = _geometry(
-        other.shape, other.strides, table_steps, index_steps, reach(table.shape, table.strides)
-    )
-    device = table.device_index
-    launch(
-        kernels.indexed_kernel, grid, table, other, index, faults.report(device), *numbers, step, size,
-        faults.CODES[op], ACTION=action, WRAP=wrap, **constants,
+        table, other = bits_of(table), bits_of(other)
+    device, report = table.device_index, faults.report(table.device_index)
+    grid, numbers, constants = _geometry(other, way, reach(table.shape, table.strides))
+    launch = prepare_raw(
+        kernels.indexed_kernel, device, grid, (table, other, index, report.layout), *numbers, way.step, way.size,
+        faults.CODES[op], ACTION=action, WRAP=way.wrap, **constants,
     )  # fmt: skip
-    faults.check(device)
+
+    def run(table: DeviceArray, other: DeviceArray, index: DeviceArray) -> None:
+        stream = streams.current_handle(device)
+        launch(stream, table.data_pointer, other.data_pointer, index.data_pointer, report.data_pointer)
+        faults.check(device)
+
+    return run
 
 
-@functools.lru_cache(maxsize=1024)
-def _geometry(
-    shape: Shape, strides: Shape, table_steps: Shape, index_steps: Shape, table_reach: int
-) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
-    """The grid of a walk over shape, what it gives the kernel to step by, and the kernel's constants."""
-    sizes, walks = collapse(shape, [strides, table_steps, index_steps])
+def _geometry(other: Layout, way: _Way, table_reach: int) -> tuple[tuple[int], tuple[object, ...], dict[str, object]]:
+    """The grid of a walk over other's shape, what it gives the kernel to step by, and the kernel's constants."""
+    sizes, walks = collapse(other.shape, [other.strides, way.table_steps, way.index_steps])
     if len(sizes) == 1:  # the kernel has rows
         sizes, walks = (1, *sizes), [(0, *walk) for walk in walks]
     num_columns, others = sizes[-1], sizes[:-1][::-1]
@@ -378,7 +387,7 @@ def _geometry(
     block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
     other_steps, steps, places = (walk[::-1] for walk in walks)
     widest = max(reach(sizes, walk) for walk in walks) + table_reach + _BLOCK
-    constants = {
+    constants: dict[str, object] = {
         "RANK": len(others), "INDEX_PER_ROW": places[0] == 0, "WIDE": widest >= 2**31, "BLOCK_ROWS": block_rows,
         "BLOCK_COLUMNS": block_columns,
     }  # fmt: skip

@@ -1,21 +1,22 @@
-"""DLPack both ways, without copies: the exchange of arrays with PyTorch, CuPy, JAX and NumPy; and CUDA's own, shown.
+"""DLPack both ways, without copies: the exchange of memory with PyTorch, CuPy, JAX and NumPy; and CUDA's own, shown.
 
-The C structures are written and read here with ctypes, so that bfloat16 and the simulated device work too. The consumer
-names its stream, the producer makes that stream wait for what it has launched.
+What is exchanged is a Region: array.py makes arrays of it. The C structures are written and read here with ctypes, so
+that bfloat16 and the simulated device work too. The consumer names its stream, the producer makes that stream wait for
+what it has launched.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray, OwnedStorage
+from genesis.backends.cuda.memory import OwnedStorage, Storage
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError, describe
-from genesis.shapes import contiguous_strides
+from genesis.shapes import Shape, contiguous_strides, numel
 
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6  # DLDataTypeCode
 _CODES = {dtype: (_FLOAT if dtype.is_floating_point else _INT, 8 * dtype.itemsize) for dtype in dtypes.ALL}
@@ -26,6 +27,20 @@ _TYPE_NAMES |= {dtypes.int8: "|i1", dtypes.uint8: "|u1", dtypes.bool_: "|b1"}
 _TYPE_NAMES[dtypes.bfloat16] = "<V2"  # which numpy has not; PyTorch says it so
 _DTYPES_BY_NAME = {name: dtype for dtype, name in _TYPE_NAMES.items()}
 _LEGACY_STREAM = 1  # what DLPack calls the default stream, our 0
+
+
+class Region(NamedTuple):
+    """Memory and how to read it: what DeviceArray is made of, in its order."""
+
+    storage: Storage
+    shape: Shape
+    strides: Shape
+    offset: int
+    dtype: DType
+
+    @property
+    def pointer(self) -> int:
+        return self.storage.pointer + self.offset * self.dtype.itemsize
 
 
 class _Tensor(ctypes.Structure):
@@ -100,42 +115,43 @@ def _drop_capsule(capsule: int) -> None:
 _DELETERS = {b"dltensor": _give_back, b"dltensor_versioned": _give_back_versioned}
 
 
-def device_of(x: DeviceArray) -> tuple[int, int]:
-    """x.__dlpack_device__(): (device type, index)."""
-    active = driver.get()
-    return active.dlpack_device_type, x.device_index if active.dlpack_device_type == 2 else 0
+def device_of(device_index: int) -> tuple[int, int]:
+    """__dlpack_device__() of an array there: (device type, index)."""
+    device_type = driver.get().dlpack_device_type
+    return device_type, device_index if device_type == 2 else 0
 
 
-def array_interface(x: DeviceArray) -> dict[str, Any]:
-    """x.__cuda_array_interface__, version 3: what the consumer launches must come after what is on `stream`."""
+def array_interface(x: Region) -> dict[str, Any]:
+    """The __cuda_array_interface__ of x, version 3: what the consumer launches must come after what is on `stream`."""
     if driver.get().dlpack_device_type != 2:
         raise AttributeError("__cuda_array_interface__: the memory of a simulated device is the host's")
     return {
         "shape": x.shape,
         "strides": tuple([step * x.dtype.itemsize for step in x.strides]),
         "typestr": _TYPE_NAMES[x.dtype],
-        "data": (x.data_pointer if x.size else 0, False),
-        "stream": streams.current_handle(x.device_index) or _LEGACY_STREAM,
+        "data": (x.pointer if numel(x.shape) else 0, False),
+        "stream": streams.current_handle(x.storage.device_index) or _LEGACY_STREAM,
         "version": 3,
     }
 
 
-def export(x: DeviceArray, stream: int | None, max_version: tuple[int, int] | None) -> Any:
-    """x.__dlpack__(): a capsule that shows x's memory and keeps it alive."""
+def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -> Any:
+    """What __dlpack__() of x returns: a capsule that shows x's memory and keeps it alive."""
+    device = x.storage.device_index
     if stream is None and driver.get().dlpack_device_type == 2:
         stream = _LEGACY_STREAM  # so the protocol has it
     if stream is not None and stream != -1:
         consumer = 0 if stream == _LEGACY_STREAM else stream
-        if consumer != streams.current_handle(x.device_index):
-            streams.Stream(x.device_index, handle=consumer).wait_stream(streams.current(x.device_index))
+        if consumer != streams.current_handle(device):
+            streams.Stream(device, handle=consumer).wait_stream(streams.current(device))
             x.storage.record_stream(consumer)
     name = next(iter(_LAYOUTS)) if max_version is None or max_version[0] < 1 else list(_LAYOUTS)[1]
     managed = _LAYOUTS[name]()
     sizes = (ctypes.c_int64 * max(len(x.shape), 1))(*x.shape)
     steps = (ctypes.c_int64 * max(len(x.shape), 1))(*x.strides)
     tensor = managed.tensor
-    tensor.data, tensor.ndim, tensor.lanes = x.data_pointer, len(x.shape), 1
-    tensor.device_type, tensor.device_id = device_of(x)
+    tensor.data, tensor.ndim, tensor.lanes = x.pointer, len(x.shape), 1
+    tensor.device_type, tensor.device_id = device_of(device)
     tensor.code, tensor.bits = _CODES[x.dtype]
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
@@ -146,8 +162,8 @@ def export(x: DeviceArray, stream: int | None, max_version: tuple[int, int] | No
     return _new(ctypes.addressof(managed), name, _drop_capsule)
 
 
-def from_dlpack(source: Any) -> DeviceArray:
-    """An array on the memory of anything with __dlpack__."""
+def from_dlpack(source: Any) -> Region:
+    """The memory of anything with __dlpack__."""
     device_type, index = source.__dlpack_device__()
     expected = driver.get().dlpack_device_type
     if device_type != expected:
@@ -161,7 +177,7 @@ def from_dlpack(source: Any) -> DeviceArray:
     name = next(name for name in _LAYOUTS if _is_valid(id(capsule), name))
     address = _pointer(id(capsule), name)
     _set_name(capsule, _USED[name])
-    return _Borrowed(address, _LAYOUTS[name]).array(index, stream)
+    return _Borrowed(address, _LAYOUTS[name]).region(index, stream)
 
 
 class _Borrowed:
@@ -175,7 +191,7 @@ class _Borrowed:
         if self._managed.deleter:
             self._managed.deleter(self._address)
 
-    def array(self, device_index: int, stream: int) -> DeviceArray:
+    def region(self, device_index: int, stream: int) -> Region:
         tensor = self._managed.tensor
         dtype: DType | None = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
         if dtype is None:
@@ -186,11 +202,11 @@ class _Borrowed:
         reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1 if 0 not in shape else 0
         pointer = (tensor.data or 0) + tensor.byte_offset
         storage = OwnedStorage(pointer, reach * dtype.itemsize, device_index, stream, self)
-        return DeviceArray(storage, shape, strides, 0, dtype)
+        return Region(storage, shape, strides, 0, dtype)
 
 
-def from_array_interface(source: Any) -> DeviceArray:
-    """An array on the memory of anything with __cuda_array_interface__; our stream waits for the one that it names."""
+def from_array_interface(source: Any) -> Region:
+    """The memory of anything with __cuda_array_interface__; our stream waits for the one that it names."""
     found = source.__cuda_array_interface__
     dtype = _DTYPES_BY_NAME.get(found["typestr"])
     if dtype is None:
@@ -206,4 +222,4 @@ def from_array_interface(source: Any) -> DeviceArray:
     strides = contiguous_strides(shape) if steps is None else tuple([step // dtype.itemsize for step in steps])
     reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1 if 0 not in shape else 0
     storage = OwnedStorage(pointer, reach * dtype.itemsize, index, stream, source)
-    return DeviceArray(storage, shape, strides, 0, dtype)
+    return Region(storage, shape, strides, 0, dtype)

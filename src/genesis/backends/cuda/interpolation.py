@@ -6,19 +6,23 @@ Tables are computed as PyTorch computes them, and kept on the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, streams, tiles
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import driver, streams, tiles
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import interpolation as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.planned import into_new, planned
 from genesis.backends.cuda.storage import from_cpu
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
+
+Run = Callable[[DeviceArray], DeviceArray]
 
 # Where channels lie side by side, a program has so many bytes of a row, 16 a thread: of as many rows as leave each
 # multiprocessor _PROGRAMS, and of one row in the backward, 8 a thread: more threads to wait at the same time.
@@ -54,40 +58,88 @@ _tables: dict[Axis, _Tables] = {}
 driver.forget_on_switch(_tables.clear)
 
 
-def interpolate(
-    x: DeviceArray, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
-) -> DeviceArray:
+@planned
+def interpolate(x: Layout, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]) -> Run:
     if mode not in ("nearest", "nearest-exact") and not x.dtype.is_floating_point:
         raise NotImplementedError(f"interpolate has no cuda implementation for mode '{mode}' and {x.dtype.name}")
     out = _like(x, (*x.shape[:2], *size))
     tables = _of_axes(x.shape[2:], size, mode, align_corners, scales, x)
+    indices, weights = [t.indices for t in tables], [t.weights for t in tables]
     if len(size) == 2 and _is_channels_last(out) and x.strides[1] == 1 and out.size:
-        _interpolate_rows(out, x, tables, _TAPS[mode])
-        return out
-    grid, constants = _plan(out, x)
-    launch(
-        kernels._interpolate_kernel, grid, out, x, *_three([t.indices for t in tables], None),
-        *_three([t.weights for t in tables], None), out.size, out.shape[1], _three(size, 1), _five(x.strides),
-        TAPS=_TAPS[mode], FIRST_AXIS=3 - len(size), **constants,
+        return _interpolate_rows(out, x, [*indices, *weights], _TAPS[mode])
+    grid, constants = _cut(out, x)
+    return _launched(
+        kernels._interpolate_kernel, grid, out, x, [*_three(indices, None), *_three(weights, None)], out.size,
+        out.shape[1], _three(size, 1), _five(x.strides), TAPS=_TAPS[mode], FIRST_AXIS=3 - len(size), **constants,
     )  # fmt: skip
-    return out
 
 
-def _interpolate_rows(out: DeviceArray, x: DeviceArray, tables: list[_Tables], taps: int) -> None:
+def _interpolate_rows(out: Layout, x: Layout, tables: list[DeviceArray | None], taps: int) -> Run:
     """Channels lie side by side in both arrays."""
     images, channels, height, width = out.shape
-    block, segments, wide = _plan_of_rows(out, x, _BYTES)
+    block, segments, wide = _cut_rows(out, x, _BYTES)
     programs = _PROGRAMS * driver.get().properties(out.device_index).multiprocessor_count
     rows_of_group = min(_MOST_ROWS, max(1, images * height * segments // programs))
     groups = -(-height // rows_of_group)
-    launch(
-        kernels._interpolate_rows_kernel, (images * groups * segments,), out, x, *[t.indices for t in tables],
-        *[t.weights for t in tables], segments, groups, rows_of_group, width * channels, channels, (height, width),
-        (x.strides[0], *x.strides[2:]), TAPS=taps, COMPUTE=COMPUTE[out.dtype], WIDE=wide, BLOCK=block,
+    return _launched(
+        kernels._interpolate_rows_kernel, (images * groups * segments,), out, x, tables, segments, groups,
+        rows_of_group, width * channels, channels, (height, width), (x.strides[0], *x.strides[2:]), TAPS=taps,
+        COMPUTE=COMPUTE[out.dtype], WIDE=wide, BLOCK=block,
     )  # fmt: skip
 
 
-def _plan_of_rows(out: DeviceArray, source: DeviceArray, num_bytes: int) -> tuple[int, int, bool]:
+@planned
+def interpolate_backward(
+    grad: Layout, input_shape: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
+) -> Run:
+    out = _like(grad, input_shape)
+    tables = _of_axes(input_shape[2:], grad.shape[2:], mode, align_corners, scales, grad)
+    starts, outputs, weights = ([getattr(t, name) for t in tables] for name in ("starts", "outputs", "output_weights"))
+    if len(input_shape) == 4 and _is_channels_last(out) and grad.strides[1] == 1 and grad.size:
+        return _interpolate_rows_backward(out, grad, [*starts, *outputs, *weights], tables[1].most_uses)
+    grid, constants = _cut(out, grad)
+    arrays = [*_three(starts, None), *_three(outputs, None), *_three(weights, None)]
+    return _launched(
+        kernels._interpolate_backward_kernel, grid, out, grad, arrays, out.size, out.shape[1],
+        _three(input_shape[2:], 1), _three([t.most_uses for t in tables], 1), _five(grad.strides), **constants,
+    )  # fmt: skip
+
+
+def _interpolate_rows_backward(out: Layout, grad: Layout, tables: list[DeviceArray | None], most_uses: int) -> Run:
+    """Channels lie side by side in both arrays."""
+    images, channels, height, width = out.shape
+    block, segments, wide = _cut_rows(out, grad, _BACKWARD_BYTES)
+    return _launched(
+        kernels._interpolate_rows_backward_kernel, (images * height * segments,), out, grad, tables, segments,
+        most_uses, width * channels, channels, (height, width), (grad.strides[0], *grad.strides[2:]),
+        COMPUTE=COMPUTE[out.dtype], WIDE=wide, BLOCK=block,
+    )  # fmt: skip
+
+
+def _launched(
+    kernel: Any, grid: tuple[int, ...], out: Layout, source: Layout, tables: Sequence[DeviceArray | None],
+    *numbers: Any, **constants: Any,
+) -> Run:  # fmt: skip
+    """run(source), into a new array. It keeps the tables."""
+    leading = (out, source, *[None if table is None else table.layout for table in tables])
+    launch = prepare_raw(kernel, out.device_index, grid, leading, *numbers, **constants)
+    run = into_new(launch, out)
+    return lambda source: run(source, *tables)
+
+
+def _cut(out: Layout, source: Layout) -> tuple[tuple[int], dict[str, Any]]:
+    """Grid and constants of a kernel with one lane per element of out."""
+    block = min(1024, max(32, tiles.power_of_2(out.size)))
+    constants = {
+        "CHANNELS_LAST": _is_channels_last(out),
+        "COMPUTE": COMPUTE[out.dtype],
+        "WIDE": _is_wide(out, source, block),
+        "BLOCK": block,
+    }
+    return (-(-out.size // block),), constants
+
+
+def _cut_rows(out: Layout, source: Layout, num_bytes: int) -> tuple[int, int, bool]:
     """Of rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
     row_size = out.shape[1] * out.shape[3]
     block = min(num_bytes // out.dtype.itemsize, max(32, tiles.power_of_2(row_size)))
@@ -95,38 +147,8 @@ def _plan_of_rows(out: DeviceArray, source: DeviceArray, num_bytes: int) -> tupl
     return block, -(-row_size // block), max(row_size + block, far) >= 2**31
 
 
-def interpolate_backward(
-    grad: DeviceArray, input_shape: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
-) -> DeviceArray:
-    out = _like(grad, input_shape)
-    tables = _of_axes(input_shape[2:], grad.shape[2:], mode, align_corners, scales, grad)
-    if len(input_shape) == 4 and _is_channels_last(out) and grad.strides[1] == 1 and grad.size:
-        _interpolate_rows_backward(out, grad, tables)
-        return out
-    grid, constants = _plan(out, grad)
-    launch(
-        kernels._interpolate_backward_kernel, grid, out, grad, *_three([t.starts for t in tables], None),
-        *_three([t.outputs for t in tables], None), *_three([t.output_weights for t in tables], None), out.size,
-        out.shape[1], _three(input_shape[2:], 1), _three([t.most_uses for t in tables], 1), _five(grad.strides),
-        **constants,
-    )  # fmt: skip
-    return out
-
-
-def _interpolate_rows_backward(out: DeviceArray, grad: DeviceArray, tables: list[_Tables]) -> None:
-    """Channels lie side by side in both arrays."""
-    images, channels, height, width = out.shape
-    block, segments, wide = _plan_of_rows(out, grad, _BACKWARD_BYTES)
-    launch(
-        kernels._interpolate_rows_backward_kernel, (images * height * segments,), out, grad,
-        *[t.starts for t in tables], *[t.outputs for t in tables], *[t.output_weights for t in tables], segments,
-        tables[1].most_uses, width * channels, channels, (height, width), (grad.strides[0], *grad.strides[2:]),
-        COMPUTE=COMPUTE[out.dtype], WIDE=wide, BLOCK=block,
-    )  # fmt: skip
-
-
 def _of_axes(
-    size: Shape, out_size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...], x: DeviceArray
+    size: Shape, out_size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...], x: Layout
 ) -> list[_Tables]:
     number = dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
     found = []
@@ -224,29 +246,18 @@ def turned_round(
     return starts, order // indices.shape[1], None if weights is None else weights.reshape(-1)[order]
 
 
-def _plan(out: DeviceArray, source: DeviceArray) -> tuple[tuple[int], dict[str, Any]]:
-    block = min(1024, max(32, tiles.power_of_2(out.size)))
-    constants = {
-        "CHANNELS_LAST": _is_channels_last(out),
-        "COMPUTE": COMPUTE[out.dtype],
-        "WIDE": _is_wide(out, source, block),
-        "BLOCK": block,
-    }
-    return (-(-out.size // block),), constants
-
-
-def _is_wide(out: DeviceArray, source: DeviceArray, block: int) -> bool:
+def _is_wide(out: Layout, source: Layout, block: int) -> bool:
     """Do offsets need 64 bits?"""
     far = sum(size * stride for size, stride in zip(source.shape, source.strides, strict=True))
     return max(out.size + block, far) >= 2**31
 
 
-def _like(x: DeviceArray, shape: Shape) -> DeviceArray:
+def _like(x: Layout, shape: Shape) -> Layout:
     strides = channels_last_strides(shape) if _is_channels_last(x) else contiguous_strides(shape)
-    return array.empty(shape, x.dtype, x.device_index, strides)
+    return layout_of(shape, x.dtype, x.device_index, strides)
 
 
-def _is_channels_last(x: DeviceArray) -> bool:
+def _is_channels_last(x: Layout) -> bool:
     return len(x.shape) > 3 and x.shape[1] > 1 and x.strides[1] == 1 and x.strides[-1] >= x.shape[1]
 
 

@@ -21,8 +21,8 @@ A kernel is a @triton.jit function in kernels/<family>.py; its launcher is a fun
    and on a GPU with -m gpu. The simulated device runs one program after the other, so keep grids small there; it fails
    with the kernel's name when a load or store leaves the arrays, and its fresh memory reads as NaN.
 
-Where one kernel is launched again and again with arrays of the same layouts, keep what prepare() gives: it packs only
-their addresses. prepare_raw() goes one step further: it is for plans that hold several launches, and takes layouts.
+Most ops are launched again and again with arrays of the same layouts: they are written on layouts (planned.py), and
+keep what prepare_raw() gives, which packs only addresses.
 """
 
 from __future__ import annotations
@@ -98,15 +98,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             values.append(arg)
     loaded = load(kernel, device, tuple(kinds), constants)
     loaded.launch((x, y, z), streams.current_handle(device), values)
-
-
-def prepare(
-    kernel: Any, grid: tuple[int, ...], arrays: Sequence[DeviceArray], *rest: Any, **constants: Any
-) -> Callable[..., None]:
-    """run(*arrays): what launch(kernel, grid, *arrays, *rest, **constants) does, on any arrays of the same layouts."""
-    device, current_handle = arrays[0].device_index, streams.current_handle
-    run = prepare_raw(kernel, device, grid, [x.layout for x in arrays], *rest, **constants)
-    return lambda *arrays: run(current_handle(device), *[x.data_pointer for x in arrays])
 
 
 def prepare_raw(

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda import driver, storage, streams
+from genesis.backends.cuda import storage, streams
 from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import loss as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import launch, prepare_raw
+from genesis.backends.cuda.planned import into_new, planned
 from genesis.backends.cuda.reduction import accumulator
-from genesis.backends.cuda.rows import address, layouts
+from genesis.backends.cuda.rows import address
 from genesis.backends.cuda.walk import power_of_2
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
 
 _BLOCK = 256
 
 
-_plans: dict[tuple[Any, ...], Callable[..., Any]] = {}  # by layouts and numbers
-driver.forget_on_switch(_plans.clear)
-
-
+@planned
 def nll_loss(
-    log_probs: DeviceArray, target: DeviceArray, weight: DeviceArray | None, ignore_index: int
-) -> tuple[DeviceArray, DeviceArray]:
-    key: tuple[Any, ...] = (*layouts(log_probs, target, weight), ignore_index)
-    run = _plans.get(key)
-    if run is None:
-        run = _plans[key] = _plan_forward(*key)
-    return run(log_probs, target, weight)
-
-
-def _plan_forward(
     log_probs: Layout, target: Layout, weight: Layout | None, ignore_index: int
 ) -> Callable[..., tuple[DeviceArray, DeviceArray]]:
     device, strides = log_probs.device_index, log_probs.strides
@@ -45,42 +32,29 @@ def _plan_forward(
         _group(target.shape, target.strides), strides[1], 1 if weight is None else weight.strides[0],
         COMPUTE=COMPUTE[log_probs.dtype], RANK=len(target.shape), BLOCK=_BLOCK,
     )  # fmt: skip
+    return into_new(launch_kernel, result, result)
 
-    def run(log_probs: DeviceArray, target: DeviceArray, weight: DeviceArray | None) -> tuple[DeviceArray, DeviceArray]:
+
+@planned
+def nll_loss_backward(
+    grad: Layout, shape: Shape, target: Layout, weight: Layout | None, ignore_index: int
+) -> Callable[..., DeviceArray]:
+    device, dtype = grad.device_index, grad.dtype
+    launch_kernel = prepare_raw(
+        kernels._nll_loss_backward_kernel, device, (-(-target.size // _BLOCK),),
+        (layout_of(shape, dtype, device), grad, target, weight), target.size, shape[1], math.prod(shape[2:]),
+        ignore_index, _group(target.shape, grad.strides), _group(target.shape, target.strides),
+        1 if weight is None else weight.strides[0],
+        COMPUTE=COMPUTE[dtype], RANK=len(target.shape), BLOCK=_BLOCK,
+    )  # fmt: skip
+
+    def run(grad: DeviceArray, target: DeviceArray, weight: DeviceArray | None) -> DeviceArray:
+        grad_input = storage.full(shape, 0.0, dtype, device)
         stream = streams.current_handle(device)
-        loss, each = result.new(stream), result.new(stream)
-        launch_kernel(
-            stream, loss.data_pointer, each.data_pointer, log_probs.data_pointer, target.data_pointer, address(weight)
-        )
-        return loss, each
+        launch_kernel(stream, grad_input.data_pointer, grad.data_pointer, target.data_pointer, address(weight))
+        return grad_input
 
     return run
-
-
-def nll_loss_backward(
-    grad: DeviceArray, shape: Shape, target: DeviceArray, weight: DeviceArray | None, ignore_index: int
-) -> DeviceArray:
-    grad_input = storage.full(shape, 0.0, grad.dtype, grad.device_index)
-    key: tuple[Any, ...] = (*layouts(grad_input, grad, target, weight), ignore_index)
-    run = _plans.get(key)
-    if run is None:
-        run = _plans[key] = _plan_backward(*key)
-    stream = streams.current_handle(grad.device_index)
-    run(stream, grad_input.data_pointer, grad.data_pointer, target.data_pointer, address(weight))
-    return grad_input
-
-
-def _plan_backward(
-    grad_input: Layout, grad: Layout, target: Layout, weight: Layout | None, ignore_index: int
-) -> Callable[..., None]:
-    shape = grad_input.shape
-    return prepare_raw(
-        kernels._nll_loss_backward_kernel, grad.device_index, (-(-target.size // _BLOCK),),
-        (grad_input, grad, target, weight), target.size, shape[1], math.prod(shape[2:]), ignore_index,
-        _group(target.shape, grad.strides), _group(target.shape, target.strides),
-        1 if weight is None else weight.strides[0],
-        COMPUTE=COMPUTE[grad.dtype], RANK=len(target.shape), BLOCK=_BLOCK,
-    )  # fmt: skip
 
 
 def embedding_backward(

@@ -109,9 +109,8 @@ class Pool:
                         note(block.pointer, num_bytes)
                     return block
                 returned.append(block)
-        statistics, lock = self._statistics, self._lock
-        lock.acquire()  # half of what the with statement costs
-        try:
+        statistics = self._statistics
+        with self._lock:
             self._collect_returned()
             if self.returned_shared or self._waiting:
                 self._collect_shared()
@@ -119,8 +118,6 @@ class Pool:
             statistics.allocated = allocated = statistics.allocated + shelf.size
             if allocated > statistics.peak_allocated:
                 statistics.peak_allocated = allocated
-        finally:
-            lock.release()
         if note is not None:
             note(block.pointer, num_bytes)
         return block

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
 
-from genesis.backends.cuda import array, reduction, storage
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import array, reduction, storage, streams
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import norm as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch
-from genesis.backends.cuda.pointwise import apply, is_dense
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.normalize import (
+    Rows,
+    all_but_channels,
+    channel_rows,
+    contiguous,
+    dense,
+    dense_like,
+    gradient_sums,
+    in_order_of,
+    is_wide,
+    new,
+    normalize,
+    normalize_backward,
+    partial_sums,
+    plane_rows,
+    planes,
+    reshaped,
+    statistics,
+)
+from genesis.backends.cuda.planned import into_new, planned
+from genesis.backends.cuda.pointwise import apply
 from genesis.backends.cuda.reduction import accumulator
-from genesis.backends.cuda.walk import Walk, power_of_2, programs, walk
-from genesis.shapes import Shape, contiguous_strides, equivalent
+from genesis.backends.cuda.rows import address
+from genesis.backends.cuda.walk import power_of_2, programs, walk
+from genesis.shapes import Shape
 
-Gradients = tuple[DeviceArray | None, ...]
+Results = tuple[DeviceArray | None, ...]
 
 _LONGEST = 16384  # elements of 4 bytes in a row that is held in registers
 _TILE = 2048
@@ -25,102 +46,129 @@ _TILE = 2048
 # --- layer norm and RMS norm ------------------------------------------------------------------------------------------
 def layer_norm(
     x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    lead = x.shape[: len(x.shape) - normalized_ndim]
-    mean = _statistic(x, lead + (1,) * normalized_ndim)
-    y, inverse_std = _norm_rows("layer_norm", x, normalized_ndim, weight, bias, mean, eps)
-    return y, mean, inverse_std
+) -> Results:
+    array.require_float("layer_norm", x.dtype)
+    return _norm_rows(contiguous(x), contiguous(weight), contiguous(bias), normalized_ndim, eps, centered=True)
 
 
-def rms_norm(
-    x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, eps: float
-) -> tuple[DeviceArray, DeviceArray]:
-    return _norm_rows("rms_norm", x, normalized_ndim, weight, None, None, eps)
+def rms_norm(x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, eps: float) -> Results:
+    array.require_float("rms_norm", x.dtype)
+    y, _, inverse_rms = _norm_rows(contiguous(x), contiguous(weight), None, normalized_ndim, eps, centered=False)
+    return y, inverse_rms
 
 
+@planned
 def _norm_rows(
-    op: str, x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, bias: DeviceArray | None,
-    mean: DeviceArray | None, eps: float,
-) -> tuple[DeviceArray, DeviceArray]:  # fmt: skip
-    """y and the inverse deviation; the mean goes where it is wanted."""
-    array.require_float(op, x.dtype)
-    x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
-    lead, num_rows, num_columns = _rows(x, normalized_ndim)
-    y = array.empty(x.shape, x.dtype, x.device_index)
-    inverse_std = _statistic(x, lead + (1,) * normalized_ndim)
+    x: Layout, weight: Layout | None, bias: Layout | None, normalized_ndim: int, eps: float, centered: bool
+) -> Callable[..., Results]:
+    """run(x, weight, bias): y, the mean if it is centered, and the inverse deviation."""
+    lead, num_rows, num_columns = _row_sizes(x, normalized_ndim)
+    y, statistic = dense_like(x), _row_statistic(x, lead, normalized_ndim)
+    mean = statistic if centered else None
+    if not x.size:  # gradients are zeros times these
+        zeros = functools.partial(storage.full, statistic.shape, 0.0, statistic.dtype, x.device_index)
+        return lambda x, weight, bias: (new(y), zeros() if centered else None, zeros())
     if _is_long(x, num_columns):
-        rows = x.view((num_rows, num_columns), (num_columns, 1), x.offset)
-        _statistics(rows, walk(rows, (1,), least_tiles=reduction.MOMENTS), mean, inverse_std, None, None, 0.0, eps)
-        _normalize(
-            y, x, mean, inverse_std, weight, bias, _Rows(num_rows, num_columns, 1, num_rows, num_columns, False, True)
-        )
-        return y, inverse_std
+        return _norm_long_rows(x, num_rows, num_columns, statistic, eps, centered)
     tile = _row_tile(num_rows, num_columns)
-    grid = (-(-num_rows // tile["BLOCK_ROWS"]) if num_columns else 0,)
-    args = (y, mean, inverse_std, x, weight, bias, num_rows, num_columns, float(eps))
-    launch(kernels._layer_norm_kernel, grid, *args, COMPUTE=COMPUTE[x.dtype], WIDE=_is_wide(x), **tile)
-    return y, inverse_std
+    launch = prepare_raw(
+        kernels._layer_norm_kernel, x.device_index, (-(-num_rows // tile["BLOCK_ROWS"]),),
+        (y, mean, statistic, x, weight, bias), num_rows, num_columns, float(eps), COMPUTE=COMPUTE[x.dtype],
+        WIDE=is_wide(x), **tile,
+    )  # fmt: skip
+    return into_new(launch, y, mean, statistic)
+
+
+def _norm_long_rows(
+    x: Layout, num_rows: int, num_columns: int, statistic: Layout, eps: float, centered: bool
+) -> Callable[..., Results]:
+    """Several passes: such rows are rare."""
+    rows = Rows(num_rows, num_columns, 1, num_rows, num_columns, False, True)
+
+    def run(x: DeviceArray, weight: DeviceArray | None, bias: DeviceArray | None) -> Results:
+        matrix = x.view((num_rows, num_columns), (num_columns, 1), x.offset)
+        mean, inverse_std = statistics(matrix, None, None, (1,), 0.0, eps, centered)
+        y = normalize(x, mean, inverse_std, weight, bias, rows)
+        return y, None if mean is None else reshaped(mean, statistic.shape), reshaped(inverse_std, statistic.shape)
+
+    return run
 
 
 def layer_norm_backward(
     grad: DeviceArray, x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, mean: DeviceArray,
     inverse_std: DeviceArray, needs: tuple[bool, bool, bool],
-) -> Gradients:  # fmt: skip
-    return _norm_rows_backward(grad, x, normalized_ndim, weight, mean, inverse_std, needs)
+) -> Results:  # fmt: skip
+    arrays = (contiguous(grad), contiguous(x), contiguous(weight), mean, inverse_std)
+    return _norm_rows_backward(*arrays, normalized_ndim, needs)
 
 
 def rms_norm_backward(
     grad: DeviceArray, x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, inverse_rms: DeviceArray,
     needs: tuple[bool, bool],
-) -> Gradients:  # fmt: skip
-    return _norm_rows_backward(grad, x, normalized_ndim, weight, None, inverse_rms, (*needs, False))[:2]
+) -> Results:  # fmt: skip
+    arrays = (contiguous(grad), contiguous(x), contiguous(weight), None, inverse_rms)
+    return _norm_rows_backward(*arrays, normalized_ndim, (*needs, False))[:2]
 
 
+@planned
 def _norm_rows_backward(
-    grad: DeviceArray, x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, mean: DeviceArray | None,
-    inverse_std: DeviceArray, needs: tuple[bool, bool, bool],
-) -> Gradients:  # fmt: skip
-    grad, x, weight = _contiguous(grad), _contiguous(x), _contiguous(weight)
-    lead, num_rows, num_columns = _rows(x, normalized_ndim)
+    grad: Layout, x: Layout, weight: Layout | None, mean: Layout | None, inverse_std: Layout, normalized_ndim: int,
+    needs: tuple[bool, bool, bool],
+) -> Callable[..., Results]:  # fmt: skip
+    lead, num_rows, num_columns = _row_sizes(x, normalized_ndim)
     if _is_long(x, num_columns):
-        return _long_rows_backward(grad, x, len(lead), weight, mean, inverse_std, needs)
+        return lambda grad, x, weight, mean, inverse_std: _long_rows_backward(
+            grad, x, weight, mean, inverse_std, len(lead), needs
+        )
     tile = _row_tile(num_rows, num_columns)
     num_blocks = -(-num_rows // tile["BLOCK_ROWS"])
     num_programs = min(num_blocks, programs(x.device_index) * 2 // tile["num_warps"]) if num_columns else 0
-    grad_input = array.empty(x.shape, x.dtype, x.device_index) if needs[0] else None
-    wanted = [needs[1] and weight is not None, needs[2]]
-    both = array.empty((sum(wanted), num_programs, num_columns), accumulator(x.dtype), x.device_index)
-    parts = _planes(both)
-    shares = [next(parts) if is_wanted else None for is_wanted in wanted]
-    args = (grad_input, *shares, grad, x, weight, mean, inverse_std, num_rows, num_columns, num_blocks)
-    if num_programs:
-        kernel = kernels._layer_norm_backward_kernel
-        launch(kernel, (num_programs,), *args, COMPUTE=COMPUTE[x.dtype], WIDE=_is_wide(x), **tile)
-    totals: Iterator[DeviceArray] = iter(())
-    if any(wanted):
-        totals = _planes(reduction.sum_in(both, (1,), False, x.dtype if weight is None else weight.dtype))
-    shape = x.shape[len(lead) :]
-    return grad_input, *(_reshaped(next(totals), shape) if is_wanted else None for is_wanted in wanted)
+    grad_input = dense_like(x) if needs[0] else None
+    wanted = (needs[1] and weight is not None, needs[2])
+    wide, device = accumulator(x.dtype), x.device_index
+    both = layout_of((sum(wanted), num_programs, num_columns), wide, device)
+    aligned = num_programs * num_columns * wide.itemsize % 16 == 0  # of both, the second one's beginning too
+    share = layout_of((num_programs, num_columns), wide, device, aligned=aligned)
+    shares = [share if is_wanted else None for is_wanted in wanted]
+    launch = prepare_raw(
+        kernels._layer_norm_backward_kernel, device, (num_programs,),
+        (grad_input, *shares, grad, x, weight, mean, inverse_std), num_rows, num_columns, num_blocks,
+        COMPUTE=COMPUTE[x.dtype], WIDE=is_wide(x), **tile,
+    )  # fmt: skip
+    shape, dtype = x.shape[len(lead) :], x.dtype if weight is None else weight.dtype
+
+    def run(grad: DeviceArray, x: DeviceArray, *others: DeviceArray | None) -> Results:
+        stream = streams.current_handle(device)
+        made = None if grad_input is None else grad_input.new(stream)
+        sums = both.new(stream)
+        parts = planes(sums)
+        places = [next(parts).data_pointer if is_wanted else 0 for is_wanted in wanted]
+        launch(stream, address(made), *places, grad.data_pointer, x.data_pointer, *map(address, others))
+        totals: Iterator[DeviceArray] = iter(())
+        if any(wanted):
+            totals = planes(reduction.sum_in(sums, (1,), False, dtype))
+        return made, *(reshaped(next(totals), shape) if is_wanted else None for is_wanted in wanted)
+
+    return run
 
 
 def _long_rows_backward(
-    grad: DeviceArray, x: DeviceArray, num_lead: int, weight: DeviceArray | None, mean: DeviceArray | None,
-    inverse_std: DeviceArray, needs: tuple[bool, bool, bool],
-) -> Gradients:  # fmt: skip
+    grad: DeviceArray, x: DeviceArray, weight: DeviceArray | None, mean: DeviceArray | None, inverse_std: DeviceArray,
+    num_lead: int, needs: tuple[bool, bool, bool],
+) -> Results:  # fmt: skip
     """Several passes: such rows are rare."""
     wide, columns = accumulator(x.dtype), tuple(range(num_lead, len(x.shape)))
     dtype = x.dtype if weight is None else weight.dtype
     center: DeviceArray | float = 0.0 if mean is None else mean
     grad_input = grad_weight = grad_bias = None
     if needs[0]:
-        grad_input = array.empty(x.shape, x.dtype, x.device_index)
         weighted = grad if weight is None else apply(kernels._product_kernel, grad, weight, dtype=wide)
         centered = apply(kernels._centered_product_kernel, weighted, x, center, dtype=wide)
         average = None if mean is None else reduction.mean_in(weighted, columns, True, wide)
         slope = reduction.mean_in(centered, columns, True, wide)
         num_rows, num_columns = math.prod(x.shape[:num_lead]), math.prod(x.shape[num_lead:])
-        rows = _Rows(num_rows, num_columns, 1, num_rows, num_columns, False, True)
-        _normalize_backward(grad_input, grad, x, mean, inverse_std, weight, average, slope, rows)
+        rows = Rows(num_rows, num_columns, 1, num_rows, num_columns, False, True)
+        grad_input = normalize_backward(grad, x, mean, inverse_std, weight, average, slope, rows)
     lead = tuple(range(num_lead))
     if needs[1] and weight is not None:
         products = apply(kernels._normal_product_kernel, grad, x, center, inverse_std, dtype=wide)
@@ -130,229 +178,7 @@ def _long_rows_backward(
     return grad_input, grad_weight, grad_bias
 
 
-# --- batch norm -------------------------------------------------------------------------------------------------------
-def batch_norm(
-    x: DeviceArray, weight: DeviceArray | None, bias: DeviceArray | None, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, training: bool, momentum: float, eps: float,
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
-    array.require_float("batch_norm", x.dtype)
-    x, weight, bias = _dense(x), _contiguous(weight), _contiguous(bias)
-    running = (running_mean, running_var)
-    running_mean, running_var = (_contiguous(statistic) for statistic in running)
-    if training:
-        mean, inverse_std = (_statistic(x, x.shape[1:2]) for _ in range(2))
-        if x.size:
-            plan = walk(x, _all_but_channels(x), least_tiles=reduction.MOMENTS)
-            _statistics(x, plan, mean, inverse_std, running_mean, running_var, momentum, eps)
-        for statistic, changed in zip(running, (running_mean, running_var), strict=True):
-            if statistic is not None and statistic is not changed:
-                storage.copy_into(statistic, changed)
-    else:
-        assert running_mean is not None
-        assert running_var is not None
-        mean = running_mean
-        inverse_std = apply(kernels._inverse_std_kernel, running_var, eps)
-    y = array.empty(x.shape, x.dtype, x.device_index, x.strides)
-    _normalize(y, x, mean, inverse_std, weight, bias, _channel_rows(x))
-    return y, mean, inverse_std
-
-
-def batch_norm_backward(
-    grad: DeviceArray, x: DeviceArray, weight: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray,
-    training: bool, needs: tuple[bool, bool, bool],
-) -> Gradients:  # fmt: skip
-    x, weight = _dense(x), _contiguous(weight)
-    grad = _in_order_of(grad, x)
-    grad_input = None
-    gradients: list[DeviceArray | None] = [None] * 4  # of weight and bias; the averages that the input's takes
-    if (training and needs[0]) or needs[1] or needs[2]:
-        plan = walk(x, _all_but_channels(x))
-        dtypes = [x.dtype if weight is None else weight.dtype] * 2 + [accumulator(x.dtype)] * 2
-        wanted = (needs[1], needs[2], training, training)
-        gradients = [
-            array.empty((plan.num_kept,), dtype, x.device_index) if is_wanted else None
-            for dtype, is_wanted in zip(dtypes, wanted, strict=True)
-        ]
-        num_programs, constants = reduction.merging(plan.num_splits, plan.num_kept)
-        args = (*gradients, *_partial_sums(grad, x, mean, 1, plan), inverse_std, weight)
-        numbers = (1.0 / max(plan.num_reduced, 1), plan.num_kept, plan.num_splits)
-        compute = COMPUTE[accumulator(x.dtype)]
-        launch(kernels._channel_gradients_kernel, (num_programs,), *args, *numbers, COMPUTE=compute, **constants)
-    grad_weight, grad_bias, average, slope = gradients
-    if needs[0]:
-        grad_input = array.empty(x.shape, x.dtype, x.device_index, x.strides)
-        _normalize_backward(grad_input, grad, x, mean, inverse_std, weight, average, slope, _channel_rows(x))
-    return grad_input, grad_weight, grad_bias
-
-
-# --- group norm -------------------------------------------------------------------------------------------------------
-def group_norm(
-    x: DeviceArray, num_groups: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    array.require_float("group_norm", x.dtype)
-    x, weight, bias = _contiguous(x), _contiguous(weight), _contiguous(bias)
-    num_samples = x.shape[0]
-    mean, inverse_std = (_statistic(x, (num_samples, num_groups), math.nan) for _ in range(2))
-    y = array.empty(x.shape, x.dtype, x.device_index)
-    if x.size:
-        groups = _reshaped(x, (num_samples * num_groups, x.size // (num_samples * num_groups)))
-        _statistics(groups, walk(groups, (1,), least_tiles=reduction.MOMENTS), mean, inverse_std, None, None, 0.0, eps)
-        _normalize(y, x, mean, inverse_std, weight, bias, _plane_rows(x, num_groups))
-    return y, mean, inverse_std
-
-
-def group_norm_backward(
-    grad: DeviceArray, x: DeviceArray, num_groups: int, weight: DeviceArray | None, mean: DeviceArray,
-    inverse_std: DeviceArray, needs: tuple[bool, bool, bool],
-) -> Gradients:  # fmt: skip
-    grad, x, weight = _contiguous(grad), _contiguous(x), _contiguous(weight)
-    num_samples, num_channels = x.shape[:2]
-    per_group = num_channels // num_groups
-    planes = (num_samples, num_groups, per_group)
-    plan = walk(x, tuple(range(2, len(x.shape))))
-    parts = [_reshaped(part, planes) for part in _gradient_sums(grad, x, mean, per_group, plan)]
-    grad_input = grad_weight = grad_bias = None
-    dtype = x.dtype if weight is None else weight.dtype
-    if needs[0]:
-        grad_input = array.empty(x.shape, x.dtype, x.device_index)
-        scale = 1.0 / max(per_group * plan.num_reduced, 1)
-        factor = 1.0 if weight is None else _reshaped(weight, planes[1:])
-        wide = mean.dtype
-        average, slope = (
-            reduction.sum_in(apply(kernels._scaled_product_kernel, part, factor, scale, dtype=wide), (2,), False, wide)
-            for part in parts
-        )
-        rows = _plane_rows(x, num_groups)
-        _normalize_backward(grad_input, grad, x, mean, inverse_std, weight, average, slope, rows)
-    if needs[1]:
-        deviations = inverse_std.view((num_samples, num_groups, 1), (num_groups, 1, 1), inverse_std.offset)
-        products = apply(kernels._product_kernel, parts[1], deviations)
-        grad_weight = _reshaped(reduction.sum_in(products, (0,), False, dtype), (num_channels,))
-    if needs[2]:
-        grad_bias = _reshaped(reduction.sum_in(parts[0], (0,), False, dtype), (num_channels,))
-    return grad_input, grad_weight, grad_bias
-
-
-def _statistic(x: DeviceArray, shape: Shape, of_nothing: float = 0.0) -> DeviceArray:
-    """For what a kernel finds out of x; where x is empty there is no kernel, and gradients are zeros times this."""
-    wide = accumulator(x.dtype)
-    return array.empty(shape, wide, x.device_index) if x.size else storage.full(shape, of_nothing, wide, x.device_index)
-
-
-# --- launches they share ----------------------------------------------------------------------------------------------
-class _Rows(NamedTuple):
-    """A dense array as rows and columns, and which statistic and which channel belong to each."""
-
-    num_rows: int
-    num_columns: int
-    rows_per_statistic: int
-    num_statistics: int
-    num_channels: int
-    statistic_by_column: bool = False
-    channel_by_column: bool = False
-
-
-def _channel_rows(x: DeviceArray) -> _Rows:
-    """For batch norm: columns are what lies inside a channel in memory, or the channels where they are innermost."""
-    num_channels = x.shape[1]
-    inside = [size for i, size in enumerate(x.shape) if i != 1 and (num_channels == 1 or x.strides[i] < x.strides[1])]
-    num_inside = math.prod(inside)
-    if num_inside == 1:
-        return _Rows(x.size // max(num_channels, 1), num_channels, 1, num_channels, num_channels, True, True)
-    return _Rows(x.size // max(num_inside, 1), num_inside, 1, num_channels, num_channels)
-
-
-def _plane_rows(x: DeviceArray, num_groups: int) -> _Rows:
-    num_samples, num_channels = x.shape[:2]
-    num_rows, num_columns = num_samples * num_channels, math.prod(x.shape[2:])
-    return _Rows(num_rows, num_columns, num_channels // num_groups, num_samples * num_groups, num_channels)
-
-
-def _statistics(
-    x: DeviceArray, plan: Walk, mean: DeviceArray | None, inverse_std: DeviceArray, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, momentum: float, eps: float,
-) -> None:  # fmt: skip
-    parts = reduction.moments(x, plan)
-    num_programs, constants = parts.merging
-    args = (mean, inverse_std, *parts, running_mean, running_var, plan.num_kept, plan.num_splits)
-    compute = COMPUTE[inverse_std.dtype]
-    launch(
-        kernels._statistics_kernel, (num_programs,), *args, float(momentum), float(eps), COMPUTE=compute, **constants
-    )
-
-
-def _normalize(
-    y: DeviceArray, x: DeviceArray, mean: DeviceArray | None, inverse_std: DeviceArray, weight: DeviceArray | None,
-    bias: DeviceArray | None, rows: _Rows,
-) -> None:  # fmt: skip
-    _launch_rows(kernels._normalize_kernel, (y, x, mean, inverse_std, weight, bias), rows)
-
-
-def _normalize_backward(
-    grad_input: DeviceArray, grad: DeviceArray, x: DeviceArray, mean: DeviceArray | None, inverse_std: DeviceArray,
-    weight: DeviceArray | None, average: DeviceArray | None, slope: DeviceArray | None, rows: _Rows,
-) -> None:  # fmt: skip
-    arrays = (grad_input, grad, x, mean, inverse_std, weight, average, slope)
-    _launch_rows(kernels._normalize_backward_kernel, arrays, rows)
-
-
-def _launch_rows(kernel: Any, arrays: tuple[DeviceArray | None, ...], rows: _Rows) -> None:
-    if 0 in (rows.num_rows, rows.num_columns):
-        return
-    x = arrays[0]
-    assert x is not None
-    block_columns = _least_waste(rows.num_columns)
-    block_rows = min(_TILE // block_columns, power_of_2(rows.num_rows))
-    launch(
-        kernel,
-        (-(-rows.num_rows // block_rows) * -(-rows.num_columns // block_columns),),
-        *arrays,
-        *rows[:5],
-        STATISTIC_BY_COLUMN=rows.statistic_by_column,
-        CHANNEL_BY_COLUMN=rows.channel_by_column,
-        COMPUTE=COMPUTE[x.dtype],
-        WIDE=_is_wide(x),
-        BLOCK_ROWS=block_rows,
-        BLOCK_COLUMNS=block_columns,
-    )
-
-
-def _least_waste(num_columns: int) -> int:
-    """The largest block that leaves at most a twentieth of the lanes idle at the end of a row.
-
-    >>> _least_waste(64), _least_waste(3136), _least_waste(100_000)
-    (64, 128, 2048)
-    """
-    if num_columns <= 64:
-        return power_of_2(num_columns)
-    candidates = (64, 128, 256, 512, 1024, _TILE)
-    return min(candidates, key=lambda block: (-(-num_columns // block) * block / num_columns > 1.05, -block))
-
-
-def _gradient_sums(
-    grad: DeviceArray, x: DeviceArray, mean: DeviceArray, rows_per_statistic: int, plan: Walk
-) -> tuple[DeviceArray, DeviceArray]:
-    """Per kept element of the walk: Σ grad, Σ grad·(x − mean)."""
-    sums, products = _partial_sums(grad, x, mean, rows_per_statistic, plan)
-    if plan.num_splits == 1:
-        return _reshaped(sums, sums.shape[1:]), _reshaped(products, products.shape[1:])
-    return reduction.sum_in(sums, (0,), False, sums.dtype), reduction.sum_in(products, (0,), False, sums.dtype)
-
-
-def _partial_sums(
-    grad: DeviceArray, x: DeviceArray, mean: DeviceArray, rows_per_statistic: int, plan: Walk
-) -> tuple[DeviceArray, DeviceArray]:
-    """The same, per split as well: (splits, kept)."""
-    wide = accumulator(x.dtype)
-    shape = (plan.num_splits, plan.num_kept)
-    sums, products = (array.empty(shape, wide, x.device_index) for _ in range(2))
-    args = (sums, products, grad, x, mean, rows_per_statistic, *plan.args)
-    launch(kernels._gradient_sums_kernel, plan.grid, *args, COMPUTE=COMPUTE[x.dtype], **plan.constants)
-    return sums, products
-
-
-# --- shapes and orders of memory --------------------------------------------------------------------------------------
-def _rows(x: DeviceArray, normalized_ndim: int) -> tuple[Shape, int, int]:
+def _row_sizes(x: Layout, normalized_ndim: int) -> tuple[Shape, int, int]:
     """The leading dimensions, how many rows they are, how long a row is."""
     cut = len(x.shape) - normalized_ndim
     return x.shape[:cut], math.prod(x.shape[:cut]), math.prod(x.shape[cut:])
@@ -366,40 +192,114 @@ def _row_tile(num_rows: int, num_columns: int) -> dict[str, int]:
     return {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "num_warps": num_warps}
 
 
-def _is_long(x: DeviceArray, num_columns: int) -> bool:
+def _is_long(x: Layout, num_columns: int) -> bool:
     return num_columns * max(x.dtype.itemsize, 4) > _LONGEST * 4
 
 
-def _is_wide(x: DeviceArray) -> bool:
-    return x.size >= 2**31 - _LONGEST
+def _row_statistic(x: Layout, lead: Shape, normalized_ndim: int) -> Layout:
+    return layout_of(lead + (1,) * normalized_ndim, accumulator(x.dtype), x.device_index)
 
 
-def _all_but_channels(x: DeviceArray) -> Shape:
-    return tuple(i for i in range(len(x.shape)) if i != 1)
+# --- batch norm -------------------------------------------------------------------------------------------------------
+def batch_norm(
+    x: DeviceArray, weight: DeviceArray | None, bias: DeviceArray | None, running_mean: DeviceArray | None,
+    running_var: DeviceArray | None, training: bool, momentum: float, eps: float,
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
+    array.require_float("batch_norm", x.dtype)
+    x, weight, bias = dense(x), contiguous(weight), contiguous(bias)
+    own_mean, own_var = contiguous(running_mean), contiguous(running_var)
+    if training:
+        mean, inverse_std = statistics(x, own_mean, own_var, all_but_channels(x.shape), float(momentum), eps, True)
+        for statistic, changed in ((running_mean, own_mean), (running_var, own_var)):
+            if statistic is not changed:
+                storage.copy_into(statistic, changed)  # type: ignore[arg-type]
+    else:
+        mean, inverse_std = own_mean, apply(kernels._inverse_std_kernel, own_var, eps)
+    y = normalize(x, mean, inverse_std, weight, bias, channel_rows(x.layout))
+    return y, mean, inverse_std
 
 
-def _contiguous(x: Any) -> Any:
-    return x if x is None else _in_strides(x, contiguous_strides(x.shape))
+def batch_norm_backward(
+    grad: DeviceArray, x: DeviceArray, weight: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray,
+    training: bool, needs: tuple[bool, bool, bool],
+) -> Results:  # fmt: skip
+    x, weight = dense(x), contiguous(weight)
+    grad = in_order_of(grad, x)
+    grad_weight = grad_bias = average = slope = None
+    if (training and needs[0]) or needs[1] or needs[2]:
+        wanted = (needs[1], needs[2], training, training)
+        grad_weight, grad_bias, average, slope = _channel_gradients(grad, x, weight, mean, inverse_std, wanted)
+    if not needs[0]:
+        return None, grad_weight, grad_bias
+    rows = channel_rows(x.layout)
+    grad_input = normalize_backward(grad, x, mean, inverse_std, weight, average, slope, rows)
+    return grad_input, grad_weight, grad_bias
 
 
-def _dense(x: DeviceArray) -> DeviceArray:
-    return x if is_dense(x) else _contiguous(x)
+@planned
+def _channel_gradients(
+    grad: Layout, x: Layout, weight: Layout | None, mean: Layout, inverse_std: Layout, wanted: tuple[bool, ...]
+) -> Callable[..., Results]:
+    """run(grad, x, weight, mean, inverse_std): gradients of weight and bias, and the averages for the input's."""
+    plan, device, wide = walk(x, all_but_channels(x.shape)), x.device_index, accumulator(x.dtype)
+    dtypes = [x.dtype if weight is None else weight.dtype] * 2 + [wide] * 2
+    results = [
+        layout_of((plan.num_kept,), dtype, device) if is_wanted else None
+        for dtype, is_wanted in zip(dtypes, wanted, strict=True)
+    ]
+    num_programs, constants = reduction.merging(plan.num_splits, plan.num_kept)
+    part = layout_of((plan.num_splits, plan.num_kept), wide, device)
+    launch = prepare_raw(
+        kernels._channel_gradients_kernel, device, (num_programs,), (*results, part, part, inverse_std, weight),
+        1.0 / max(plan.num_reduced, 1), plan.num_kept, plan.num_splits, COMPUTE=COMPUTE[wide], **constants,
+    )  # fmt: skip
+    join = into_new(launch, *results)
+    return lambda grad, x, weight, mean, inverse_std: join(
+        *partial_sums(grad, x, mean, 1, all_but_channels(x.shape)), inverse_std, weight
+    )
 
 
-def _in_order_of(x: DeviceArray, other: DeviceArray) -> DeviceArray:
-    return _in_strides(x, other.strides)
+# --- group norm -------------------------------------------------------------------------------------------------------
+def group_norm(
+    x: DeviceArray, num_groups: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    array.require_float("group_norm", x.dtype)
+    x, weight, bias = contiguous(x), contiguous(weight), contiguous(bias)
+    shape = (x.shape[0], num_groups)
+    if not x.size:
+        mean, inverse_std = (storage.full(shape, math.nan, accumulator(x.dtype), x.device_index) for _ in range(2))
+        return new(dense_like(x.layout)), mean, inverse_std
+    groups = reshaped(x, (math.prod(shape), x.size // math.prod(shape)))
+    mean, inverse_std = statistics(groups, None, None, (1,), 0.0, eps, True)
+    y = normalize(x, mean, inverse_std, weight, bias, plane_rows(x.shape, num_groups))
+    return y, reshaped(mean, shape), reshaped(inverse_std, shape)
 
 
-def _in_strides(x: DeviceArray, strides: Shape) -> DeviceArray:
-    return x if equivalent(x.shape, x.strides, strides) else storage.copy(x, strides)
-
-
-def _reshaped(x: DeviceArray, shape: Shape) -> DeviceArray:
-    """A view of a contiguous array."""
-    return x.view(shape, contiguous_strides(shape), x.offset)
-
-
-def _planes(x: DeviceArray) -> Iterator[DeviceArray]:
-    """Views of a contiguous array, one for each index of its first dimension."""
-    for i in range(x.shape[0]):
-        yield x.view(x.shape[1:], x.strides[1:], x.offset + i * x.strides[0])
+def group_norm_backward(
+    grad: DeviceArray, x: DeviceArray, num_groups: int, weight: DeviceArray | None, mean: DeviceArray,
+    inverse_std: DeviceArray, needs: tuple[bool, bool, bool],
+) -> Results:  # fmt: skip
+    grad, x, weight = contiguous(grad), contiguous(x), contiguous(weight)
+    num_samples, num_channels = x.shape[:2]
+    per_group = num_channels // num_groups
+    planes, inside = (num_samples, num_groups, per_group), tuple(range(2, len(x.shape)))
+    parts = [reshaped(part, planes) for part in gradient_sums(grad, x, mean, per_group, inside)]
+    grad_input = grad_weight = grad_bias = None
+    dtype = x.dtype if weight is None else weight.dtype
+    if needs[0]:
+        scale = 1.0 / max(per_group * math.prod(x.shape[2:]), 1)
+        factor = 1.0 if weight is None else reshaped(weight, planes[1:])
+        wide = mean.dtype
+        average, slope = (
+            reduction.sum_in(apply(kernels._scaled_product_kernel, part, factor, scale, dtype=wide), (2,), False, wide)
+            for part in parts
+        )
+        rows = plane_rows(x.shape, num_groups)
+        grad_input = normalize_backward(grad, x, mean, inverse_std, weight, average, slope, rows)
+    if needs[1]:
+        deviations = inverse_std.view((num_samples, num_groups, 1), (num_groups, 1, 1), inverse_std.offset)
+        products = apply(kernels._product_kernel, parts[1], deviations)
+        grad_weight = reshaped(reduction.sum_in(products, (0,), False, dtype), (num_channels,))
+    if needs[2]:
+        grad_bias = reshaped(reduction.sum_in(parts[0], (0,), False, dtype), (num_channels,))
+    return grad_input, grad_weight, grad_bias

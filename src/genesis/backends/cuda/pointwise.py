@@ -136,7 +136,6 @@ def _plan(
 ) -> Plan:
     name = _name(op)
     arrays = [operand for operand in operands if isinstance(operand, DeviceArray)]
-    device = (arrays[0] if target is None else target).device_index
     operand_dtype = dtypes.result_type(
         (operand.dtype, 2) if isinstance(operand, DeviceArray) else (dtypes.of_scalar(operand), 0)
         for operand in operands
@@ -145,55 +144,60 @@ def _plan(
     if floats_only and not operand_dtype.is_floating_point:
         raise NotImplementedError(f"{name} has no cuda implementation for {operand_dtype.name}")
     if target is None:
-        result_dtype = operand_dtype if dtype is None else dtype
         compute = operand_dtype
         shape = broadcast(name, *(x.shape for x in arrays))
         strides = next((x.strides for x in arrays if x.shape == shape and is_dense(x)), contiguous_strides(shape))
-        out_aligned = True
+        out = layout_of(shape, operand_dtype if dtype is None else dtype, arrays[0].device_index, strides)
     else:
-        result_dtype, compute, shape, strides = target.dtype, dtype or operand_dtype, target.shape, target.strides
-        out_aligned = target.data_pointer & 15 == 0
-    compute_type = COMPUTE[compute]
+        compute, out = dtype or operand_dtype, target.layout
     number = float if compute.is_floating_point else int
     ready = all(isinstance(operand, DeviceArray) or type(operand) is number for operand in operands)
-    plan = Plan(layout_of(shape, result_dtype, device, strides, out_aligned), None if ready else number)
-    if numel(shape) == 0:
+    plan = Plan(out, None if ready else number)
+    if out.size == 0:
         return plan
 
-    walks = [strides] + [broadcast_strides(name, x.shape, x.strides, shape) for x in arrays]
-    sizes, merged = collapse(shape, walks)
+    walks = [out.strides] + [broadcast_strides(name, x.shape, x.strides, out.shape) for x in arrays]
+    sizes, merged = collapse(out.shape, walks)
     wide = any(reach(sizes, walk) >= 2**31 for walk in merged) or numel(sizes) >= 2**31 - _BLOCK
-    kinds: list[Any] = ["*" + launch.TRITON_NAMES[result_dtype] + ("/16" if out_aligned else "")]
+    kinds: list[Any] = ["*" + launch.TRITON_NAMES[out.dtype] + ("/16" if out.aligned else "")]
     for operand in operands:
         if isinstance(operand, DeviceArray):
             kinds.append(launch.array_kind(operand))
         else:
             kinds.append(None if operand is None else "f" if number is float else "i64")
     kinds.extend([None] * (5 - len(kinds)))
-    constants: dict[str, Any] = {"OP": op, "COMPUTE": compute_type, "WIDE": wide}
+    constants: dict[str, Any] = {"OP": op, "COMPUTE": COMPUTE[compute], "WIDE": wide}
     if len(sizes) == 1 and all(walk == (1,) for walk in merged):
         constants["ARRAYS"] = sum(1 << i for i, operand in enumerate(operands) if isinstance(operand, DeviceArray))
         kinds.append(launch.number_kind(sizes[0]))
-        kernel = launch.load(pointwise_kernel, device, tuple(kinds), {**constants, "BLOCK": _BLOCK})
+        kernel = launch.load(pointwise_kernel, out.device_index, tuple(kinds), {**constants, "BLOCK": _BLOCK})
         return _with_run(plan, kernel, -(-sizes[0] // _BLOCK), operands, sizes)
+    return _with_strided_run(plan, kinds, constants, operands, sizes, merged)
 
+
+def _with_strided_run(
+    plan: Plan, kinds: list[Any], constants: dict[str, Any], operands: Sequence[Operand], sizes: Shape,
+    walks: list[Shape],
+) -> Plan:  # fmt: skip
+    """kinds: of the result and the four operands; walks: of the result and the arrays."""
     if len(sizes) == 1:  # the kernel has rows
-        sizes, merged = (1, *sizes), [(0, *walk) for walk in merged]
+        sizes, walks = (1, *sizes), [(0, *walk) for walk in walks]
     num_columns, others = sizes[-1], sizes[:-1][::-1]
     num_rows = math.prod(others)
-    innermost = [walk[-1] for walk in merged]
+    innermost = [walk[-1] for walk in walks]
     block_columns = min(1 << (num_columns - 1).bit_length(), _BLOCK if all(s <= 1 for s in innermost) else 32)
     block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
-    next_walk = iter([walk[::-1] for walk in merged])
+    next_walk = iter([walk[::-1] for walk in walks])
     tuples: list[tuple[int, ...] | None] = [others, next(next_walk)]
     tuples += [next(next_walk) if isinstance(operand, DeviceArray) else None for operand in operands]
     tuples += [None] * (6 - len(tuples))
-    kinds += [launch.number_kind(num_rows), launch.number_kind(num_columns)]
+    kinds = [*kinds, launch.number_kind(num_rows), launch.number_kind(num_columns)]
     tail: list[Any] = [num_rows, num_columns]
     for entry in tuples:
         kinds.append(None if entry is None else tuple(launch.number_kind(size) for size in entry))
         tail.extend([None] if entry is None else entry)
     blocks = {"RANK": len(others), "BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns}
+    device = plan.result.device_index
     kernel = launch.load(pointwise_strided_kernel, device, tuple(kinds), {**constants, **blocks})
     grid = -(-num_rows // block_rows) * -(-num_columns // block_columns)
     return _with_run(plan, kernel, grid, operands, tail)
@@ -208,11 +212,12 @@ def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Op
 
 def new_like(x: DeviceArray, dtype: DType | None = None) -> DeviceArray:
     """A new array of x's shape, in its order of memory where it is dense, else row-major; of its dtype by default."""
-    return _layout_like(x._layout or x.layout, dtype or x.dtype).new(streams.current_handle(x.device_index))
+    return layout_like(x._layout or x.layout, dtype or x.dtype).new(streams.current_handle(x.device_index))
 
 
 @functools.cache
-def _layout_like(layout: Layout, dtype: DType) -> Layout:
+def layout_like(layout: Layout, dtype: DType) -> Layout:
+    """That of new_like()."""
     return layout_of(layout.shape, dtype, layout.device_index, layout.strides if is_dense(layout) else None)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.array import DeviceArray, layout_of
+from genesis.backends.cuda import array, streams
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import moments as moments_kernels
 from genesis.backends.cuda.kernels import reduction as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import launch, prepare
-from genesis.backends.cuda.pointwise import collapse, new_like
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.planned import into_new, planned
+from genesis.backends.cuda.pointwise import collapse, layout_like
 from genesis.backends.cuda.walk import Walk, power_of_2, walk
 from genesis.dtypes import DType
 from genesis.shapes import Shape, reduced
@@ -58,24 +59,10 @@ def any(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
     return _reduce("max", x, dims, keepdim, dtypes.bool_, test=True)
 
 
+@planned
 def _reduce(
-    op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
-) -> DeviceArray:
-    key = (op, x._layout or x.layout, dims, keepdim, dtype, test, divide)
-    run = _plans.get(key)
-    if run is None:
-        run = _plans[key] = _plan(op, x, dims, keepdim, dtype, test, divide)
-    return run(x)
-
-
-_plans: dict[tuple[Any, ...], Callable[[DeviceArray], DeviceArray]] = {}
-driver.forget_on_switch(_plans.clear)
-
-
-def _plan(
-    op: str, x: DeviceArray, dims: Shape, keepdim: bool, dtype: DType, test: bool, divide: bool
+    op: str, x: Layout, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
 ) -> Callable[[DeviceArray], DeviceArray]:
-    """All that is the same for every operand laid out as x is: the launches, and where the result goes."""
     accumulate = dtypes.int32 if test else accumulator(dtype)
     identity = {
         "sum": 0,
@@ -84,108 +71,103 @@ def _plan(
         "min": 1 if test else _highest(accumulate),
     }[op]
     constants = {"OP": op, "TEST": test, "IDENTITY": identity, "ACCUMULATE": COMPUTE[accumulate]}
-    plan = walk(x, dims)
+    plan, device = walk(x, dims), x.device_index
     divisor = float(plan.num_reduced) if divide else None
 
-    def launch_of(plan: Walk, out: DeviceArray, x: DeviceArray, divisor: float | None) -> Callable[..., None]:
+    def launch_of(plan: Walk, out: Layout, x: Layout, divisor: float | None) -> Callable[..., None]:
         every = {**constants, "COMPUTE": COMPUTE[x.dtype], **plan.constants}
-        return prepare(kernels._reduce_kernel, plan.grid, (out, x), divisor, *plan.args, **every)
+        return prepare_raw(kernels._reduce_kernel, device, plan.grid, (out, x), divisor, *plan.args, **every)
 
     def in_one(x: DeviceArray) -> DeviceArray:
-        out = result.new(streams.current_handle(device))
-        last(out, x)
+        stream = streams.current_handle(device)
+        out = result.new(stream)
+        last(stream, out.data_pointer, x.data_pointer)
         return out
 
     def in_two(x: DeviceArray) -> DeviceArray:
         stream = streams.current_handle(device)
         out, partial = result.new(stream), parts.new(stream)
-        first(partial, x)
-        last(out, partial)
+        first(stream, partial.data_pointer, x.data_pointer)
+        last(stream, out.data_pointer, partial.data_pointer)
         return out
 
-    device = x.device_index
-    shape, strides = _result_layout(x, dims, keepdim, plan)
-    result = layout_of(shape, dtype, device, strides)
-    parts = layout_of((plan.num_splits, plan.num_kept), accumulate, device)
-    stream = streams.current_handle(device)
+    result = _result(x, dims, keepdim, plan, dtype)
     if plan.num_splits == 1:
-        last = launch_of(plan, result.new(stream), x, divisor)
+        last = launch_of(plan, result, x, divisor)
         return in_one
-    partial = parts.new(stream)
-    first = launch_of(plan, partial, x, None)
-    last = launch_of(walk(partial, (0,), one_split=True), result.new(stream), partial, divisor)
+    parts = layout_of((plan.num_splits, plan.num_kept), accumulate, device)
+    first = launch_of(plan, parts, x, None)
+    last = launch_of(walk(parts, (0,), one_split=True), result, parts, divisor)
     return in_two
 
 
 # --- index of the extreme ---------------------------------------------------------------------------------------------
 def argmax(x: DeviceArray, dim: int, keepdim: bool = False) -> DeviceArray:
-    return _arg(x, dim, keepdim, least=False)
+    return _arg(x, dim, keepdim, False)
 
 
 def argmin(x: DeviceArray, dim: int, keepdim: bool = False) -> DeviceArray:
-    return _arg(x, dim, keepdim, least=True)
+    return _arg(x, dim, keepdim, True)
 
 
-def _arg(x: DeviceArray, dim: int, keepdim: bool, least: bool) -> DeviceArray:
-    dims = (dim,) if x.shape else ()
-    accumulate = accumulator(x.dtype)
+@planned
+def _arg(x: Layout, dim: int, keepdim: bool, least: bool) -> Callable[[DeviceArray], DeviceArray]:
+    dims, accumulate = (dim,) if x.shape else (), accumulator(x.dtype)
     constants = {"LEAST": least, "LOWEST": _lowest(accumulate), "ACCUMULATE": COMPUTE[accumulate]}
     plan = walk(x, dims, tile=2048)
-    out = _result(x, dims, keepdim, plan, dtypes.int64)
-    values, indices = x, None
-    if plan.num_splits > 1:
-        values, indices = _partial(x, plan, accumulate), _partial(x, plan, dtypes.int64)
-        _launch(kernels._arg_kernel, plan, (indices, values, x, None), constants)
-        plan = walk(values, (0,), one_split=True)
-    _launch(kernels._arg_kernel, plan, (out, None, values, indices), constants)
-    return out
+    results = (_result(x, dims, keepdim, plan, dtypes.int64), None)
+    run = _of_pairs(kernels._arg_kernel, x, plan, results, (dtypes.int64, accumulate), constants, turned=True)
+    return lambda x: run(x)[0]
 
 
 # --- two values per row -----------------------------------------------------------------------------------------------
-def logsumexp(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
+@planned
+def logsumexp(x: Layout, dims: Shape, keepdim: bool = False) -> Callable[[DeviceArray], DeviceArray]:
     array.require_float("logsumexp", x.dtype)
     plan = walk(x, dims)
-    out = _result(x, dims, keepdim, plan, x.dtype)
-    _logsumexp(x, plan, out, None)
-    return out
+    run = _logsumexp(x, plan, (_result(x, dims, keepdim, plan, x.dtype), None))
+    return lambda x: run(x)[0]
 
 
-def logsumexp_parts(x: DeviceArray, dim: int) -> tuple[DeviceArray, DeviceArray]:
+@planned
+def logsumexp_parts(x: Layout, dim: int) -> Callable[[DeviceArray], tuple[DeviceArray, DeviceArray]]:
     """m = max x and Σ exp(x − m) along dim (kept), in the dtype of accumulation."""
     plan = walk(x, (dim,))
-    maximum, total = (_result(x, (dim,), True, plan, accumulator(x.dtype)) for _ in range(2))
-    _logsumexp(x, plan, maximum, total)
-    return maximum, total
+    part = _result(x, (dim,), True, plan, accumulator(x.dtype))
+    return _logsumexp(x, plan, (part, part))
 
 
-def _logsumexp(x: DeviceArray, plan: Walk, out: DeviceArray, total: DeviceArray | None) -> None:
+def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, Layout | None]) -> Callable[..., Any]:
     accumulate = accumulator(x.dtype)
     constants = {"ACCUMULATE": COMPUTE[accumulate]}
-    maxima, totals = x, None
-    if plan.num_splits > 1:
-        maxima, totals = _partial(x, plan, accumulate), _partial(x, plan, accumulate)
-        _launch(kernels._logsumexp_kernel, plan, (maxima, totals, x, None), constants)
-        plan = walk(maxima, (0,), one_split=True)
-    _launch(kernels._logsumexp_kernel, plan, (out, total, maxima, totals), constants)
+    return _of_pairs(kernels._logsumexp_kernel, x, plan, results, (accumulate, accumulate), constants)
+
+
+def _of_pairs(
+    kernel: object, x: Layout, plan: Walk, results: tuple[Layout, Layout | None], parts: tuple[DType, DType],
+    constants: dict[str, Any], turned: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """run(x): the results of a kernel that makes two arrays of one or, where x is split, of the two that it made first.
+
+    Args:
+        parts: dtypes of those two; turned: it takes them in the other order than it makes them in.
+    """
+    order = -1 if turned else 1
+
+    def launch_of(plan: Walk, *arrays: Layout | None) -> Callable[..., None]:
+        return prepare_raw(kernel, x.device_index, plan.grid, arrays, *plan.args, **constants, **plan.constants)
+
+    if plan.num_splits == 1:
+        whole = into_new(launch_of(plan, *results, x, None), *results)
+        return lambda x: whole(x, None)
+    made = [layout_of((plan.num_splits, plan.num_kept), dtype, x.device_index) for dtype in parts]
+    first = into_new(launch_of(plan, *made, x, None), *made)
+    taken = made[::order]
+    last = into_new(launch_of(walk(taken[0], (0,), one_split=True), *results, *taken), *results)
+    return lambda x: last(*first(x, None)[::order])
 
 
 MOMENTS = 4  # tiles per program at least: each partial result is three numbers, and they merge slowly
-
-
-class Moments(NamedTuple):
-    """Per split and kept element: the count of x, their mean, Σ (x − mean)². Kernels merge the splits as they read."""
-
-    counts: DeviceArray
-    means: DeviceArray
-    squares: DeviceArray
-
-    @property
-    def num_kept(self) -> int:
-        return self.counts.shape[1]
-
-    @property
-    def merging(self) -> tuple[int, dict[str, Any]]:
-        return merging(self.counts.shape[0], self.num_kept)
 
 
 def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
@@ -195,66 +177,74 @@ def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
     return -(-num_kept // block_kept), {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
 
 
-def moments(x: DeviceArray, plan: Walk) -> Moments:
-    """The moments of x along a walk; kept elements in the walk's order."""
+def moments(x: Layout, plan: Walk) -> tuple[Layout, Callable[..., None]]:
+    """The moments of x along a walk: per split and kept element the count, the mean, Σ (x − mean)².
+
+    Returns: the layout of each of the three, and run(stream, counts, means, squares, x). Kernels merge the splits as
+        they read; kept elements are in the walk's order.
+    """
     accumulate = accumulator(x.dtype)
-    result = Moments(*(_partial(x, plan, accumulate) for _ in range(3)))
-    _launch(moments_kernels._moments_kernel, plan, (*result, x), {"ACCUMULATE": COMPUTE[accumulate]})
-    return result
+    part = layout_of((plan.num_splits, plan.num_kept), accumulate, x.device_index)
+    run = prepare_raw(
+        moments_kernels._moments_kernel, x.device_index, plan.grid, (part, part, part, x), *plan.args,
+        ACCUMULATE=COMPUTE[accumulate], **plan.constants,
+    )  # fmt: skip
+    return part, run
 
 
-def var(x: DeviceArray, dims: Shape, correction: float, keepdim: bool = False) -> DeviceArray:
+@planned
+def var(x: Layout, dims: Shape, correction: float, keepdim: bool = False) -> Callable[[DeviceArray], DeviceArray]:
     array.require_float("var", x.dtype)
-    plan = walk(x, dims, least_tiles=MOMENTS)
-    out = _result(x, dims, keepdim, plan, x.dtype)
-    parts = moments(x, plan)
-    num_programs, constants = parts.merging
-    args = (out, *parts, parts.num_kept, plan.num_splits, float(correction))
-    launch(moments_kernels._variance_kernel, (num_programs,), *args, **constants)
-    return out
+    plan, device = walk(x, dims, least_tiles=MOMENTS), x.device_index
+    result = _result(x, dims, keepdim, plan, x.dtype)
+    part, find = moments(x, plan)
+    num_programs, constants = merging(plan.num_splits, plan.num_kept)
+    join = prepare_raw(
+        moments_kernels._variance_kernel, device, (num_programs,), (result, part, part, part), plan.num_kept,
+        plan.num_splits, float(correction), **constants,
+    )  # fmt: skip
+
+    def run(x: DeviceArray) -> DeviceArray:
+        stream = streams.current_handle(device)
+        out, parts = result.new(stream), [part.new(stream) for _ in range(3)]
+        places = [each.data_pointer for each in parts]
+        find(stream, *places, x.data_pointer)
+        join(stream, out.data_pointer, *places)
+        return out
+
+    return run
 
 
 # --- running sums -----------------------------------------------------------------------------------------------------
-def cumsum(x: DeviceArray, dim: int) -> DeviceArray:
-    dtype = _total(x.dtype)
-    out = new_like(x, dtype)
+@planned
+def cumsum(x: Layout, dim: int) -> Callable[[DeviceArray], DeviceArray]:
+    dtype, device = _total(x.dtype), x.device_index
     if not x.shape:
-        return sum(x, (), False)
-    plan = walk(x, (dim,))
+        return lambda x: sum(x, (), False)
+    out, plan = layout_like(x, dtype), walk(x, (dim,))
     # A running sum meets as many roundings as it has summands: a tree of them, as other sums have, is not to be had.
     accumulate = dtypes.float64 if dtype is dtypes.float32 else accumulator(dtype)
-    sums = None
-    if plan.num_splits > 1:
-        sums = _partial(x, plan, accumulate)
-        constants = {
-            "OP": "sum",
-            "TEST": False,
-            "IDENTITY": 0,
-            "ACCUMULATE": COMPUTE[accumulate],
-            "COMPUTE": COMPUTE[x.dtype],
-        }
-        _launch(kernels._reduce_kernel, plan, (sums, x, None), constants)
     kept_dims = [i for i in range(len(x.shape)) if i != dim]
     walks = [tuple(steps[i] for i in kept_dims) for steps in (x.strides, out.strides)]
     sizes, (steps, out_steps) = collapse(tuple(x.shape[i] for i in kept_dims), walks)
     inner_first = [(*sizes[::-1], *group[::-1]) for group in (steps, out_steps)]
-    names = ("WIDE", "BLOCK_KEPT", "BLOCK_INNER")
-    launch(
-        kernels._cumsum_kernel,
-        plan.grid,
-        out,
-        x,
-        sums,
-        plan.args[0],
-        *inner_first,
-        plan.args[3],
-        out.strides[dim],
-        ACCUMULATE=COMPUTE[accumulate],
-        KEPT_RANK=len(sizes),
+    sums = layout_of((plan.num_splits, plan.num_kept), accumulate, device) if plan.num_splits > 1 else None
+    launch = prepare_raw(
+        kernels._cumsum_kernel, device, plan.grid, (out, x, sums), plan.args[0], *inner_first, plan.args[3],
+        out.strides[dim], ACCUMULATE=COMPUTE[accumulate], KEPT_RANK=len(sizes),
         BLOCK_SPLITS=power_of_2(plan.num_splits),
-        **{name: plan.constants[name] for name in names},
-    )
-    return out
+        **{name: plan.constants[name] for name in ("WIDE", "BLOCK_KEPT", "BLOCK_INNER")},
+    )  # fmt: skip
+    add_up = into_new(launch, out)
+    if sums is None:
+        return lambda x: add_up(x, None)
+    constants = {"OP": "sum", "TEST": False, "IDENTITY": 0, "ACCUMULATE": COMPUTE[accumulate]}
+    of_splits = prepare_raw(
+        kernels._reduce_kernel, device, plan.grid, (sums, x), None, *plan.args, **constants, COMPUTE=COMPUTE[x.dtype],
+        **plan.constants,
+    )  # fmt: skip
+    find = into_new(of_splits, sums)
+    return lambda x: add_up(x, find(x))
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
@@ -277,19 +267,6 @@ def _highest(dtype: DType) -> float:
     return float("inf") if dtype.is_floating_point else (1 << (8 * dtype.itemsize - 1)) - 1
 
 
-def _result(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> DeviceArray:
-    shape, strides = _result_layout(x, dims, keepdim, plan)
-    return array.empty(shape, dtype, x.device_index, strides)
-
-
-def _result_layout(x: DeviceArray, dims: Shape, keepdim: bool, plan: Walk) -> tuple[Shape, Shape]:
+def _result(x: Layout, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> Layout:
     strides = tuple(step for i, step in enumerate(plan.kept_strides) if keepdim or i not in dims)
-    return reduced(x.shape, dims, keepdim), strides
-
-
-def _partial(x: DeviceArray, plan: Walk, dtype: DType) -> DeviceArray:
-    return array.empty((plan.num_splits, plan.num_kept), dtype, x.device_index)
-
-
-def _launch(kernel: Any, plan: Walk, arrays: tuple[Any, ...], constants: dict[str, Any]) -> None:
-    launch(kernel, plan.grid, *arrays, *plan.args, **constants, **plan.constants)
+    return layout_of(reduced(x.shape, dims, keepdim), dtype, x.device_index, strides)

@@ -6,102 +6,96 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from genesis.backends.cuda import array, driver, reduction
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import array, reduction
+from genesis.backends.cuda.array import DeviceArray, Layout
 from genesis.backends.cuda.kernels import softmax as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
-from genesis.backends.cuda.launch import prepare
-from genesis.backends.cuda.pointwise import apply, collapse, new_like
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.planned import into_new, planned
+from genesis.backends.cuda.pointwise import apply, collapse, layout_like
 from genesis.backends.cuda.walk import power_of_2
+from genesis.dtypes import DType
+
+Run = Callable[..., DeviceArray]
 
 _LONGEST = 16384  # elements of 4 bytes in a row that is held in registers
 _TILE = 2048
 
 
-def softmax(x: DeviceArray, dim: int) -> DeviceArray:
+@planned
+def softmax(x: Layout, dim: int) -> Run:
     return _forward("softmax", x, dim, log=False)
 
 
-def log_softmax(x: DeviceArray, dim: int) -> DeviceArray:
+@planned
+def log_softmax(x: Layout, dim: int) -> Run:
     return _forward("log_softmax", x, dim, log=True)
 
 
-def softmax_backward(grad: DeviceArray, y: DeviceArray, dim: int) -> DeviceArray:
+@planned
+def softmax_backward(grad: Layout, y: Layout, dim: int) -> Run:
     return _backward(grad, y, dim, log=False)
 
 
-def log_softmax_backward(grad: DeviceArray, y: DeviceArray, dim: int) -> DeviceArray:
+@planned
+def log_softmax_backward(grad: Layout, y: Layout, dim: int) -> Run:
     return _backward(grad, y, dim, log=True)
 
 
-def _forward(op: str, x: DeviceArray, dim: int, log: bool) -> DeviceArray:
+def _forward(op: str, x: Layout, dim: int, log: bool) -> Run:
     array.require_float(op, x.dtype)
     if _is_long(x, dim):
         of_parts = kernels._log_softmax_of_parts_kernel if log else kernels._softmax_of_parts_kernel
-        return apply(of_parts, x, *reduction.logsumexp_parts(x, dim), dtype=x.dtype)
-    y = new_like(x)
-    _launch(kernels._softmax_kernel, (y, x), dim, log)
-    return y
+        return lambda x: apply(of_parts, x, *reduction.logsumexp_parts(x, dim), dtype=x.dtype)
+    return _rows(kernels._softmax_kernel, layout_like(x, x.dtype), (x,), dim, log)
 
 
-def _backward(grad: DeviceArray, y: DeviceArray, dim: int, log: bool) -> DeviceArray:
+def _backward(grad: Layout, y: Layout, dim: int, log: bool) -> Run:
     if _is_long(y, dim):
-        wide = reduction.accumulator(y.dtype)
-        if log:
-            of_sum, products = kernels._log_softmax_backward_of_sum_kernel, grad
-        else:
-            of_sum, products = (
-                kernels._softmax_backward_of_sum_kernel,
-                apply(kernels._product_kernel, grad, y, dtype=wide),
-            )
-        total = reduction.sum_in(products, (dim,), True, wide)
-        return apply(of_sum, grad, y, total, dtype=y.dtype)
-    grad_input = new_like(y)
-    _launch(kernels._softmax_backward_kernel, (grad_input, grad, y), dim, log)
-    return grad_input
+        return _long_backward(reduction.accumulator(y.dtype), dim, log)
+    return _rows(kernels._softmax_backward_kernel, layout_like(y, y.dtype), (grad, y), dim, log)
 
 
-def _is_long(x: DeviceArray, dim: int) -> bool:
+def _long_backward(wide: DType, dim: int, log: bool) -> Run:
+    of_sum = kernels._log_softmax_backward_of_sum_kernel if log else kernels._softmax_backward_of_sum_kernel
+
+    def run(grad: DeviceArray, y: DeviceArray) -> DeviceArray:
+        products = grad if log else apply(kernels._product_kernel, grad, y, dtype=wide)
+        return apply(of_sum, grad, y, reduction.sum_in(products, (dim,), True, wide), dtype=y.dtype)
+
+    return run
+
+
+def _is_long(x: Layout, dim: int) -> bool:
     return bool(x.shape) and x.shape[dim] * max(x.dtype.itemsize, 4) > _LONGEST * 4
 
 
-def _launch(kernel: Any, arrays: tuple[DeviceArray, ...], dim: int, log: bool) -> None:
-    key = (kernel.fn, *[x._layout or x.layout for x in arrays], dim, log)
-    run = _plans.get(key)
-    if run is None:
-        run = _plans[key] = _plan(kernel, arrays, dim, log)
-    run(*arrays)
-
-
-_plans: dict[tuple[Any, ...], Callable[..., None]] = {}
-driver.forget_on_switch(_plans.clear)
-
-
-def _plan(kernel: Any, arrays: tuple[DeviceArray, ...], dim: int, log: bool) -> Callable[..., None]:
-    """Rows are the other dimensions, in the order of memory of the result (the first array)."""
-    shape = arrays[0].shape or (1,)
+def _rows(kernel: Any, result: Layout, operands: tuple[Layout, ...], dim: int, log: bool) -> Run:
+    """Rows are the other dimensions, in the result's order of memory."""
+    arrays = (result, *operands)
+    shape = result.shape or (1,)
     steps = [x.strides or (1,) for x in arrays]
     others = [i for i in range(len(shape)) if i != dim]
     sizes, walks = collapse(tuple(shape[i] for i in others), [tuple(walk[i] for i in others) for walk in steps])
     num_rows, num_columns = math.prod(sizes), shape[dim]
-    if 0 in (num_rows, num_columns):
-        return lambda *arrays: None
     block_columns = power_of_2(num_columns)
     block_rows = min(max(_TILE // block_columns, 1), power_of_2(num_rows))
     reach = max(sum((size - 1) * step for size, step in zip(shape, walk, strict=True)) for walk in steps)
-    return prepare(
+    launch = prepare_raw(
         kernel,
-        (-(-num_rows // block_rows),),
+        result.device_index,
+        (-(-num_rows // block_rows) if num_columns else 0,),
         arrays,
         num_rows,
         num_columns,
         *((*sizes[::-1], *walk[::-1]) for walk in walks),
         *(walk[dim] for walk in steps),
         LOG=log,
-        COMPUTE=COMPUTE[arrays[0].dtype],
+        COMPUTE=COMPUTE[result.dtype],
         RANK=len(sizes),
         WIDE=reach + num_rows >= 2**31,
         BLOCK_ROWS=block_rows,
         BLOCK_COLUMNS=block_columns,
         num_warps=max(4, min(block_columns // 512, 16)),
     )
+    return into_new(launch, result)

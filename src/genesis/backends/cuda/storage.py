@@ -9,7 +9,7 @@ import numpy as np
 from genesis import dtypes
 from genesis.backends.contract import Operand
 from genesis.backends.cuda import array, driver, faults, memory, streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.kernels import storage as kernels
 from genesis.backends.cuda.launch import launch
 from genesis.backends.cuda.pointwise import Number, apply_into, is_dense, new_like
@@ -211,3 +211,8 @@ def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
 def as_bits(x: DeviceArray) -> DeviceArray:
     """x as integers of its size: for ops that only move values, whatever they mean."""
     return DeviceArray(x.storage, x.shape, x.strides, x.offset, _BITS[x.dtype.itemsize])
+
+
+def bits_of(x: Layout) -> Layout:
+    """The layout of as_bits()."""
+    return layout_of(x.shape, _BITS[x.dtype.itemsize], x.device_index, x.strides, x.aligned)

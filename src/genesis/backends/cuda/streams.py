@@ -13,22 +13,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver.current import current_handle as current_handle
+from genesis.backends.cuda.driver.current import set_current_handle
 
 
 class _Current(threading.local):
+    """The streams whose handles the driver knows: they stay alive while a thread launches on them."""
+
     def __init__(self) -> None:
         self.by_device: dict[int, Stream] = {}
-        self.handles: dict[int, int] = {}
 
 
 _current = _Current()
-_chosen = False  # has any thread ever chosen a stream? Until then nobody need look at its own
 _idle: dict[tuple[int, int], list[int]] = {}  # handles of streams that nobody holds; (device, priority) → handles
-
-
-def current_handle(device: int) -> int:
-    """The raw stream that this thread launches on."""
-    return _current.handles.get(device, 0) if _chosen else 0
 
 
 def current(device: int = 0) -> Stream:
@@ -54,14 +51,11 @@ def use(stream: Stream) -> Iterator[Stream]:
 
 
 def _set(device: int, stream: Stream | None) -> None:
-    global _chosen
-    _chosen = True
+    set_current_handle(device, None if stream is None else stream.handle)
     if stream is None:
         _current.by_device.pop(device, None)
-        _current.handles.pop(device, None)
     else:
         _current.by_device[device] = stream
-        _current.handles[device] = stream.handle
 
 
 class Stream:

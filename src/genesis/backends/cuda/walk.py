@@ -13,7 +13,7 @@ import math
 from typing import Any, NamedTuple
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.array import DeviceArray, Layout
 from genesis.backends.cuda.pointwise import collapse
 from genesis.shapes import Shape, strides_in_order
 
@@ -39,7 +39,7 @@ class Walk(NamedTuple):
 
 
 def walk(
-    x: DeviceArray, dims: Shape, one_split: bool = False, tile: int = _TILE, least_tiles: int = _LEAST_TILES
+    x: DeviceArray | Layout, dims: Shape, one_split: bool = False, tile: int = _TILE, least_tiles: int = _LEAST_TILES
 ) -> Walk:
     """The walk that reduces dims of x.
 

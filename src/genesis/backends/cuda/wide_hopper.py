@@ -7,7 +7,6 @@ a pass, which takes what the Triton kernel of that name takes, or None where the
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -152,7 +151,9 @@ def _prepare(
     from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 
     ready = MapKernel(device, kernel.name, kernel.cubin(), kernel.shared_memory)
-    structure = struct.pack("<5i", num_rows, num_inputs, num_outputs, vector_bytes, int(relu))
+    geometry = hopper.geometry("wide.cuh").pack(
+        num_rows=num_rows, num_inputs=num_inputs, num_outputs=num_outputs, vector_bytes=vector_bytes, relu=int(relu)
+    )
     boxes = [Box(dtypes.bfloat16, (1, rows, columns), box) for rows, columns, box in maps]
     grid = num_programs(num_rows, num_outputs, device) * max(1, num_outputs // _COLUMNS)
-    return ready.prepare(grid, _THREADS, boxes, num_addresses, structure)
+    return ready.prepare(grid, _THREADS, boxes, num_addresses, geometry)

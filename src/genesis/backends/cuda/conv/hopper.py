@@ -12,6 +12,8 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.conv.candidate import FULL, TF32
 from genesis.backends.cuda.conv.problem import ConvProblem
 from genesis.backends.cuda.conv.triton_direct import Axis
+from genesis.backends.cuda.native import structure
+from genesis.backends.cuda.native.structure import Structure
 
 _FOLDER = Path(__file__).parent / "native"
 _LEAST_TERMS = 64
@@ -63,6 +65,12 @@ def cubin(name: str, macros: tuple[tuple[str, str | int], ...]) -> bytes:
     path = _FOLDER / f"{name}.cu"
     options = tuple(f"-D{macro}={value}" for macro, value in macros)
     return Program(name, path.read_text(), path.name, _FOLDER, options).compiled("sm_90a", (name,)).cubin
+
+
+@functools.cache
+def geometry(file_name: str) -> Structure:
+    """struct Geometry of native/<file_name>."""
+    return structure.read("Geometry", (_FOLDER / file_name).read_text())
 
 
 def bounds(axis: Axis, size: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ rounding to 11 bits is allowed.
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Iterable
 from typing import Any
 
@@ -129,9 +128,10 @@ class Patch(Candidate):
         p = problem
         cubin = self.shape.cubin(p.dtype, p.direction == INPUT_GRAD, p.statistics)
         kernel = MapKernel(p.device, "conv_patch", cubin, self.shape.shared_memory)
-        maps, structure = self._geometry(p)
+        maps, geometry = self._geometry(p)
         num_addresses = 3 if p.dtype is dtypes.float32 else 2 if p.statistics else 1
-        launch = kernel.prepare(self._num_programs(p) * _num_blocks(p), _THREADS, maps, num_addresses, structure)
+        packed = hopper.geometry("conv_patch.cu").pack(**geometry)
+        launch = kernel.prepare(self._num_programs(p) * _num_blocks(p), _THREADS, maps, num_addresses, packed)
 
         def run(stream: int, out: int, first: int, second: int, bias: int, _: int, workspace: int) -> None:
             launch(stream, first, second, out, *(bias, workspace)[:num_addresses])
@@ -141,8 +141,8 @@ class Patch(Candidate):
 
         return run_tf32 if p.dtype is dtypes.float32 else run
 
-    def _geometry(self, problem: ConvProblem) -> tuple[list[Any], bytes]:
-        """(maps of the first operand, the weight and, in 16 bits, the result; the kernel's structure Geometry)"""
+    def _geometry(self, problem: ConvProblem) -> tuple[list[Any], dict[str, int]]:
+        """(maps of the first operand, the weight and, in 16 bits, the result; the members of the kernel's Geometry)"""
         from genesis.backends.cuda.driver.tensor_maps import Box
 
         p = problem
@@ -153,12 +153,13 @@ class Patch(Candidate):
         result = Box(p.dtype, (images, out_height, out_width, outputs), (1, self.shape.rows, _COLUMNS, _OUTPUTS))
         _, row_tiles, column_tiles = tiles = self._tiles(p)
         # The input's gradient meets the taps in reverse, the last one first.
-        low = [-padding if p.direction == FORWARD else padding - (_TAPS - 1) for padding in p.padding]
-        structure = struct.pack(
-            "<9i", row_tiles, column_tiles, numel(tiles), *low, outputs, int(p.activation == "relu"), out_height,
-            out_width,
-        )  # fmt: skip
-        return [pixels, weight] if tf32 else [pixels, weight, result], structure
+        low_y, low_x = [-padding if p.direction == FORWARD else padding - (_TAPS - 1) for padding in p.padding]
+        geometry = {
+            "row_tiles": row_tiles, "column_tiles": column_tiles, "num_tiles": numel(tiles), "low_y": low_y,
+            "low_x": low_x, "num_outputs": outputs, "relu": int(p.activation == "relu"), "height": out_height,
+            "width": out_width,
+        }  # fmt: skip
+        return [pixels, weight] if tf32 else [pixels, weight, result], geometry
 
 
 def _num_blocks(problem: ConvProblem) -> int:

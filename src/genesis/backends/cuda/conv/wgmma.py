@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -155,16 +154,17 @@ class Wgmma(Candidate):
         num_addresses = 5 if p.statistics else 4
         launches = []
         for row, column in _axes(p):
-            pixels, structure, num_pixels = _geometry(p, self, row, column)
+            pixels, geometry = _geometry(p, self, row, column)
             if view is not None:
                 pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
             column_tiles = -(-_num_outputs(p) // shape.columns)
-            grid = min(-(-num_pixels // shape.rows) * column_tiles * self.splits, hopper.processors(p))
+            grid = min(-(-geometry["num_pixels"] // shape.rows) * column_tiles * self.splits, hopper.processors(p))
             if p.statistics:
                 grid = self.parts(p).number * column_tiles
             if grid:
                 threads, maps = 32 * (4 + 4 * shape.consumers), (pixels, weight, weight)
-                launches.append(kernel.prepare(grid, threads, maps, num_addresses, structure))
+                packed = hopper.geometry("conv_wgmma.cu").pack(**geometry)
+                launches.append(kernel.prepare(grid, threads, maps, num_addresses, packed))
         prepare_weight = _weight_splitter(p, space, 2 if shape.products == 3 else 1) if is_split else None
         finish = finisher(p, self.splits) if self.splits > 1 else None
 
@@ -276,8 +276,8 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
     return [(row, column) for row in input_grad_axes(*sizes[0]) for column in input_grad_axes(*sizes[1])]
 
 
-def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Any, bytes, int]:
-    """(the input's map, the kernel's structure Geometry, number of pixels) of one launch."""
+def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Any, dict[str, int]]:
+    """(the input's map, the members of the kernel's structure Geometry) of one launch."""
     from genesis.backends.cuda.driver.tensor_maps import Pixels
 
     p, shape = problem, candidate.shape
@@ -303,12 +303,17 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         p.dtype, (*sizes, inputs), (low_y, low_x), (high_y, high_x), (row.step, column.step), shape.rows,
         128 // p.dtype.itemsize,
     )  # fmt: skip
-    structure = struct.pack(
-        "<21i4x4q", num_pixels, outputs, inputs, *out_sizes, row.step, column.step, low_y, low_x, row.taps, column.taps,
-        spread_y, spread_x, first_y, step_y, first_x, step_x, p.weight_shape[3], candidate.splits,
-        int(p.activation == "relu"), sizes[1], *out_strides, out_start,
-    )  # fmt: skip
-    return pixels, structure, num_pixels
+    geometry = {
+        "num_pixels": num_pixels, "num_outputs": outputs, "num_inputs": inputs,
+        "out_height": out_sizes[0], "out_width": out_sizes[1],
+        "step_y": row.step, "step_x": column.step, "low_y": low_y, "low_x": low_x,
+        "taps_y": row.taps, "taps_x": column.taps, "spread_y": spread_y, "spread_x": spread_x,
+        "tap_first_y": first_y, "tap_step_y": step_y, "tap_first_x": first_x, "tap_step_x": step_x,
+        "weight_width": p.weight_shape[3], "num_splits": candidate.splits, "relu": int(p.activation == "relu"),
+        "in_height": sizes[1],
+        "out_image": out_strides[0], "out_row": out_strides[1], "out_column": out_strides[2], "out_start": out_start,
+    }  # fmt: skip
+    return pixels, geometry
 
 
 # --- before and after -------------------------------------------------------------------------------------------------

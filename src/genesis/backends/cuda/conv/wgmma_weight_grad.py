@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
 from typing import Any, NamedTuple
 
 from genesis import dtypes
@@ -172,12 +171,13 @@ class WgmmaWeightGrad(Candidate):
         from genesis.backends.cuda.driver.tensor_maps import MapKernel
 
         p, shape = problem, self.shape
-        grad, pixels, structure = _geometry(p, shape, self.splits)
+        grad, pixels, geometry = _geometry(p, shape, self.splits)
         if view is not None:
             pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
         kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
         grid = min(_num_tiles(p, shape) * self.splits, hopper.processors(p))
-        launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, structure)
+        packed = hopper.geometry("conv_wgmma_weight_grad.cu").pack(**geometry)
+        launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, packed)
         if self.num_sums == 1:
             return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
         finish = finisher(p, self.num_sums)
@@ -214,8 +214,8 @@ def _axes(problem: ConvProblem) -> list[Axis]:
     return [forward_axis(*each) for each in along]
 
 
-def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any, bytes]:
-    """(the gradient's map, the input's, the kernel's structure Geometry)."""
+def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any, dict[str, int]]:
+    """(the gradient's map, the input's, the members of the kernel's structure Geometry)."""
     from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
 
     p = problem
@@ -236,11 +236,14 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any
     input = Pixels(
         p.dtype, (images, height, width, inputs), (low_y, low_x), (high_y, high_x), p.stride, in_window, loaded
     )
-    structure = struct.pack(
-        "<16i", outputs, inputs, num_pixels, *(axis.out_size for axis in axes), *p.stride, low_y, low_x, *taps,
-        *p.dilation, splits, p.output_shape[3], shift,
-    )  # fmt: skip
-    return grad, input, structure
+    geometry = {
+        "num_outputs": outputs, "num_inputs": inputs, "num_pixels": num_pixels,
+        "out_height": axes[0].out_size, "out_width": axes[1].out_size,
+        "step_y": p.stride[0], "step_x": p.stride[1], "low_y": low_y, "low_x": low_x,
+        "taps_y": taps[0], "taps_x": taps[1], "spread_y": p.dilation[0], "spread_x": p.dilation[1],
+        "num_splits": splits, "true_width": p.output_shape[3], "shift": shift,
+    }  # fmt: skip
+    return grad, input, geometry
 
 
 def _num_pixels(problem: ConvProblem, shape: Shape) -> int:

@@ -18,7 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import driver as triton_runtime
 
-from genesis.backends.cuda.driver.interface import Signature
+from genesis.backends.cuda.driver.current import current_handle
+from genesis.backends.cuda.driver.interface import Driver, Signature
 
 
 class _Compiling:
@@ -65,11 +66,8 @@ def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -
 
 
 @contextmanager
-def installed() -> Iterator[None]:
+def installed(device: Driver) -> Iterator[None]:
     """Triton's own kernel[grid](…) takes DeviceArrays, and runs on our current stream, inside the with block."""
-    from genesis.backends.cuda import driver
-
-    device = driver.get()
     target = GPUTarget("cuda", device.properties(0).compute_capability, 32)
     with _active(TritonDriver(target, device)):
         yield
@@ -103,9 +101,7 @@ class TritonDriver:
         return 0 if self._device is None else self._device.current_device()
 
     def get_current_stream(self, device: int) -> int:
-        from genesis.backends.cuda import streams
-
-        return streams.current_handle(device)
+        return current_handle(device)
 
     def get_current_target(self) -> GPUTarget:
         return self._target

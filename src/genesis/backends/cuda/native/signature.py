@@ -48,7 +48,7 @@ class Declaration:
 
     def _template_arguments(self, expression: str) -> Iterator[tuple[str, Sequence[str]]]:
         tokens = split(expression)
-        given = list(_split(tokens[tokens.index("<") + 1 : -1])) if "<" in tokens else []
+        given = list(split_at_commas(tokens[tokens.index("<") + 1 : -1])) if "<" in tokens else []
         for index, (name, default) in enumerate(self.template or ()):
             yield name, given[index] if index < len(given) else default or (name,)
 
@@ -147,20 +147,22 @@ def _declaration(
         last = tokens[cursor]
         cursor += 1
         if last.startswith("__") and last.endswith("__") and tokens[cursor : cursor + 1] == ["("]:  # an attribute
-            end = _matching(tokens, cursor)
+            end = matching(tokens, cursor)
             if last == "__launch_bounds__" and tokens[cursor + 1].isdigit() and tokens[cursor + 2] in ",)":
                 max_threads = int(tokens[cursor + 1])
             cursor = end + 1
-    end = _matching(tokens, cursor)
+    end = matching(tokens, cursor)
     if end >= len(tokens) or not (last.isidentifier()):
         return None
     parameters = [
-        _parameter(tokens, index) for index, tokens in enumerate(_split(tokens[cursor + 1 : end])) if tokens != ["void"]
+        _parameter(tokens, index)
+        for index, tokens in enumerate(split_at_commas(tokens[cursor + 1 : end]))
+        if tokens != ["void"]
     ]
     template = None
     if "template" in prefix:
         opened = prefix.index("<")
-        template = tuple(map(_template_parameter, _split(prefix[opened + 1 : _matching(prefix, opened)])))
+        template = tuple(map(_template_parameter, split_at_commas(prefix[opened + 1 : matching(prefix, opened)])))
     c_name = 'extern "C"' in scopes or any(pair == ("extern", '"C"') for pair in itertools.pairwise(prefix))
     spaces = [scope for scope in scopes if scope and scope != 'extern "C"']
     name = last if c_name else "::".join([*spaces, last])
@@ -189,7 +191,7 @@ def _template_parameter(tokens: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return tokens[end - 1], tuple(tokens[end + 1 :])
 
 
-def _matching(tokens: Sequence[str], start: int) -> int:
+def matching(tokens: Sequence[str], start: int) -> int:
     """The index of the bracket that closes the one at start."""
     depth = 0
     for position in range(start, len(tokens)):
@@ -202,7 +204,7 @@ def _matching(tokens: Sequence[str], start: int) -> int:
     return len(tokens)
 
 
-def _split(tokens: Sequence[str]) -> Iterator[list[str]]:
+def split_at_commas(tokens: Sequence[str]) -> Iterator[list[str]]:
     """At the commas that stand in no brackets."""
     part: list[str] = []
     depth = 0

@@ -1,12 +1,14 @@
-"""PyTorch's tensors as arguments of kernels: their addresses as they are, on PyTorch's current stream."""
+"""PyTorch's tensors as arguments of kernels, on PyTorch's current stream; and genesis.cuda.op on them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
-from genesis.cuda.arguments import Operand
+from genesis.cuda.frameworks.interface import Operand
 
 _increment_version = torch.autograd.graph.increment_version
 
@@ -45,3 +47,14 @@ class TorchTensors:
 
 
 TORCH = TorchTensors()
+
+
+def make_function(name: str, forward: Callable[..., Any], backward: Callable[..., Any] | None) -> Callable[..., Any]:
+    """apply() of a torch.autograd.Function of these.
+
+    The gradient is computed by kernels too: differentiating it again raises.
+    """
+    methods = {"forward": staticmethod(forward)}
+    if backward is not None:
+        methods["backward"] = staticmethod(once_differentiable(backward))
+    return type(name, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]

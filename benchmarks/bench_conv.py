@@ -33,7 +33,7 @@ from harness import RESULTS, Comparison, Work
 
 import genesis
 from genesis import backends
-from genesis.backends.cuda.conv import plans
+from genesis.backends.cuda.engine import planner as plans
 from genesis.cli.info import versions
 from genesis.files import replaced
 from genesis.settings import override

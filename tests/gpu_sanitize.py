@@ -25,19 +25,23 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, growth, nn, optim
-from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
-from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.attention_cudnn import Way
-from genesis.backends.cuda.conv import families
-from genesis.backends.cuda.conv.apart import Apart
-from genesis.backends.cuda.conv.candidate import Candidate
-from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
-from genesis.backends.cuda.conv.few_inputs import FewInputsFamily
-from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
-from genesis.backends.cuda.conv.patch import PatchFamily
-from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.backends.cuda.conv.sub_pixel import SubPixelFamily
-from genesis.backends.cuda.conv.wgmma import WgmmaFamily
+from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.ops.attention import cudnn as attention_cudnn
+from genesis.backends.cuda.ops.attention import launch as attention
+from genesis.backends.cuda.ops.attention.cudnn import Way
+from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import FewChannelsFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import FewInputsFamily
+from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import FewOutputsFamily
+from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import PatchFamily
+from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import Apart
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.random import launch as random
+from genesis.backends.cuda.ops.storage import launch as storage
+from genesis.backends.cuda.runtime import array, streams
+from genesis.backends.cuda.runtime.array import DeviceArray
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
 from tests.cuda.test_custom_op import square

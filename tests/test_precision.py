@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import genesis
-from genesis.backends.cuda import linalg
+from genesis.backends.cuda.ops.matmul import launch as linalg
 from genesis.precision import set_float32_precision
 from genesis.profiler import profile
 from genesis.settings import override

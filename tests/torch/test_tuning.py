@@ -11,8 +11,8 @@ from torch import nn
 
 import genesis
 import genesis.torch
-from genesis.backends.cuda.conv import families
-from genesis.backends.cuda.conv.plans import all_plans
+from genesis.backends.cuda.engine.planner import all_plans
+from genesis.backends.cuda.ops.conv import families
 from genesis.settings import override
 
 

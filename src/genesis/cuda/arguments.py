@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from genesis import dtypes
 from genesis.autograd import Variable
-from genesis.backends.cuda import driver, interop, streams
-from genesis.backends.cuda.array import DeviceArray, OwnedStorage
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import dlpack as interop
+from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
 from genesis.errors import DTypeError
 from genesis.shapes import is_contiguous
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from genesis.backends.cuda import streams
+from genesis.backends.cuda.runtime import streams
 from genesis.cuda.arguments import Framework, framework_of
 from genesis.errors import DTypeError, describe
 

@@ -21,8 +21,8 @@ from genesis.nn import Module
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.backends.cuda.conv.plans import Session
-    from genesis.backends.cuda.conv.tuner import Outcome
+    from genesis.backends.cuda.engine.planner import Session
+    from genesis.backends.cuda.engine.tuner import Outcome
 
 # The engine is imported where it is used: it brings Triton, which is not installed where there is no GPU.
 Progress = Callable[[str, int, int], None]  # what is being tuned, candidates done, candidates in all
@@ -75,7 +75,7 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
     if not is_available():
         yield None
         return
-    from genesis.backends.cuda.conv import plans
+    from genesis.backends.cuda.engine import planner as plans
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
     session = plans.Session(budget, told, gathers)
@@ -135,7 +135,7 @@ def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
     Raises: DeviceError: there is no CUDA device.
     """
     index = _index("export_plans", device)
-    from genesis.backends.cuda.conv import platform
+    from genesis.backends.cuda.engine import platform
 
     return platform.store(index).export(path)
 
@@ -147,7 +147,8 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
         DeviceError: there is no CUDA device.
     """
     index = _index("import_plans", device)
-    from genesis.backends.cuda.conv import plans, platform
+    from genesis.backends.cuda.engine import planner as plans
+    from genesis.backends.cuda.engine import platform
 
     added = platform.store(index).take(path, lambda key, entry: plans.fits(key, entry, index))
     plans.forget_calls()
@@ -158,15 +159,15 @@ def describe_plans() -> list[str]:
     """A line for each convolution that has run in this process: what computes it, and how that was chosen."""
     if not is_available():
         return []
-    from genesis.backends.cuda.conv import plans
+    from genesis.backends.cuda.engine import planner as plans
 
     return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in plans.all_plans() if plan.candidate]
 
 
 def describe_engine() -> str:
     """Where convolutions are chosen from, and where what was tuned is kept."""
-    from genesis.backends.cuda.conv import platform
     from genesis.backends.cuda.driver import cublaslt, cudnn
+    from genesis.backends.cuda.engine import platform
 
     kept, libraries = platform.store(0), "Triton kernels"
     if driver.get().name == "cuda":

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import streams
 from genesis.cuda.device import DeviceLike, index_of
 from genesis.errors import describe
 

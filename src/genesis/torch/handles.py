@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.memory import LentBy, OwnedStorage, Storage
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.backends.cuda.runtime.memory import LentBy, OwnedStorage, Storage
 from genesis.torch.bridge import TYPES, backend_of
 from genesis.torch.tensors import TORCH
 

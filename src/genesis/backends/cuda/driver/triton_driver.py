@@ -103,7 +103,7 @@ class TritonDriver:
         return 0 if self._device is None else self._device.current_device()
 
     def get_current_stream(self, device: int) -> int:
-        from genesis.backends.cuda import streams
+        from genesis.backends.cuda.runtime import streams
 
         return streams.current_handle(device)
 

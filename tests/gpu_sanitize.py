@@ -26,17 +26,18 @@ import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, growth, nn, optim
 from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.passes import WithPass
 from genesis.backends.cuda.ops.attention import cudnn as attention_cudnn
 from genesis.backends.cuda.ops.attention import launch as attention
 from genesis.backends.cuda.ops.attention.cudnn import Way
 from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import FewChannelsFamily
-from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import FewInputsFamily
-from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import FewOutputsFamily
-from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
+from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
-from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import PatchFamily
-from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import Apart
+from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTileFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.random import launch as random
 from genesis.backends.cuda.ops.storage import launch as storage
@@ -160,7 +161,7 @@ def launch_kernels_of_users() -> None:
 def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (
-        WgmmaFamily(), PatchFamily(), FewChannelsFamily(), FewInputsFamily(), FewOutputsFamily(), SubPixelFamily(),
+        WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
     )  # fmt: skip
     weights = {(24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1)}  # strides
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
@@ -182,8 +183,8 @@ def convolve_with_own_kernels() -> None:
                 both = dataclasses.replace(problem, statistics=True)
                 found |= {
                     f"{candidate.name} with statistics": convolve(both, candidate, first, second)
-                    for candidate in families.candidates(both)
-                    if families.gives_statistics(both) and type(candidate) is not Apart
+                    for candidate in CONV.candidates(both)
+                    if families.gives_statistics(both) and type(candidate) is not WithPass
                 }
             expected = convolve(problem, families.reference(problem), first, second)
             for name, result in found.items():

@@ -13,7 +13,7 @@ import genesis
 from genesis import cli, nn
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine import planner as engine
-from genesis.backends.cuda.engine.tuner import error_bound
+from genesis.backends.cuda.ops.conv.accuracy import error_bound
 from genesis.cli import tune
 from genesis.cuda import plans
 from genesis.errors import CheckpointError

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from genesis import backends
 from genesis.autograd import grad as gradients
 from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
@@ -75,17 +76,17 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
     if not is_available():
         yield None
         return
-    from genesis.backends.cuda.engine import planner as plans
+    from genesis.backends.cuda.engine import planner
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
-    session = plans.Session(budget, told, gathers)
-    plans.begin(session)
+    session = planner.Session(budget, told, gathers)
+    planner.begin(session)
     try:
         yield session
         if gathers:
-            plans.share_out(session)
+            planner.share_out(session)
     finally:
-        plans.end(session)
+        planner.end(session)
 
 
 def tune(
@@ -147,11 +148,11 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
         DeviceError: there is no CUDA device.
     """
     index = _index("import_plans", device)
-    from genesis.backends.cuda.engine import planner as plans
-    from genesis.backends.cuda.engine import platform
+    from genesis.backends.cuda.engine import planner, platform, stored
 
-    added = platform.store(index).take(path, lambda key, entry: plans.fits(key, entry, index))
-    plans.forget_calls()
+    backends.get("cuda")  # whose ops say which candidates there are
+    added = platform.store(index).take(path, lambda key, entry: stored.fits(key, entry, index))
+    planner.forget_calls()
     return added
 
 
@@ -159,9 +160,9 @@ def describe_plans() -> list[str]:
     """A line for each convolution that has run in this process: what computes it, and how that was chosen."""
     if not is_available():
         return []
-    from genesis.backends.cuda.engine import planner as plans
+    from genesis.backends.cuda.engine import planner
 
-    return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in plans.all_plans() if plan.candidate]
+    return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in planner.all_plans() if plan.candidate]
 
 
 def describe_engine() -> str:

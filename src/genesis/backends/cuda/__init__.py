@@ -28,5 +28,5 @@ def load() -> Backend:
     names = [f"{__name__}.runtime.{name}" for name in _RUNTIME]
     names += [f"{ops.__name__}.{family.name}.launch" for family in pkgutil.iter_modules(ops.__path__)]
     backend = Backend.from_modules("cuda", map(importlib.import_module, names))
-    importlib.import_module(f"{__name__}.engine.planner").warm_up()
+    importlib.import_module(f"{__name__}.engine.stored").warm_up()
     return backend

@@ -8,6 +8,7 @@ from genesis import dtypes
 from genesis.backends.cuda.engine import tuner
 from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 
 PROBLEM = ConvProblem("forward", (1, 4, 5, 5), (3, 4, 1, 1), dtype=dtypes.float16)
@@ -75,9 +76,9 @@ class Bench:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of the tuner's bench, compilers and clock, on one processor."""
-    monkeypatch.setattr(tuner, "Bench", Bench)
+    monkeypatch.setattr(CONV, "bench", Bench)
     monkeypatch.setattr(tuner, "build", Bench.build)
-    monkeypatch.setattr(tuner, "prepare_reference", Bench.compile_reference)
+    monkeypatch.setattr(CONV, "prepare_reference", Bench.compile_reference)
     monkeypatch.setattr(tuner.time, "monotonic", lambda: Bench.now)
     monkeypatch.setattr(tuner.os, "cpu_count", lambda: 1)
     Bench.start()

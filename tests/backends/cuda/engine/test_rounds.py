@@ -14,6 +14,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine import rounds, tuner
 from genesis.backends.cuda.engine.tuner import Contest, Outcome
 from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from tests.backends.cuda.engine.fake_tuner import PROBLEM, REFERENCE, Bench, FakeFamily, cudnn, install, ours
 
@@ -36,7 +37,7 @@ class Network:
             def times(most: int, typical: float = typical) -> list[float]:
                 return [typical * math.exp(draw.gauss(0, 0.5)) for _ in range(draw.randint(1, most))]
 
-            libraries, own = [cudnn(*times(12))], [ours("wgmma", *times(6)), ours("triton_direct", *times(3))]
+            libraries, own = [cudnn(*times(12))], [ours("wgmma", *times(6)), ours("implicit_gemm", *times(3))]
             self.families[problem] = [*own, *libraries] if draw.random() < 0.3 else [*libraries, *own]
             self.counts[problem] = draw.choice([1, 1, 2, 5])
 
@@ -72,9 +73,9 @@ def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
     monkeypatch.setattr(tuner, "at_once", at_once)
 
     def run(network: Network, seconds: float) -> dict[ConvProblem, Outcome]:
-        monkeypatch.setattr(families, "_in_order", lambda problem: network.families[problem])
+        monkeypatch.setattr(families, "in_order", lambda problem: network.families[problem])
         Bench.start()
-        contests = [Contest(problem, 1 << 20, count=count) for problem, count in network.counts.items()]
+        contests = [Contest(CONV, problem, 1 << 20, count=count) for problem, count in network.counts.items()]
         kept: dict[ConvProblem, Outcome] = {}
 
         def told(contest: Contest) -> None:

@@ -300,3 +300,22 @@ def test_a_message_that_is_no_text(tmp_path: Path) -> None:
 def test_tampered_stores(tmp_path: Path, seed: int) -> None:
     """More of them: python -m tests.backends.cuda.engine.fuzz_store."""
     fuzz_store.check(seed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("triton_direct/64x64x32 w4", "implicit_gemm/64x64x32 w4"),
+        ("apart/few_channels/128x64 stages 5", "with_statistics_pass/small_c/128x64 stages 5"),
+        ("added/sub_pixel/cudnn/eng7_k24=39", "with_residual_pass/sub_pixel_dgrad/cudnn/eng7_k24=39"),
+        ("patch/28x8 stages 4", "halo_tile/28x8 stages 4"),
+        ("attention/cudnn/eng8", "cudnn/eng8"),
+        ("attention/triton", "flash/triton"),
+        ("cudnn/eng7_k24=39", "cudnn/eng7_k24=39"),
+    ],
+)
+def test_candidates_that_had_another_name(tmp_path: Path, earlier: str, today: str) -> None:
+    """A store that an earlier version has written keeps its worth."""
+    store = Store(tmp_path, "platform")
+    store.put("problem", Entry(earlier, 1.0, 0.0, 0))
+    assert store.get("problem") == Entry(today, 1.0, 0.0, 0)

@@ -13,12 +13,13 @@ import pytest
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.engine import bench, tuner
+from genesis.backends.cuda.engine import tuner
 from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate, Family
 from genesis.backends.cuda.engine.tuner import Contest, Outcome
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, Fake, FakeFamily, cudnn, install, ours
 
@@ -33,7 +34,7 @@ def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
     def run(given: list[Family], seconds: float) -> Outcome:
         monkeypatch.setattr(families, "FAMILIES", tuple(given))
         Bench.start()
-        contest = Contest(PROBLEM, 1 << 20)
+        contest = Contest(CONV, PROBLEM, 1 << 20)
         contest.visit(seconds)
         assert contest.outcome is not None
         return contest.outcome
@@ -49,8 +50,8 @@ def random_families(seed: int) -> list[Family]:
         return [typical * math.exp(draw.gauss(0, 0.7)) for _ in range(draw.randint(1, most))]
 
     return [
-        ours("few_channels", *times(5, 1.0)), cudnn(*times(30, 1.0)), ours("wgmma", *times(10, 1.0)),
-        ours("triton_direct", *times(3, 7.0)),
+        ours("small_c", *times(5, 1.0)), cudnn(*times(30, 1.0)), ours("wgmma", *times(10, 1.0)),
+        ours("implicit_gemm", *times(3, 7.0)),
     ]  # fmt: skip
 
 
@@ -67,30 +68,30 @@ def test_more_time_never_finds_worse_and_the_least_finds_what_heuristics_say(tun
 
 def test_those_that_need_no_compiler_come_before_the_first_that_does(tune: Tune) -> None:
     """As a stem's input gradient was: the plain kernel in 7 ms, since the time was spent on compiling."""
-    outcome = tune([ours("triton_direct", 6.8, 7.0), cudnn(1.3, 1.2, 0.97, 1.1, 0.96)], 0.5)
+    outcome = tune([ours("implicit_gemm", 6.8, 7.0), cudnn(1.3, 1.2, 0.97, 1.1, 0.96)], 0.5)
     assert (outcome.candidate.name, outcome.complete) == ("cudnn/2", False)
 
 
 def test_turns(tune: Tune) -> None:
-    tune([ours("wgmma", 1, 1, 1), cudnn(*[1] * 10), ours("triton_direct", 1)], 100)
+    tune([ours("wgmma", 1, 1, 1), cudnn(*[1] * 10), ours("implicit_gemm", 1)], 100)
     names = [candidate.name.replace("/", " ").split() for candidate in Bench.measured]
     assert [family for family, _ in names] == [
-        *["cudnn"] * 4, "wgmma", "triton_direct", *["cudnn"] * 4, "wgmma", "cudnn", "cudnn", "wgmma",
+        *["cudnn"] * 4, "wgmma", "implicit_gemm", *["cudnn"] * 4, "wgmma", "cudnn", "cudnn", "wgmma",
     ]  # fmt: skip
 
 
 def test_families_that_are_far_behind_wait(tune: Tune) -> None:
-    outcome = tune([cudnn(*[4.0] * 8), ours("wgmma", 1.0, 1.2, 1.4), ours("triton_direct", 3.5, 0.5)], 100)
+    outcome = tune([cudnn(*[4.0] * 8), ours("wgmma", 1.0, 1.2, 1.4), ours("implicit_gemm", 3.5, 0.5)], 100)
     order = [candidate.name for candidate in Bench.measured]
-    assert order[4:9] == ["wgmma/0", "triton_direct/0", "wgmma/1", "wgmma/2", "triton_direct/1"]
+    assert order[4:9] == ["wgmma/0", "implicit_gemm/0", "wgmma/1", "wgmma/2", "implicit_gemm/1"]
     assert order[9:] == [f"cudnn/{i}" for i in range(4, 8)]
-    assert outcome.candidate.name == "triton_direct/1"  # left out they are not
+    assert outcome.candidate.name == "implicit_gemm/1"  # left out they are not
 
 
 def test_fast_ones_that_are_wrong_are_no_measure(tune: Tune) -> None:
     """Neither of what is far behind, nor of what is kept, also while nothing has been checked yet."""
     wrong = FakeFamily("cudnn", 4, [Fake(f"cudnn/{i}", 0.01, 0.1, is_right=False) for i in range(7)])
-    outcome = tune([wrong, ours("wgmma", 1.0, 0.9), ours("triton_direct", 2.0)], 100)
+    outcome = tune([wrong, ours("wgmma", 1.0, 0.9), ours("implicit_gemm", 2.0)], 100)
     assert outcome.candidate.name == "wgmma/1"
     late = FakeFamily("cudnn", 4, [*wrong.candidates, Fake("cudnn/right", 0.01, 0.5)])
     assert tune([late, ours("wgmma", 1.0)], 100).candidate.name == "cudnn/right"
@@ -141,6 +142,6 @@ def test_references_of_all_sizes_are_compiled_once(simulated: Backend, monkeypat
             (taps // 2, taps // 2), dtype=dtypes.bfloat16,
         )  # fmt: skip
         for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
-            bench.prepare_reference(dataclasses.replace(problem, direction=direction))
+            CONV.prepare_reference(dataclasses.replace(problem, direction=direction))
     names = [name for name, *_ in compiled]  # type: ignore[misc]
     assert sorted(names) == ["_conv_kernel", "_conv_weight_grad_kernel", "_sum_splits_kernel"]

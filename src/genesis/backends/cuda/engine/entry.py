@@ -11,6 +11,12 @@ COLUMNS = "problem, candidate, microseconds, error, workspace, complete"
 _LONGEST_PROBLEM, _LONGEST_CANDIDATE = 4096, 256  # characters
 _CANDIDATE = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_ .,=+-]+)+")
 _MOST_BYTES = 1 << 62
+# Families that had other names in stores of earlier versions.
+_RENAMED = {
+    "few_outputs": "small_k", "few_inputs": "small_c_dgrad", "few_channels": "small_c", "sub_pixel": "sub_pixel_dgrad",
+    "patch": "halo_tile", "triton_direct": "implicit_gemm", "apart": "with_statistics_pass",
+    "added": "with_residual_pass",
+}  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -38,7 +44,20 @@ def parsed(row: Sequence[Any]) -> tuple[str, Entry]:
     _require("error", type(error) is float and 0 <= error < math.inf, error)
     _require("workspace", type(workspace) is int and 0 <= workspace < _MOST_BYTES, workspace)
     _require("complete", type(complete) is int and complete in (0, 1), complete)
-    return problem, Entry(candidate, microseconds, error, workspace, bool(complete))
+    return problem, Entry(_renamed(candidate), microseconds, error, workspace, bool(complete))
+
+
+def _renamed(candidate: str) -> str:
+    """
+    >>> _renamed("apart/few_channels/128x64 stages 5")
+    'with_statistics_pass/small_c/128x64 stages 5'
+    >>> _renamed("attention/cudnn/eng8"), _renamed("attention/triton")
+    ('cudnn/eng8', 'flash/triton')
+    """
+    if candidate == "attention/triton":
+        return "flash/triton"
+    *families, parameters = candidate.removeprefix("attention/").split("/")
+    return "/".join([*(_RENAMED.get(family, family) for family in families), parameters])
 
 
 def _is_text(value: Any, longest: int) -> bool:

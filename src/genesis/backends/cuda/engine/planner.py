@@ -1,8 +1,11 @@
-"""Plans: which candidate computes a problem. Chosen once, remembered on disk, found by a dictionary look-up.
+"""From a problem to its plan: chosen once, remembered on disk, found by a dictionary look-up.
 
 On a miss: what the store knows, else what tuning finds (if there is time for it), else the best guess. A guess that
 takes long to build is built in the background, and the next best computes meanwhile. All of it under one lock; the way
 to a plan that exists takes none.
+
+While a CUDA graph is captured nothing is timed, and nothing is built that takes long: a library may do there what a
+capture does not allow. What is guessed then serves that graph, and the next call outside decides.
 """
 
 from __future__ import annotations
@@ -10,143 +13,54 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import KernelError, cublaslt, cudnn
+from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import platform, rounds, tuner
-from genesis.backends.cuda.engine.candidate import Candidate, Launch
-from genesis.backends.cuda.engine.store import Entry, Store
+from genesis.backends.cuda.engine.candidate import Candidate, P
+from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.plan import GUESSED as GUESSED
+from genesis.backends.cuda.engine.plan import STORED as STORED
+from genesis.backends.cuda.engine.plan import TUNED as TUNED
+from genesis.backends.cuda.engine.plan import Plan as Plan
+from genesis.backends.cuda.engine.problem import Problem
+from genesis.backends.cuda.engine.store import Entry
 from genesis.backends.cuda.engine.tuner import Outcome
-from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
-from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
-from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime import streams
-from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.runtime.memory import allocate
-from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
-from genesis.shapes import channels_last_strides
 
-
-class Moments(NamedTuple):
-    """The statistics of a convolution's result per channel, in parts: see candidate.Parts."""
-
-    partial: DeviceArray
-    rows: int
-
-
-STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
-
-
-class _Ready(NamedTuple):
-    """A candidate built for a problem."""
-
-    candidate: Candidate
-    launch: Launch
-    workspace: int  # bytes of scratch memory
-    moments: tuple[Layout, int] | None  # where it leaves the statistics, and of how many rows each part is
-
-
-# What plans have used, for good: a CUDA graph that captured a launch does not keep the kernel's code on the device, and
-# with a plan of cuDNN that it compiled, its code would go. Also, a plan that is made anew is ready at once.
-_used: dict[tuple[ConvProblem, str], _Ready] = {}
-driver.forget_on_switch(_used.clear)
-
-
-class Plan:
-    """One problem and the candidate that computes it, ready to launch."""
-
-    __slots__ = ("_layout", "_ready", "candidate", "origin", "problem")
-
-    def __init__(self, problem: ConvProblem) -> None:
-        self.problem = problem
-        self.origin = GUESSED
-        self.candidate: Candidate | None = None
-        self._ready: _Ready | None = None
-        shape = problem.result_shape
-        self._layout = layout_of(shape, problem.dtype, problem.device, channels_last_strides(shape))
-
-    def use(self, candidate: Candidate, origin: str) -> None:
-        """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
-        key = self.problem, candidate.name
-        ready = _used.get(key)
-        if ready is None:
-            ready = _used[key] = _build(self.problem, candidate)
-        self._ready = ready  # one assignment: other threads see all or nothing
-        self.candidate, self.origin = candidate, origin
-        if settings.debug >= 1:
-            print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of scratch memory."""
-        assert self._ready is not None
-        return self._ready.workspace
-
-    def __call__(
-        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-    ) -> Any:
-        """The result for these operands, in the problem's layout; on the current stream.
-
-        With its statistics, where the problem asks for them: (result, Moments).
-        """
-        layout = self._layout
-        stream = streams.current_handle(layout.device_index)
-        out = layout.new(stream)
-        _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
-        workspace: Any = None
-        if num_bytes:
-            try:
-                workspace = allocate(num_bytes, layout.device_index, stream)
-            except OutOfMemoryError:
-                _use_smaller(self, num_bytes)
-                return self(first, second, bias, residual)
-        # After the launch the workspace goes back to its stream's shelf: what takes it next comes later on the stream.
-        launch(
-            stream, out.data_pointer, first.data_pointer, second.data_pointer,
-            0 if bias is None else bias.data_pointer, 0 if residual is None else residual.data_pointer,
-            0 if workspace is None else workspace.pointer,
-        )  # fmt: skip
-        if moments is None:
-            return out
-        partial, rows = moments
-        return out, Moments(partial.on(workspace), rows)
-
-
-def _build(problem: ConvProblem, candidate: Candidate) -> _Ready:
-    moments = None
-    if problem.statistics:
-        parts = candidate.parts(problem)
-        partial = layout_of((3, parts.number, problem.result_shape[1]), dtypes.float32, problem.device)
-        moments = partial, parts.rows
-    return _Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
-
-
-_plans: dict[ConvProblem, Plan] = {}
+AnyPlan = Plan[Any]
+_plans: dict[Problem, AnyPlan] = {}
 _lock = threading.RLock()
 
 
-def plan(problem: ConvProblem) -> Plan:
+def plan(operation: Operation[P], problem: P) -> Plan[P]:
     """The plan for a problem, made on first use. Raises: KernelError: no candidate can be built."""
     found = _plans.get(problem)
-    if found is not None and (found.origin != GUESSED or not (_sessions or _has_time())):
+    if found is not None and (found.origin != GUESSED or not _may_tune()):
         return found
     with _lock:
-        found = _plans.get(problem) or Plan(problem)
-        if found.candidate is None and _from_store(found):
+        found = _plans.get(problem) or operation.plan(problem)
+        capturing = _is_capturing(problem.device)
+        if found.candidate is None and _from_store(found, capturing):
             _plans[problem] = found
         if found.origin == GUESSED:
-            if not _tuned(found) and found.candidate is None:
-                _guess(found)
-            _plans[problem] = found
+            if (capturing or not _tuned(found)) and found.candidate is None:
+                _guess(found, capturing)
+            if not capturing:
+                _plans[problem] = found
     return found
+
+
+def may_keep(plan: AnyPlan) -> bool:
+    """May a launcher use the plan for all calls of a kind from now on, until forget_calls(), without asking again?"""
+    if is_gathering() or _plans.get(plan.problem) is not plan:
+        return False
+    return plan.origin != GUESSED or not (_may_tune() and _is_capturing(plan.problem.device))
 
 
 def forget() -> None:
@@ -159,61 +73,30 @@ def forget() -> None:
 driver.forget_on_switch(forget)
 
 
-def all_plans() -> list[Plan]:
-    """Those in use."""
-    return list(_plans.values())
+def all_plans(operation: Operation[Any] | None = None) -> list[AnyPlan]:
+    """Those in use, of all ops or of one."""
+    return [plan for plan in _plans.values() if operation is None or plan.operation is operation]
+
+
+def _is_capturing(device: int) -> bool:
+    return driver.get().is_capturing(device, streams.current_handle(device))
 
 
 # --- from the store ---------------------------------------------------------------------------------------------------
-def _from_store(plan: Plan) -> bool:
+def _from_store(plan: AnyPlan, capturing: bool) -> bool:
     entry = platform.store(plan.problem.device).get(plan.problem.key)
     if entry is None or entry.workspace > workspace_limit():
         return False
     try:
-        candidate = families.named(plan.problem, entry.candidate)
-        if candidate is None or candidate.workspace(plan.problem) > workspace_limit():
+        candidate = plan.operation.named(plan.problem, entry.candidate)
+        if candidate is None or (capturing and candidate.builds_slowly):
+            return False
+        if candidate.workspace(plan.problem) > workspace_limit():
             return False
         plan.use(candidate, STORED if entry.complete else GUESSED)
     except KernelError:  # no longer to be had: with the same versions, only on a device in another state
         return False
     return True
-
-
-def fits(key: str, entry: Entry, device: int) -> bool:
-    """Is there a candidate as an entry from elsewhere says, for the problem of this key?"""
-    try:
-        problem = ConvProblem.from_key(key, device)
-        candidate = families.named(problem, entry.candidate)
-        return candidate is not None and candidate.workspace(problem) >= 0  # for which cuDNN must have the plan
-    except (KernelError, ValueError):
-        return False
-
-
-def warm_up(device: int = 0) -> None:
-    """Load the libraries that the store will ask for in the background, before the first convolution waits for them.
-
-    cuDNN's take about 100 ms to load: time that a process spends on other things before it convolves.
-    """
-    if driver.get().name == "simulated":
-        return
-    known = platform.store(device)
-    if known.path.is_file():
-        threading.Thread(target=_load_libraries, args=(known, device), name="genesis warm-up").start()
-
-
-def _load_libraries(known: Store, device: int) -> None:
-    entries = known.all().items()
-    for prefix, warm_up in ((CublasltFamily.prefix, cublaslt.warm_up), (CudnnFamily.prefix, cudnn.warm_up)):
-        asks = ((key, entry.candidate) for key, entry in entries if f"{prefix}/" in entry.candidate)  # or apart/cudnn/…
-        key, name = next(asks, (None, ""))
-        if key is None:
-            continue
-        with contextlib.suppress(KernelError, ValueError):  # then the first convolution will say so
-            warm_up(device)
-            problem = ConvProblem.from_key(key, device)
-            candidate = families.named(problem, name)
-            if candidate is not None:
-                candidate.prepare(problem)
 
 
 # --- by measurement ---------------------------------------------------------------------------------------------------
@@ -228,8 +111,8 @@ class Session:
         self.deadline = time.monotonic() + seconds
         self.progress = progress
         self.gathers = gathers
-        self.met: dict[ConvProblem, Plan] = {}  # while gathering
-        self.counts: collections.Counter[ConvProblem] = collections.Counter()
+        self.met: dict[Problem, AnyPlan] = {}  # while gathering
+        self.counts: collections.Counter[Problem] = collections.Counter()
         self.outcomes: list[Outcome] = []
 
 
@@ -282,13 +165,13 @@ def forget_calls() -> None:
         forget()
 
 
-def _has_time() -> bool:
-    return _spent < settings.tune
+def _may_tune() -> bool:
+    return bool(_sessions) or _spent < settings.tune
 
 
-def _tuned(plan: Plan) -> bool:
+def _tuned(plan: AnyPlan) -> bool:
     global _spent
-    if not _sessions and not _has_time():
+    if not _may_tune():
         return False
     session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
     if session.gathers:
@@ -308,12 +191,13 @@ def _tuned(plan: Plan) -> bool:
     return done
 
 
-def _contest(plan: Plan, session: Session) -> tuner.Contest:
+def _contest(plan: Plan[P], session: Session) -> tuner.Contest[P]:
     count = max(1, session.counts[plan.problem])
-    return tuner.Contest(plan.problem, workspace_limit(), plan.candidate, session.progress, count)
+    known, progress = plan.candidate, session.progress
+    return tuner.Contest(plan.operation, plan.problem, workspace_limit(), known, progress, count)
 
 
-def _take(plan: Plan, contest: tuner.Contest) -> None:
+def _take(plan: Plan[P], contest: tuner.Contest[P]) -> None:
     """Compute with what a contest has found, and store it."""
     outcome = contest.outcome
     if outcome is None:
@@ -331,30 +215,34 @@ def _take(plan: Plan, contest: tuner.Contest) -> None:
 
 
 # --- by guess ---------------------------------------------------------------------------------------------------------
-def _guess(plan: Plan, below: int | None = None) -> None:
-    """The first candidate that builds, with less scratch memory than below; a slow one is built meanwhile.
+def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, without: str = "") -> None:
+    """The first candidate that builds; a slow one is built meanwhile, unless a CUDA graph is being captured.
 
     Where problems are only gathered, it is the first that needs no compiler: measurements are to come soon.
+
+    Args:
+        below: only with less scratch memory than so many bytes.
+        without: not of this name.
     """
-    slow: Candidate | None = None
-    choice: Iterable[Candidate] = families.candidates(plan.problem)
+    slow: Candidate[P] | None = None
+    choice: Iterable[Candidate[P]] = plan.operation.candidates(plan.problem)
     if is_gathering():
-        ready_made = (candidate for candidate in families.candidates(plan.problem) if candidate.is_ready_made)
+        ready_made = (each for each in plan.operation.candidates(plan.problem) if each.is_ready_made)
         choice = itertools.chain(itertools.islice(ready_made, 1), choice)
+    replaces = below is not None or bool(without)
     for candidate in choice:
-        if candidate.builds_slowly and not settings.deterministic:
-            slow = candidate if slow is None and below is None else slow
-            continue
-        if _try(plan, candidate, below):
+        if candidate.builds_slowly and (capturing or not settings.deterministic):
+            slow = candidate if slow is None and not replaces else slow
+        elif candidate.name != without and _try(plan, candidate, below):
             break
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
-    if slow is not None and not is_gathering():
+    if slow is not None and not capturing and not is_gathering():
         # No daemon: the process must not end while a library is at work in it.
         threading.Thread(target=_improve, args=(plan, slow), name="genesis plan").start()
 
 
-def _improve(plan: Plan, slow: Candidate) -> None:
+def _improve(plan: Plan[P], slow: Candidate[P]) -> None:
     """Build the better guess, and use it unless something better than a guess has come meanwhile."""
     guessed = plan.candidate
     with contextlib.suppress(KernelError):
@@ -364,7 +252,7 @@ def _improve(plan: Plan, slow: Candidate) -> None:
                 _try(plan, slow, None)
 
 
-def _try(plan: Plan, candidate: Candidate, below: int | None) -> bool:
+def _try(plan: Plan[P], candidate: Candidate[P], below: int | None) -> bool:
     try:
         num_bytes = candidate.workspace(plan.problem)
         if num_bytes > workspace_limit() or (below is not None and num_bytes >= below):
@@ -375,15 +263,22 @@ def _try(plan: Plan, candidate: Candidate, below: int | None) -> bool:
     return True
 
 
-def _use_smaller(plan: Plan, num_bytes: int) -> None:
+def use_smaller(plan: AnyPlan, num_bytes: int) -> None:
     """There is no room for num_bytes of scratch memory: the best guess that wants less."""
     with _lock:
         if plan.workspace >= num_bytes:
             _guess(plan, below=num_bytes)
 
 
+def use_another(plan: AnyPlan, refused: Candidate[Any]) -> None:
+    """The device refuses a candidate that it has run before: the best guess among the others."""
+    with _lock:
+        if plan.candidate is refused:
+            _guess(plan, without=refused.name)
+
+
 def workspace_limit() -> int:
-    """Bytes of scratch memory that one convolution may use."""
+    """Bytes of scratch memory that one op may use."""
     return settings.workspace << 20
 
 

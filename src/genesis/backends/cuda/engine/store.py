@@ -34,9 +34,9 @@ class Store:
         >>> import tempfile
         >>> from genesis.backends.cuda.engine.store import Entry, Store
         >>> store = Store(tempfile.mkdtemp(), "simulated sm_90, triton 3.7.1")
-        >>> store.put("problem", Entry("triton_direct/64x64x32 w4", 12.5, 1e-7, 0))
+        >>> store.put("problem", Entry("implicit_gemm/64x64x32 w4", 12.5, 1e-7, 0))
         >>> store.get("problem").candidate
-        'triton_direct/64x64x32 w4'
+        'implicit_gemm/64x64x32 w4'
     """
 
     def __init__(self, folder: str | os.PathLike[str], platform: str) -> None:

@@ -16,41 +16,30 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
-from genesis import dtypes
-from genesis.backends.cuda.engine.bench import Bench, Built, build, prepare_reference
-from genesis.backends.cuda.engine.candidate import Candidate
-from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
+from genesis.backends.cuda.engine.bench import Bench, Built, build
+from genesis.backends.cuda.engine.candidate import Candidate, P
+from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.runtime import memory
 from genesis.errors import OutOfMemoryError
-from genesis.shapes import numel
 
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
 _FIRST_ROUND = 8  # candidates of each problem: cuDNN's first few, and the best guesses of the other families
 _FIRST_READY_MADE = 4  # of a family that needs no compiler
 _FAR_BEHIND = 3.0  # times the best: a family whose fastest so far takes longer waits for all others
 _MOST_BUILDERS = 16  # threads
-_UNIT_ROUNDOFF = {
-    dtypes.float64: 2.0**-53,
-    dtypes.float32: 2.0**-24,
-    dtypes.float16: 2.0**-11,
-    dtypes.bfloat16: 2.0**-8,
-}
-_CHAIN = 0.302  # · unit roundoff · √terms: the error of a chain of multiply-adds of independent normal numbers
-_LEAST_CHAIN = 31  # terms; of fewer, the rounding of the result and of the epilogue counts as well
-_LOWERED = {"high": 2.0**-10, "medium": 2.0**-8}  # both operands cut off, as some tensor cores do
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What tuning one problem found."""
 
-    problem: ConvProblem
-    candidate: Candidate
+    problem: Problem
+    candidate: Candidate[Any]
     milliseconds: float
-    error: float  # relative L2 distance from float64
+    error: float  # of the result, as the op's bench tells it: relative L2 distance from float64, for one
     workspace: int
     complete: bool  # False: the time was up before the last candidate
     num_measured: int
@@ -60,47 +49,8 @@ class Outcome:
         return self.problem.flops / self.milliseconds * 1e3
 
 
-Progress = Callable[[ConvProblem, int, int], None]  # candidates done, candidates in all
+Progress = Callable[[Problem, int, int], None]  # candidates done, candidates in all
 Task = Callable[[], None]  # something to compile
-
-
-def error_bound(problem: ConvProblem) -> float:
-    """The largest relative L2 distance from the exact result that a result may have on random operands.
-
-    In float32 that is what a chain of float32 multiply-adds has, but not above 3e-7; in float64 a chain of float64's,
-    with its spread; elsewhere the rounding of the result, or of the operands where that is coarser. What is added to
-    an input's gradient may be added after that is rounded, as a pass does: of two parts as large as each other, one is
-    then rounded twice.
-    """
-    if problem.dtype is dtypes.float32 and problem.precision == "highest":
-        return min(3e-7, chain_error(problem))
-    if problem.dtype is dtypes.float64:
-        return chain_bound(problem)
-    if problem.dtype is dtypes.float32:
-        return _LOWERED[problem.precision]
-    roundings = 1.5 if problem.residual and problem.direction == INPUT_GRAD else 1  # of the sum; they add in squares
-    return math.sqrt(roundings) * _UNIT_ROUNDOFF[problem.dtype] / 2
-
-
-def chain_error(problem: ConvProblem) -> float:
-    """The relative L2 error that one chain of multiply-adds per result has on average, in the problem's dtype.
-
-    The sum so far is rounded at each step, and grows with the root of the steps: 0.30 · unit roundoff · √terms.
-    Measured with normal numbers against extended precision: 0.299 to 0.303 in float64, from 30 to 3400 terms;
-    PyTorch's float32 on an H200: 0.30, from 64 to 4608 terms.
-    """
-    return _CHAIN * _UNIT_ROUNDOFF[problem.dtype] * math.sqrt(max(_LEAST_CHAIN, problem.num_terms))
-
-
-def chain_bound(problem: ConvProblem) -> float:
-    """The largest error that chains of multiply-adds have, whatever the operands: that of a random walk.
-
-    The squared error of one chain deviates from its mean by 2.4 times that mean, since all its sums are large or small
-    together; so the L2 error of r results by 1.2 / √r. Six deviations and more: the largest of 3,333 measured sets of 6
-    results was 4.2 times the average, of 400 sets of 50 1.9 times, of 100 sets of 200 1.3 times. Many results that
-    share their operands come to the average within a few percent, and no closer.
-    """
-    return chain_error(problem) * (1.05 + 8 / math.sqrt(numel(problem.result_shape)))
 
 
 class _Timed(NamedTuple):
@@ -111,7 +61,7 @@ class _Timed(NamedTuple):
     error: float | None
 
 
-class Contest:
+class Contest(Generic[P]):
     """The candidates of one problem, of which each visit measures some more.
 
     The first ones are the basics: what computes the problem now, what the libraries suggest first, which needs no
@@ -120,7 +70,7 @@ class Contest:
     """
 
     def __init__(
-        self, problem: ConvProblem, workspace_limit: int, known: Candidate | None = None,
+        self, operation: Operation[P], problem: P, workspace_limit: int, known: Candidate[P] | None = None,
         progress: Progress | None = None, count: int = 1,
     ) -> None:  # fmt: skip
         """
@@ -129,14 +79,13 @@ class Contest:
             known: what computes the problem now, perhaps the best of a former session: it is measured first.
             count: how often the network computes the problem.
         """
-        self.problem = problem
+        self.operation, self.problem = operation, problem
         self.outcome: Outcome | None = None  # of all visits so far
         self.is_over = False  # there is nothing left to measure, or no memory to do it
         self._limit, self._known, self._progress, self._count = workspace_limit, known, progress, count
-        # In float64 the reference is rounded as well.
-        self._bound = error_bound(problem) * (math.sqrt(2) if problem.dtype is dtypes.float64 else 1)
+        self._bound = operation.error_bound(problem)
         self._num_basics = 0  # that are left of those in front of the others
-        self._built: dict[Candidate, Built | None] = {}  # ahead of the visit that measures them
+        self._built: dict[Candidate[P], Built | None] = {}  # ahead of the visit that measures them
         self._front: list[_Timed] = []  # the fastest few, the first of which is right once there is a reference
         self._has_reference = False
         self._fastest: dict[str, float] = {}  # milliseconds, by family
@@ -148,15 +97,15 @@ class Contest:
         return self._count * (_estimate(self.problem) if self.outcome is None else self.outcome.milliseconds)
 
     @functools.cached_property
-    def _waiting(self) -> list[Candidate]:
+    def _waiting(self) -> list[Candidate[P]]:
         """Asked for when its turn comes: libraries take their time to name what they have."""
-        others = {each.name: each for each in families.in_turns(self.problem)}
+        others = {each.name: each for each in self.operation.in_turns(self.problem)}
         known = [] if self._known is None else [self._known]
-        first: list[Candidate] = []
+        first: list[Candidate[P]] = []
         for each in others.values():
             if each.is_ready_made and sum(other.family == each.family for other in first) < _FIRST_READY_MADE:
                 first.append(each)
-        choice = families.candidates(self.problem)
+        choice = self.operation.candidates(self.problem)
         guess = next((each.name for each in choice if not each.builds_slowly or self.problem.deterministic), "")
         basics = {each.name: each for each in [*known, *first, *filter(None, [others.get(guess)])]}
         self._num_basics = len(basics)
@@ -165,7 +114,7 @@ class Contest:
     def visit(self, deadline: float, most: int | None = None) -> None:
         """Measure the next candidates, at most so many, until a deadline of time.monotonic() at least one."""
 
-        def measure(bench: Bench) -> None:
+        def measure(bench: Bench[P]) -> None:
             leader = self._front[:1]
             end = self._done + (len(self._waiting) if most is None else most)
             while self._waiting and self._done < end and (time.monotonic() < deadline or self._done == 0):
@@ -180,7 +129,7 @@ class Contest:
     def measure_ready_made(self, deadline: float) -> None:
         """Those of the basics that no compiler is needed for. What they are worth, settle() finds out."""
 
-        def measure(bench: Bench) -> None:
+        def measure(bench: Bench[P]) -> None:
             while self._has_basics and not self._needs_compiler(self._waiting[0]) and time.monotonic() < deadline:
                 self._measure(bench, checks=False)
 
@@ -193,7 +142,7 @@ class Contest:
         Nothing is compiled for it: without a reference, or what has not been built ahead, there is none.
         """
 
-        def measure(bench: Bench) -> None:
+        def measure(bench: Bench[P]) -> None:
             leader = self._front[:1]
             while self._has_basics:
                 self._measure(bench, checks=False)
@@ -221,16 +170,16 @@ class Contest:
     def _has_basics(self) -> bool:
         return bool(self._waiting) and self._num_basics > 0
 
-    def _with_bench(self, measure: Callable[[Bench], None]) -> None:
+    def _with_bench(self, measure: Callable[[Bench[P]], None]) -> None:
         try:
-            measure(Bench(self.problem))
+            measure(self.operation.bench(self.problem))
         except OutOfMemoryError:
             memory.pool(self.problem.device).empty_cache()
             self.is_over = True
         if self._front and self._front[0].error is not None:
             self.outcome = self._told(self._front[0])
 
-    def _conclude(self, bench: Bench, leader: list[_Timed]) -> None:
+    def _conclude(self, bench: Bench[P], leader: list[_Timed]) -> None:
         """Check the fastest, and if it is another than it was, whether it is the fastest."""
         self._check_first(bench)
         self._postpone_the_hopeless()
@@ -238,20 +187,20 @@ class Contest:
         if self._front[:1] != leader:
             self._decide(bench)
 
-    def _needs_compiler(self, candidate: Candidate) -> bool:
+    def _needs_compiler(self, candidate: Candidate[P]) -> bool:
         at_hand = candidate.is_ready_made or candidate is self._known or candidate in self._built
         return not (at_hand or candidate.builds_slowly)
 
-    def _build(self, candidate: Candidate, deadline: float) -> None:
+    def _build(self, candidate: Candidate[P], deadline: float) -> None:
         if time.monotonic() < deadline:
             self._built[candidate] = build(candidate, self.problem, self._limit)
 
     def _prepare_reference(self, deadline: float) -> None:
         if time.monotonic() < deadline:
-            prepare_reference(self.problem)
+            self.operation.prepare_reference(self.problem)
             self._has_reference = True
 
-    def _measure(self, bench: Bench, checks: bool) -> None:
+    def _measure(self, bench: Bench[P], checks: bool) -> None:
         """The next one. checks: the fastest so far is to be right, so that families can be told to be far behind it."""
         candidate = self._waiting.pop(0)
         self._num_basics -= self._num_basics > 0
@@ -272,7 +221,7 @@ class Contest:
         if self._progress is not None:
             self._progress(self.problem, self._done, self._done + len(self._waiting))
 
-    def _check_first(self, bench: Bench) -> None:
+    def _check_first(self, bench: Bench[P]) -> None:
         """Drop those ahead of the fastest that is right."""
         while self._front and self._front[0].error is None:
             error = bench.error(self._front[0].built)
@@ -288,7 +237,7 @@ class Contest:
             hopeless = {family for family, milliseconds in self._fastest.items() if milliseconds > limit}
             self._waiting.sort(key=lambda each: each.builds_slowly or each.family in hopeless)
 
-    def _decide(self, bench: Bench) -> None:
+    def _decide(self, bench: Bench[P]) -> None:
         """Time those again, turn by turn, that are too close to tell apart."""
         close = [each for each in self._front if each.milliseconds <= _CLOSE * self._front[0].milliseconds]
         if len(close) < 2:
@@ -309,7 +258,7 @@ class Contest:
         )
 
 
-def build_ahead(contests: Sequence[Contest], most: int, deadline: float) -> None:
+def build_ahead(contests: Sequence[Contest[Any]], most: int, deadline: float) -> None:
     """Build the next candidates of each contest, so many or as many as keep all processors busy; and what results are
     checked against."""
     ahead = max(most, 2 * num_builders() // len(contests))  # half of them, or more, need no compiler
@@ -335,8 +284,6 @@ def at_once(tasks: Sequence[Task]) -> None:
         each.result()  # raises what is no KernelError
 
 
-def _estimate(problem: ConvProblem) -> float:
-    """Milliseconds on a large GPU: enough to tell what a network spends most of its time on."""
-    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    per_second = 3e13 if exact or problem.dtype is dtypes.float64 else 4e14
-    return max(problem.flops / per_second, problem.bytes / 3e12) * 1e3
+def _estimate(problem: Problem) -> float:
+    """Milliseconds on a large GPU."""
+    return max(problem.flops / problem.flops_per_second, problem.bytes / 3e12) * 1e3

@@ -32,17 +32,18 @@ from torch.nn import functional as F
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.driver import KernelError
-from genesis.backends.cuda.engine import tuner
-from genesis.backends.cuda.engine.bench import Bench, Built
+from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate
-from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.engine.passes import WithPass
+from genesis.backends.cuda.ops.conv import accuracy
+from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
 from genesis.backends.cuda.ops.conv.candidates.wgmma import weight_grad as wgmma_weight_grad
-from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import Apart
 from genesis.backends.cuda.ops.conv.launch import conv_input_grad_added
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate
@@ -208,17 +209,17 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
     # of float64 counts that in.)
     few = 2 if reference.size < 200 and problem.dtype is not dtypes.float64 else 1
     size = max(_norm(reference), math.sqrt(reference.size * (problem.num_terms if scale == 1 else 1)))
-    bound = few * tuner.error_bound(problem)
-    bound_of_cudnn = max(bound, tuner.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
+    bound = few * accuracy.error_bound(problem)
+    bound_of_cudnn = max(bound, accuracy.chain_bound(problem) if problem.dtype is dtypes.float32 else 0)
 
     def distance(result: DeviceArray) -> float:
         return _norm(get(result).double().numpy() - reference) / size
 
     checked: list[str] = []
     tried: collections.Counter[tuple[str, bool]] = collections.Counter()
-    for candidate in families.candidates(problem):
+    for candidate in CONV.candidates(problem):
         family = candidate.name.partition("/")[0]
-        from_cudnn = f"{CudnnFamily.prefix}/" in candidate.name  # or sub_pixel/cudnn/…
+        from_cudnn = f"{CudnnFamily.prefix}/" in candidate.name  # or sub_pixel_dgrad/cudnn/…
         source = family, from_cudnn
         if (from_cudnn or family == CublasltFamily.prefix) and tried[source] == _MOST_OF_LIBRARY:
             continue
@@ -246,12 +247,12 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
 
 def _check_statistics(problem: ConvProblem) -> list[str]:
     """Those of the result, found by a pass and by each kernel that finds them on the way."""
-    bench = Bench(problem)
+    bench = ConvBench(problem)
     aparts = 0
     checked = []
-    for candidate in families.candidates(problem):
-        aparts += type(candidate) is Apart
-        if aparts > 1 and type(candidate) is Apart:
+    for candidate in CONV.candidates(problem):
+        aparts += type(candidate) is WithPass
+        if aparts > 1 and type(candidate) is WithPass:
             continue
         error = bench.statistics_error(Built(candidate, candidate.prepare(problem), candidate.workspace(problem)))
         assert error <= _STATISTICS_BOUND, f"{problem}: {candidate.name}: statistics off by {error:.2e}"

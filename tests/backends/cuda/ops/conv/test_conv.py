@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import candidate as triton_direct
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import candidate as implicit_gemm
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -134,7 +134,7 @@ def test_results_are_channels_last(cuda: Backend, put: Put) -> None:
 
 @pytest.mark.parametrize("groups", [1, 8])
 def test_weight_grad_in_splits(cuda: Backend, put: Put, get: Get, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_direct, "_num_splits", lambda *ignored: 3)
+    monkeypatch.setattr(implicit_gemm, "_num_splits", lambda *ignored: 3)
     plans.forget()
     case = Case((4, 8, 12, 11), 8, (3, 3), padding=(1, 1), groups=groups)
     input, weight, _ = operands(case, torch.float32)
@@ -145,10 +145,10 @@ def test_weight_grad_in_splits(cuda: Backend, put: Put, get: Get, groups: int, m
 
 
 def test_splits_keep_the_multiprocessors_busy(simulated: Backend) -> None:
-    assert triton_direct._num_splits(1, 10**6, 32, 4096, 0) == 8  # four multiprocessors
-    assert triton_direct._num_splits(100, 10**6, 32, 4096, 0) == 1
-    assert triton_direct._num_splits(1, 300, 32, 4096, 0) == 2
-    assert triton_direct._num_splits(1, 10**6, 32, 32 << 20, 0) == 2
+    assert implicit_gemm._num_splits(1, 10**6, 32, 4096, 0) == 8  # four multiprocessors
+    assert implicit_gemm._num_splits(100, 10**6, 32, 4096, 0) == 1
+    assert implicit_gemm._num_splits(1, 300, 32, 4096, 0) == 2
+    assert implicit_gemm._num_splits(1, 10**6, 32, 32 << 20, 0) == 2
 
 
 def test_input_grad_is_a_transposed_convolution(cuda: Backend, put: Put, get: Get) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from genesis import dtypes
-from genesis.backends.cuda.engine import tuner
+from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from tests.backends.cuda.ops.conv.exact import convolved
 
@@ -70,9 +70,9 @@ def test_a_chain_of_multiply_adds_is_the_bound(dtype: type, wide: type, terms: i
     error = math.sqrt(float(np.square(chain - exact).sum() / np.square(exact).sum()))
     kind = dtypes.BY_NAME[np.dtype(dtype).name]
     problem = ConvProblem(FORWARD, (1, terms, 64, 64), (1, terms, 1, 1), dtype=kind)
-    assert 0.95 <= error / tuner.chain_error(problem) <= 1.05
-    assert error <= tuner.error_bound(problem) * (1.05 if dtype is np.float32 else 1)
-    assert tuner.error_bound(problem) <= 1.2 * error
+    assert 0.95 <= error / accuracy.chain_error(problem) <= 1.05
+    assert error <= accuracy.error_bound(problem) * (1.05 if dtype is np.float32 else 1)
+    assert accuracy.error_bound(problem) <= 1.2 * error
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_chain_of_multiply_adds_is_the_bound(dtype: type, wide: type, terms: i
     ids=str,
 )  # fmt: skip
 def test_bounds(problem: ConvProblem, bound: float) -> None:
-    assert tuner.error_bound(problem) == pytest.approx(bound, rel=1e-2)
+    assert accuracy.error_bound(problem) == pytest.approx(bound, rel=1e-2)

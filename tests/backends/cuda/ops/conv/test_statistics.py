@@ -16,14 +16,16 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.engine.bench import Bench
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, Parts
+from genesis.backends.cuda.engine.passes import WithPass
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv import launch as conv
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import DirectFamily
+from genesis.backends.cuda.ops.conv.bench import ConvBench
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import Wgmma, WgmmaFamily
-from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import Apart
+from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import StatisticsPass
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime import array, streams
 from genesis.settings import override
@@ -57,6 +59,9 @@ class Native(Candidate):
     def supports(self, problem: ConvProblem) -> bool:
         return problem.statistics
 
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        return problem.epilogue.parts
+
     def parts(self, problem: ConvProblem) -> Parts:
         return Parts(2, 5)
 
@@ -65,7 +70,7 @@ class Native(Candidate):
 
     def prepare(self, problem: ConvProblem) -> Launch:
         alone = dataclasses.replace(problem, statistics=False)
-        compute = DirectFamily().variants(alone)[0].prepare(alone)
+        compute = ImplicitGemmFamily().variants(alone)[0].prepare(alone)
         n, c, h, w = problem.result_shape
         result = array.layout_of((n * h * w, c), problem.dtype, problem.device)
         partial = array.layout_of((3, 2, c), dtypes.float32, problem.device)
@@ -87,6 +92,7 @@ class Native(Candidate):
 
 class NativeFamily(Family):
     prefix = "native"
+    finds_statistics = True
 
     def __init__(self) -> None:
         self.candidates: list[Candidate] = []
@@ -99,8 +105,7 @@ class NativeFamily(Family):
 def native(simulated: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeFamily]:
     """The families of problems with statistics: the plain kernel followed by a pass, and this one."""
     family = NativeFamily()
-    monkeypatch.setattr(families, "FAMILIES", (DirectFamily(),))
-    monkeypatch.setattr(families, "_WITH_STATISTICS", (family,))
+    monkeypatch.setattr(families, "FAMILIES", (ImplicitGemmFamily(), family))
     with override(cache_dir=tmp_path):
         plans.forget()
         yield family
@@ -117,23 +122,25 @@ def test_in_the_store_problems_without_statistics_are_called_as_ever() -> None:
 
 def test_a_pass_is_the_guess(native: NativeFamily) -> None:
     native.candidates = [Native()]
-    plan = plans.plan(PROBLEM)
-    assert (type(plan.candidate), plan.origin) == (Apart, plans.GUESSED)
+    plan = plans.plan(CONV, PROBLEM)
+    assert (type(plan.candidate), plan.origin) == (WithPass, plans.GUESSED)
 
 
 def test_the_faster_way_is_taken_and_found_in_the_store(native: NativeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     native.candidates = [Native()]
-    times = {"native": 1.0, "apart": 2.0}
-    monkeypatch.setattr(Bench, "milliseconds", lambda bench, built, best: times[built.candidate.name.partition("/")[0]])
-    for names in (("native", "apart"), ("apart", "native")):
+    times = {"native": 1.0, "with_statistics_pass": 2.0}
+    monkeypatch.setattr(
+        ConvBench, "milliseconds", lambda bench, built, best: times[built.candidate.name.partition("/")[0]]
+    )
+    for names in (("native", "with_statistics_pass"), ("with_statistics_pass", "native")):
         times = dict(zip(names, (1.0, 2.0), strict=True))
         problem = dataclasses.replace(PROBLEM, bias=names[0] == "native")
         with override(tune=60):
-            found = plans.plan(problem).candidate
+            found = plans.plan(CONV, problem).candidate
         assert found is not None
         assert found.name.startswith(names[0])
         plans.forget()
-        plan = plans.plan(problem)
+        plan = plans.plan(CONV, problem)
         assert plan.candidate is not None
         assert (plan.candidate.name, plan.origin) == (found.name, plans.STORED)
 
@@ -144,18 +151,20 @@ def test_wrong_statistics_are_not_believed(
 ) -> None:
     native.candidates = [Native(factor)]
     monkeypatch.setattr(
-        Bench, "milliseconds", lambda bench, built, best: 1.0 + built.candidate.name.startswith("apart")
+        ConvBench,
+        "milliseconds",
+        lambda bench, built, best: 1.0 + built.candidate.name.startswith("with_statistics_pass"),
     )
     with override(tune=60):
-        assert type(plans.plan(PROBLEM).candidate) is Apart
+        assert type(plans.plan(CONV, PROBLEM).candidate) is WithPass
 
 
 def test_nobody_else_finds_statistics(simulated: Backend) -> None:
     with pytest.raises(NotImplementedError, match="finds no statistics"):
-        DirectFamily().variants(PROBLEM)[0].parts(PROBLEM)
+        ImplicitGemmFamily().variants(PROBLEM)[0].parts(PROBLEM)
 
 
-@pytest.mark.parametrize("way", ["apart", "native", "not asked for"])
+@pytest.mark.parametrize("way", ["with_statistics_pass", "native", "not asked for"])
 @pytest.mark.parametrize("large", [0.0, 1e4])
 def test_the_fused_op(
     native: NativeFamily, simulated: Backend, monkeypatch: pytest.MonkeyPatch, way: str, large: float
@@ -164,7 +173,7 @@ def test_the_fused_op(
     if way != "not asked for":
         native.candidates = [Native()]
     if way == "native":
-        monkeypatch.setattr(families, "_APART", native)
+        monkeypatch.setattr(families, "FAMILIES", (native,))
     torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 4, 9, 8), 100 * torch.randn(10, 4, 3, 3), large * (1 + torch.arange(10))
     operands = [
@@ -240,12 +249,12 @@ def test_every_candidate(
     x, weight = (torch.randn(size).to(torch_dtype).contiguous(memory_format=torch.channels_last) for size in case[:2])
     bias = (torch.randn(shape[1]) + large).to(torch_dtype)
     operands = [put(value) for value in (x, weight, bias)]
-    candidates = [candidate for family in families._WITH_STATISTICS for candidate in family.variants(problem)]
+    candidates = [each for each in CONV.candidates(problem) if type(each) is not WithPass]
     assert candidates
     num_rows = shape[0] * shape[2] * shape[3]
-    for candidate in [*candidates, Apart(next(families.candidates(alone)))]:
+    for candidate in [*candidates, WithPass(StatisticsPass(), next(CONV.candidates(alone)))]:
         results = []
-        for asked in (problem, alone) if type(candidate) is not Apart else (problem,):
+        for asked in (problem, alone) if type(candidate) is not WithPass else (problem,):
             out = array.empty(shape, dtype, 0, channels_last_strides(shape))
             workspace = array.empty((max(candidate.workspace(asked), 1),), dtypes.uint8)
             launch = candidate.prepare(asked)

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from genesis.backends.contract import Pair
-from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.engine.planner import Moments as Moments
+from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.launch.rows import channels_last, dense
 from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.plan import Moments as Moments
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.storage.launch import copy, copy_into
 from genesis.backends.cuda.runtime.array import DeviceArray, empty
@@ -99,7 +100,7 @@ def conv_prepacked(
 
 _Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]
 _calls: dict[tuple[Any, ...], _Call] = {}
-plans.when_choosing_anew(_calls.clear)
+planner.when_choosing_anew(_calls.clear)
 
 
 _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "conv_weight_grad"}
@@ -149,9 +150,9 @@ def _run(
         return zeros
     if statistics and not families.gives_statistics(problem):
         problem = dataclasses.replace(problem, statistics=False)
-    plan = plans.plan(problem)
+    plan: Any = planner.plan(CONV, problem)
     as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
-    if not plans.is_gathering():  # which counts the calls
+    if planner.may_keep(plan):
         _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
     return plan(*operands)
 

@@ -12,12 +12,13 @@ import json
 import math
 from typing import Any
 
+from genesis import dtypes
 from genesis.backends.contract import Pair
+from genesis.backends.cuda.engine.problem import PRECISIONS, Epilogue
 from genesis.dtypes import BY_NAME, DType
 from genesis.shapes import Shape
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = "forward", "input_grad", "weight_grad"
-PRECISIONS = ("highest", "high", "medium")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,10 @@ class ConvProblem:
     precision: str = "highest"  # of float32: "highest" | "high" | "medium"
     deterministic: bool = False  # the same operands must give the same bits
     device: int = 0
+
+    @property
+    def epilogue(self) -> Epilogue:
+        return Epilogue(self.bias, self.residual, self.activation, self.statistics)
 
     @property
     def output_shape(self) -> Shape:
@@ -89,9 +94,15 @@ class ConvProblem:
 
     @property
     def bytes(self) -> int:
-        """That must be moved at least: each operand read and the result written once."""
+        """Minimum memory traffic: each operand is read and the result written once."""
         elements = sum(math.prod(shape) for shape in (self.input_shape, self.weight_shape, self.output_shape))
         return (elements + (math.prod(self.result_shape) if self.residual else 0)) * self.dtype.itemsize
+
+    @property
+    def flops_per_second(self) -> float:
+        """Of a large GPU."""
+        exact = self.dtype is dtypes.float32 and self.precision == "highest"
+        return 3e13 if exact or self.dtype is dtypes.float64 else 4e14
 
     @property
     def is_flat(self) -> bool:

@@ -17,12 +17,14 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import cublaslt
+from genesis.backends.cuda.engine import plan as plan_module
 from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.engine import platform, tuner
+from genesis.backends.cuda.engine import platform, stored, tuner
 from genesis.backends.cuda.engine.candidate import FULL, TF32, Candidate, admissible
 from genesis.backends.cuda.engine.store import Entry
-from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate
@@ -61,7 +63,7 @@ def library(simulated: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         plans.forget()
         yield fake
         plans.forget()
-    plans._used.clear()
+    plan_module._used.clear()
 
 
 def variants(problem: ConvProblem) -> list[Candidate]:
@@ -69,7 +71,7 @@ def variants(problem: ConvProblem) -> list[Candidate]:
 
 
 def names(problem: ConvProblem) -> list[str]:
-    return [candidate.name for candidate in families.candidates(problem) if candidate.name.startswith("cublaslt/")]
+    return [candidate.name for candidate in CONV.candidates(problem) if candidate.name.startswith("cublaslt/")]
 
 
 def operands(problem: ConvProblem) -> list[torch.Tensor | None]:
@@ -110,7 +112,7 @@ def test_operands_and_epilogue(
 ) -> None:
     problem = dataclasses.replace(like, direction=direction, **epilogue)
     for candidate in variants(problem):
-        assert error(simulated, problem, candidate) <= tuner.error_bound(problem)
+        assert error(simulated, problem, candidate) <= accuracy.error_bound(problem)
     assert len(library.launches) == len(ALGORITHMS)
 
 
@@ -123,7 +125,7 @@ def test_matrices_of_one_row_or_column(
 ) -> None:
     shapes = {"input_shape": input_shape, "weight_shape": (outputs, input_shape[1], 1, 1)}
     problem = dataclasses.replace(ROUNDED, direction=direction, **shapes)
-    assert error(simulated, problem, variants(problem)[0]) <= tuner.error_bound(problem)
+    assert error(simulated, problem, variants(problem)[0]) <= accuracy.error_bound(problem)
 
 
 def test_each_call_brings_its_bias(library: FakeLibrary, simulated: Backend) -> None:
@@ -138,7 +140,7 @@ def test_each_call_brings_its_bias(library: FakeLibrary, simulated: Backend) -> 
         given = [put(each) for each in host[:3]]
         launch(0, out.data_pointer, *[each.data_pointer for each in given], 0, 0)
         exact = expected(problem, host)
-        assert _norm(get(out).double().numpy() - exact) <= tuner.error_bound(problem) * _norm(exact)
+        assert _norm(get(out).double().numpy() - exact) <= accuracy.error_bound(problem) * _norm(exact)
 
 
 @pytest.mark.usefixtures("library")
@@ -160,10 +162,10 @@ def test_float32_is_rounded_to_11_bits(library: FakeLibrary, precision: str) -> 
 def test_an_algorithm_is_found_again_by_its_name(library: FakeLibrary) -> None:
     library.algorithms = ALGORITHMS[::-1]
     for name in NAMES:
-        candidate = families.named(PROBLEM, name)
+        candidate = CONV.named(PROBLEM, name)
         assert candidate is not None
         assert candidate.name == name
-    assert families.named(PROBLEM, "cublaslt/algorithm 1") is None
+    assert CONV.named(PROBLEM, "cublaslt/algorithm 1") is None
 
 
 def test_algorithms_of_one_name_are_one_candidate(library: FakeLibrary) -> None:
@@ -220,7 +222,7 @@ def test_partial_sums_are_added_in_one_order(library: FakeLibrary) -> None:
 def test_the_workspace_is_capped(library: FakeLibrary) -> None:
     library.workspace = 3 << 20
     with override(workspace=2):
-        candidate = plans.plan(LARGE).candidate
+        candidate = plans.plan(CONV, LARGE).candidate
     assert candidate is not None
     assert candidate.name == NAMES[1]
 
@@ -239,12 +241,12 @@ def test_nothing_is_left_of_what_was_asked(library: FakeLibrary) -> None:
 def test_the_first_guess() -> None:
     for like in (PROBLEM, ROUNDED, dataclasses.replace(PROBLEM, bias=True, activation="relu")):
         problem = dataclasses.replace(like, input_shape=LARGE.input_shape)
-        assert next(families.candidates(problem)).name == NAMES[0]
+        assert next(CONV.candidates(problem)).name == NAMES[0]
 
 
 @pytest.mark.usefixtures("library")
 def test_small_problems_are_launched_at_less_cost() -> None:
-    prefixes = [candidate.name.partition("/")[0] for candidate in families.candidates(PROBLEM)]
+    prefixes = [candidate.name.partition("/")[0] for candidate in CONV.candidates(PROBLEM)]
     assert "cublaslt" in prefixes[1:]
     assert not prefixes[0].startswith(("cublaslt", "cudnn"))
 
@@ -253,7 +255,7 @@ def test_small_problems_are_launched_at_less_cost() -> None:
 def test_the_store_restores_it(monkeypatch: pytest.MonkeyPatch) -> None:
     platform.store(0).put(PROBLEM.key, Entry(NAMES[1], 1.0, 1e-4, 0))
     monkeypatch.setattr(tuner.Contest, "visit", None)  # nothing is measured
-    plan = plans.plan(PROBLEM)
+    plan = plans.plan(CONV, PROBLEM)
     assert plan.candidate is not None
     assert (plan.candidate.name, plan.origin) == (NAMES[1], plans.STORED)
 
@@ -276,10 +278,10 @@ def test_the_store_is_of_a_version(simulated: Backend, monkeypatch: pytest.Monke
 
 
 def test_the_library_is_loaded_ahead(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    platform.store(0).put(PROBLEM.key, Entry(f"apart/{NAMES[1]}", 1.0, 1e-4, 0))
+    platform.store(0).put(PROBLEM.key, Entry(f"with_statistics_pass/{NAMES[1]}", 1.0, 1e-4, 0))
     warm: list[int] = []
     monkeypatch.setattr(cublaslt, "warm_up", warm.append)
-    plans._load_libraries(platform.store(0), 0)
+    stored._load_libraries(platform.store(0), 0)
     assert warm == [0]
 
 
@@ -305,7 +307,7 @@ def test_every_algorithm_on_a_gpu(
         )  # fmt: skip
         found = variants(problem)
         assert found
-        bound = tuner.error_bound(problem)
+        bound = accuracy.error_bound(problem)
         for candidate in found:
             assert error(gpu, problem, candidate) <= bound, f"{problem} {epilogue}: {candidate.name}"
 

@@ -16,9 +16,9 @@ import torch
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.driver import cudnn
-from genesis.backends.cuda.engine import bench, tuner
-from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv import accuracy, bench
 from genesis.backends.cuda.ops.conv.candidates import cudnn as conv_cudnn
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.elementwise import launch as elementwise
 
@@ -45,7 +45,7 @@ def suggests(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def from_cudnn(problem: ConvProblem) -> list[str]:
-    names = [candidate.name.partition("/") for candidate in families.candidates(problem)]
+    names = [candidate.name.partition("/") for candidate in CONV.candidates(problem)]
     return [plan for family, _, plan in names if family == "cudnn"]
 
 
@@ -55,8 +55,8 @@ def from_cudnn(problem: ConvProblem) -> list[str]:
 def test_no_sums_in_16_bits(direction: str, dtype: dtypes.DType) -> None:
     problem = dataclasses.replace(PROBLEM, direction=direction, dtype=dtype)
     assert from_cudnn(problem) == OTHERS
-    assert families.named(problem, f"cudnn/{SPLIT}") is None  # also where an earlier version stored it
-    assert families.named(problem, f"cudnn/{OTHERS[0]}") is not None
+    assert CONV.named(problem, f"cudnn/{SPLIT}") is None  # also where an earlier version stored it
+    assert CONV.named(problem, f"cudnn/{OTHERS[0]}") is not None
 
 
 @pytest.mark.usefixtures("suggests")
@@ -81,19 +81,19 @@ def test_an_engine_that_is_farther_off_than_a_chain(
 def test_where_all_bits_count_nobody_guesses_cudnn(direction: str) -> None:
     """Its sums may be off by more than 3e-7, which only the tuner finds out."""
     first_layer = ConvProblem(direction, (8, 3, 96, 96), (64, 3, 7, 7), (2, 2), (3, 3), dtype=dtypes.float32)
-    order = [candidate.name.partition("/")[0] for candidate in families.candidates(first_layer)]
-    assert order.index("cudnn") > order.index("triton_direct")
+    order = [candidate.name.partition("/")[0] for candidate in CONV.candidates(first_layer)]
+    assert order.index("cudnn") > order.index("implicit_gemm")
     assert order[-1] == "cudnn"
     high = dataclasses.replace(first_layer, precision="high")
-    first = next(families.candidates(high)).name
-    assert first == (f"sub_pixel/cudnn/{SPLIT}" if direction == INPUT_GRAD else f"cudnn/{SPLIT}")
+    first = next(CONV.candidates(high)).name
+    assert first == (f"sub_pixel_dgrad/cudnn/{SPLIT}" if direction == INPUT_GRAD else f"cudnn/{SPLIT}")
 
 
 @pytest.mark.usefixtures("suggests")
 def test_where_all_bits_count_nobody_guesses_it_inside_another_family() -> None:
     problem = ConvProblem(INPUT_GRAD, (8, 3, 32, 32), (64, 3, 3, 3), padding=(1, 1), dtype=dtypes.float32)
-    assert not [each for each in families.candidates(problem) if each.name.startswith("sub_pixel/cudnn")]
-    assert [each for each in families.in_turns(problem) if each.name.startswith("sub_pixel/cudnn")]
+    assert not [each for each in CONV.candidates(problem) if each.name.startswith("sub_pixel_dgrad/cudnn")]
+    assert [each for each in CONV.in_turns(problem) if each.name.startswith("sub_pixel_dgrad/cudnn")]
 
 
 @pytest.mark.usefixtures("suggests")
@@ -101,15 +101,15 @@ def test_where_all_bits_count_nobody_guesses_it_inside_another_family() -> None:
     ("problem", "name"),
     [
         (PROBLEM, f"cudnn/{UNSURE}"),
-        (dataclasses.replace(PROBLEM, direction=FORWARD, statistics=True), f"apart/cudnn/{UNSURE}"),
+        (dataclasses.replace(PROBLEM, direction=FORWARD, statistics=True), f"with_statistics_pass/cudnn/{UNSURE}"),
         (ConvProblem(INPUT_GRAD, (8, 3, 32, 32), (64, 3, 7, 7), (2, 2), (3, 3), dtype=dtypes.float16),
-         f"sub_pixel/cudnn/{UNSURE}"),
-    ], ids=["alone", "apart", "inside"],
+         f"sub_pixel_dgrad/cudnn/{UNSURE}"),
+    ], ids=["alone", "followed by a pass", "inside"],
 )  # fmt: skip
 def test_what_may_add_up_in_16_bits_is_measured_and_never_guessed(problem: ConvProblem, name: str) -> None:
-    assert name in [candidate.name for candidate in families.in_turns(problem)]
-    assert not [candidate for candidate in families.candidates(problem) if UNSURE in candidate.name]
-    assert families.named(problem, name) is not None  # from the store: it has been checked
+    assert name in [candidate.name for candidate in CONV.in_turns(problem)]
+    assert not [candidate for candidate in CONV.candidates(problem) if UNSURE in candidate.name]
+    assert CONV.named(problem, name) is not None  # from the store: it has been checked
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -123,7 +123,7 @@ def test_a_check_tells_sums_in_16_bits_from_those_in_float32(dtype: torch.dtype,
     def error(found: torch.Tensor) -> float:
         return float((found.to(dtype).double() - expected).norm() / expected.norm())
 
-    bound = tuner.error_bound(dataclasses.replace(PROBLEM, dtype=dtypes.BY_NAME[str(dtype).removeprefix("torch.")]))
+    bound = accuracy.error_bound(dataclasses.replace(PROBLEM, dtype=dtypes.BY_NAME[str(dtype).removeprefix("torch.")]))
     assert error(expected) <= bound
     if num_parts > 1:
         assert error(parts.to(dtype).double().sum(1)) > bound
@@ -145,7 +145,7 @@ def test_what_passes_the_check_has_no_sums_in_16_bits(
     problem = ConvProblem(direction, *shapes, dtype=dtype)
     sure = {candidate.name for candidate in conv_cudnn.CudnnFamily().variants(problem) if _builds(candidate, problem)}
     unsure = [each for each in conv_cudnn.CudnnFamily().trials(problem) if each.name not in sure]
-    mixed, bound = bench.Bench(problem), tuner.error_bound(problem)
+    mixed, bound = bench.ConvBench(problem), accuracy.error_bound(problem)
     plain = bench._random
     # The root of the number of terms keeps the sums about as large; float16 would overflow.
     shrunk = 1 / math.sqrt(problem.num_terms) if direction == WEIGHT_GRAD else 1.0
@@ -154,7 +154,7 @@ def test_what_passes_the_check_has_no_sums_in_16_bits(
         return elementwise.abs(elementwise.mul(plain(*given), shrunk))
 
     monkeypatch.setattr(bench, "_random", positive)
-    grown = bench.Bench(problem)
+    grown = bench.ConvBench(problem)
     passed = []
     for candidate in filter(lambda each: each.supports(problem), unsure):
         built = bench.build(candidate, problem, 1 << 30)

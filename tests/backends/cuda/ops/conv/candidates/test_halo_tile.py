@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine import tuner
 from genesis.backends.cuda.engine.candidate import FULL, TF32, Parts
-from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
-from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import Patch, PatchFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTile, HaloTileFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime import array, streams
 
@@ -52,9 +52,9 @@ def _problem(direction: str, case: Any, dtype: Any = dtypes.float16, channels: i
     )  # fmt: skip
 
 
-def _variants(problem: ConvProblem) -> list[Patch]:
+def _variants(problem: ConvProblem) -> list[HaloTile]:
     """All that support it; hopper.is_available() decides whether there is a GPU for it."""
-    choice = [Patch(shape, hopper.arithmetic(problem)) for shape in patch._SHAPES]
+    choice = [HaloTile(shape, hopper.arithmetic(problem)) for shape in patch._SHAPES]
     return [candidate for candidate in choice if candidate.supports(problem)]
 
 
@@ -75,7 +75,7 @@ def _box(values: np.ndarray, box: tuple[int, ...], start: tuple[int, ...]) -> np
     return found
 
 
-def _computed(problem: ConvProblem, candidate: Patch, first: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _computed(problem: ConvProblem, candidate: HaloTile, first: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """What the kernel makes of its maps and its structure, line by line; first: NHWC, weight: KRSC."""
     (pixels_map, weight_map, *_), structure = candidate._geometry(problem)
     row_tiles, column_tiles, num_tiles, low_y, low_x, num_outputs, relu, height, width = struct.unpack("<9i", structure)
@@ -141,7 +141,7 @@ def test_tiles_fit_into_shared_memory() -> None:
 
 
 def test_not_without_a_gpu(simulated: Backend) -> None:
-    assert PatchFamily().variants(PROBLEM) == []
+    assert HaloTileFamily().variants(PROBLEM) == []
 
 
 @pytest.fixture
@@ -174,40 +174,40 @@ def hopper_there(monkeypatch: pytest.MonkeyPatch, simulated: Backend) -> None:
     ids=str,
 )
 def test_what_is_left_to_others(hopper_there: None, change: dict[str, Any]) -> None:
-    assert len(list(PatchFamily().variants(PROBLEM))) == 3
-    assert list(PatchFamily().variants(dataclasses.replace(PROBLEM, **change))) == []
+    assert len(list(HaloTileFamily().variants(PROBLEM))) == 3
+    assert list(HaloTileFamily().variants(dataclasses.replace(PROBLEM, **change))) == []
 
 
 @pytest.mark.parametrize(("dtype", "channels"), KINDS, ids=str)
 def test_what_is_taken(hopper_there: None, dtype: Any, channels: int) -> None:
     """A pixel has one slab of 128 bytes, or two. Float32 is rounded, where that is allowed."""
     problem = _problem(FORWARD, CASES[0], dtype, channels)
-    found = list(PatchFamily().variants(problem))
+    found = list(HaloTileFamily().variants(problem))
     assert {candidate.shape.slabs for candidate in found} == {channels * dtype.itemsize // 128}
     assert {candidate.arithmetic for candidate in found} == {TF32 if dtype is dtypes.float32 else FULL}
 
 
 def test_the_best_guess_has_the_fewest_rounds(hopper_there: None) -> None:
     """28 rows fit twice into 56, 32 rows sixteen times into 512. A little tile is written soon, where there are few."""
-    assert next(iter(PatchFamily().variants(PROBLEM))).name == "patch/28x8 stages 4"
+    assert next(iter(HaloTileFamily().variants(PROBLEM))).name == "halo_tile/28x8 stages 4"
     large = dataclasses.replace(PROBLEM, input_shape=(1, 64, 512, 512))
-    assert next(iter(PatchFamily().variants(large))).name == "patch/32x8 stages 3"
+    assert next(iter(HaloTileFamily().variants(large))).name == "halo_tile/32x8 stages 3"
     few = dataclasses.replace(PROBLEM, input_shape=(1, 64, 32, 32))
-    assert next(iter(PatchFamily().variants(few))).name == "patch/16x8 stages 6"
-    assert families.named(PROBLEM, "patch/28x8 stages 4") is not None
+    assert next(iter(HaloTileFamily().variants(few))).name == "halo_tile/16x8 stages 6"
+    assert CONV.named(PROBLEM, "halo_tile/28x8 stages 4") is not None
 
 
 def test_the_first_guess_of_all(hopper_there: None) -> None:
     """Measured: cuDNN takes 1.5 times as long, and the statistics cost less than a pass."""
     for statistics in (False, True):
         problem = dataclasses.replace(PROBLEM, statistics=statistics)
-        assert next(families.candidates(problem)).name == "patch/28x8 stages 4"
+        assert next(CONV.candidates(problem)).name == "halo_tile/28x8 stages 4"
 
 
 def test_parts_of_the_statistics(hopper_there: None) -> None:
     """Only of whole tiles: 28 rows by 8 columns of an image of 56 by 56."""
     asked = dataclasses.replace(PROBLEM, statistics=True)
-    (candidate,) = PatchFamily().variants(asked)
+    (candidate,) = HaloTileFamily().variants(asked)
     assert candidate.parts(asked) == Parts(4, 28 * 8)
     assert candidate.workspace(asked) == Parts(4, 28 * 8).num_bytes(64)
     asked = dataclasses.replace(asked, weight_shape=(128, 64, 3, 3))  # two programs for each half of the outputs
@@ -226,7 +226,7 @@ _ON_GPU = pytest.mark.parametrize("cuda", [pytest.param("auto", marks=pytest.mar
 _MARGIN = 512  # elements around the result that must stay as they are
 
 
-def _on_gpu(problem: ConvProblem, candidate: Patch, put: Callable[[Any], Any], get: Any, *operands: Any) -> Any:
+def _on_gpu(problem: ConvProblem, candidate: HaloTile, put: Callable[[Any], Any], get: Any, *operands: Any) -> Any:
     n, c, h, w = problem.result_shape
     memory = put(torch.full((n * c * h * w + 2 * _MARGIN,), -7.0, dtype=getattr(torch, problem.dtype.name)))
     workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
@@ -288,4 +288,4 @@ def test_random_numbers(
         result = _on_gpu(problem, candidate, put, get, put(first), put(weight), None)
         assert torch.equal(result.isfinite(), ~hit), candidate.name
         error = (result - expected)[~hit].norm() / expected[~hit].norm()
-        assert error <= tuner.error_bound(problem), f"{candidate.name}: {error:.2e}"
+        assert error <= accuracy.error_bound(problem), f"{candidate.name}: {error:.2e}"

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.ops.conv.candidates.small_c import candidate as few_channels
-from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import FewChannelsFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c import candidate as small_c
+from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 
@@ -39,13 +39,13 @@ def test_windows_of_few_channels(
     x, weight = torch.randn(case[0]).to(dtype), torch.randn(case[1]).to(dtype)
     name = str(dtype).removeprefix("torch.")
     problem = ConvProblem(FORWARD, *case, stride, padding, dilation, dtype=dtypes.BY_NAME[name], precision=precision)
-    fold, out_width, windows = few_channels._fold(problem), few_channels._width(problem), _windows_of(problem)
-    pixel = fold * few_channels._channels(problem)
+    fold, out_width, windows = small_c._fold(problem), small_c._width(problem), _windows_of(problem)
+    pixel = fold * small_c._channels(problem)
     images, terms, rows, columns = windows.input_shape
     copies = []
     for values, shape, widener in (
-        (x, (images, rows, out_width, pixel), few_channels._input_widener),
-        (weight, (outputs, windows.weight_shape[2], terms), few_channels._weight_widener),
+        (x, (images, rows, out_width, pixel), small_c._input_widener),
+        (weight, (outputs, windows.weight_shape[2], terms), small_c._weight_widener),
     ):
         copy = put(torch.full(shape, torch.nan, dtype=dtype))
         given = put(values.contiguous(memory_format=torch.channels_last))
@@ -62,7 +62,7 @@ def test_windows_of_few_channels(
     wide_grad = torch.nn.grad.conv2d_weight(seen, taps.shape, grad, windows.stride, windows.padding, windows.dilation)
     narrowed = put(torch.full((outputs, taps_y, taps_x, inputs), torch.nan, dtype=dtype))
     of_windows = put(wide_grad.permute(0, 2, 3, 1).contiguous().to(dtype))
-    few_channels._narrower(problem)(0, narrowed.data_pointer, of_windows.data_pointer)
+    small_c._narrower(problem)(0, narrowed.data_pointer, of_windows.data_pointer)
     expected = torch.nn.grad.conv2d_weight(x.double(), case[1], grad, stride, padding, dilation)
     torch.testing.assert_close(get(narrowed).permute(0, 3, 1, 2), expected.to(dtype))
     assert pixel * stride[1] * dtype.itemsize % 16 == 0
@@ -70,7 +70,7 @@ def test_windows_of_few_channels(
 
 
 def _windows_of(problem: ConvProblem) -> ConvProblem:
-    windows = few_channels._as_windows(problem)
+    windows = small_c._as_windows(problem)
     assert windows.output_shape == problem.output_shape
     return windows
 
@@ -93,10 +93,10 @@ def test_rows_that_are_folded(
 ) -> None:
     geometry = ((stride, stride), (1, 1), (dilation, dilation))
     problem = ConvProblem(FORWARD, (1, 3, 20, 20), (8, 3, *taps), *geometry, dtype=dtype, precision=precision)
-    assert (few_channels._fold(problem), few_channels._as_windows(problem).weight_shape[2]) == expected
+    assert (small_c._fold(problem), small_c._as_windows(problem).weight_shape[2]) == expected
     half = dataclasses.replace(problem, dtype=dtypes.float16)
-    of_gradient = few_channels._fold(dataclasses.replace(problem, direction=WEIGHT_GRAD))
-    assert of_gradient == few_channels._fold(half)  # zeros meet no result there
+    of_gradient = small_c._fold(dataclasses.replace(problem, direction=WEIGHT_GRAD))
+    assert of_gradient == small_c._fold(half)  # zeros meet no result there
 
 
 @pytest.mark.parametrize(("dtype", "leads"), [(dtypes.bfloat16, True), (dtypes.float32, False)])
@@ -105,5 +105,5 @@ def test_more_warpgroups_come_first_in_16_bits(
 ) -> None:
     monkeypatch.setattr(hopper, "is_available", lambda device: True)
     stem = ConvProblem(FORWARD, (64, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3), dtype=dtype, precision="high")
-    rows = [int(each.name.partition("/")[2].partition("x")[0]) for each in FewChannelsFamily().variants(stem)]
+    rows = [int(each.name.partition("/")[2].partition("x")[0]) for each in SmallCFamily().variants(stem)]
     assert (rows[0], rows[-1]) == ((192, 64) if leads else (128, 128))

@@ -11,9 +11,9 @@ import torch
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.engine import tuner
-from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import FewInputsFamily
+from genesis.backends.cuda.ops.conv import accuracy
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime import streams
 from genesis.shapes import channels_last_strides
@@ -51,7 +51,7 @@ def results(
     """By name of the candidate."""
     arrays = [put(each) for each in given]
     found = {}
-    for candidate in FewInputsFamily().variants(problem):
+    for candidate in SmallCDgradFamily().variants(problem):
         out = cuda.full(problem.result_shape, float("nan"), problem.dtype)
         out = out.view(problem.result_shape, channels_last_strides(problem.result_shape), 0)
         workspace = cuda.full((candidate.workspace(problem),), 255, dtypes.uint8)
@@ -77,7 +77,7 @@ def test_every_candidate(cuda: Backend, put: Callable[[Any], Any], get: Any, cas
     found = results(cuda, put, get, problem, grad, weight, addend)
     assert found
     for name, result in found.items():
-        assert (result.double() - expected).norm() <= tuner.error_bound(problem) * expected.norm(), name
+        assert (result.double() - expected).norm() <= accuracy.error_bound(problem) * expected.norm(), name
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3.4028e38, 1e-42, 0.0])
@@ -127,9 +127,9 @@ def test_denormals(cuda: Backend, put: Callable[[Any], Any], get: Any) -> None:
 )
 def test_which_problems(case: Any, changes: dict[str, Any], expected: bool) -> None:
     problem = problem_of(case, **changes)
-    variants = FewInputsFamily().variants(problem)
+    variants = SmallCDgradFamily().variants(problem)
     assert bool(variants) == expected
-    assert all(families.named(problem, each.name) is not None for each in variants)
+    assert all(CONV.named(problem, each.name) is not None for each in variants)
 
 
 @pytest.mark.usefixtures("simulated")
@@ -137,7 +137,7 @@ def test_the_guess_for_first_layers() -> None:
     """In full precision, where a window of all residues would have zeros; 16 bits and TF32 are left to others."""
     stem = problem_of(((32, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3)))
     for problem in (stem, problem_of(((32, 3, 224, 224), (64, 3, 3, 3), (1, 1), (1, 1)))):
-        assert next(families.candidates(problem)).family == FewInputsFamily.prefix
+        assert next(CONV.candidates(problem)).family == SmallCDgradFamily.prefix
     for others in ({"precision": "high"}, {"dtype": dtypes.float16}):
-        names = [each.family for each in families.candidates(dataclasses.replace(stem, **others))]
-        assert FewInputsFamily.prefix not in names
+        names = [each.family for each in CONV.candidates(dataclasses.replace(stem, **others))]
+        assert SmallCDgradFamily.prefix not in names

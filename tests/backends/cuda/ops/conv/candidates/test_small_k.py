@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import FewOutputs, FewOutputsFamily
+from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallK, SmallKFamily
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime import array, streams
 from genesis.shapes import channels_last_strides
@@ -24,7 +24,7 @@ CASES = [
 
 
 def _run(problem: ConvProblem, *operands: Any) -> Any:
-    candidate = FewOutputs()
+    candidate = SmallK()
     assert candidate.supports(problem)
     out = array.empty(problem.result_shape, problem.dtype, 0, channels_last_strides(problem.result_shape))
     workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
@@ -35,7 +35,7 @@ def _run(problem: ConvProblem, *operands: Any) -> Any:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_few_outputs(cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any, dtype: torch.dtype) -> None:
+def test_small_k(cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     input_shape, weight_shape, *geometry = case
     tolerance = 3e-7 if dtype is torch.float32 else 4e-3
@@ -68,7 +68,7 @@ def test_few_outputs(cuda: Backend, put: Callable[[Any], Any], get: Any, case: A
 
 def test_what_it_leaves_to_others(simulated: Backend) -> None:
     shapes = ((2, 16, 7, 7), (1, 16, 3, 3))
-    assert FewOutputsFamily().variants(ConvProblem(FORWARD, *shapes, dtype=dtypes.float32))
-    assert not FewOutputsFamily().variants(ConvProblem(FORWARD, *shapes, dtype=dtypes.float64))
-    assert not FewOutputsFamily().variants(ConvProblem(FORWARD, shapes[0], (5, 16, 3, 3), dtype=dtypes.float32))
-    assert not FewOutputsFamily().variants(ConvProblem(FORWARD, shapes[0], (1, 16, 7, 7), dtype=dtypes.float32))
+    assert SmallKFamily().variants(ConvProblem(FORWARD, *shapes, dtype=dtypes.float32))
+    assert not SmallKFamily().variants(ConvProblem(FORWARD, *shapes, dtype=dtypes.float64))
+    assert not SmallKFamily().variants(ConvProblem(FORWARD, shapes[0], (5, 16, 3, 3), dtype=dtypes.float32))
+    assert not SmallKFamily().variants(ConvProblem(FORWARD, shapes[0], (1, 16, 7, 7), dtype=dtypes.float32))

@@ -11,10 +11,10 @@ import torch
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import DirectFamily
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad import candidate as sub_pixel
-from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelFamily
+from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime import streams
 from genesis.shapes import channels_last_strides
@@ -37,7 +37,7 @@ def problem_of(case: Any, dtype: dtypes.DType, precision: str = "highest") -> Co
 @pytest.fixture(autouse=True)
 def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the place of Hopper's and cuDNN's where those cannot be had."""
-    monkeypatch.setattr(sub_pixel, "_INNER", (*sub_pixel._INNER, (DirectFamily(), 1)))
+    monkeypatch.setattr(sub_pixel, "_INNER", (*sub_pixel._INNER, (ImplicitGemmFamily(), 1)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -57,11 +57,11 @@ def test_every_candidate(
     expected = torch.nn.grad.conv2d_input(
         problem.input_shape, weight.double(), grad.double(), problem.stride, problem.padding
     )
-    candidates = list(SubPixelFamily().variants(problem))
+    candidates = list(SubPixelDgradFamily().variants(problem))
     assert candidates
     given = [put(grad), put(weight)]
     for candidate in candidates:
-        assert families.named(problem, candidate.name) is not None
+        assert CONV.named(problem, candidate.name) is not None
         out = cuda.full(problem.result_shape, float("nan"), problem.dtype)
         out = out.view(problem.result_shape, channels_last_strides(problem.result_shape), 0)
         workspace = cuda.full((candidate.workspace(problem),), 255, dtypes.uint8)
@@ -94,10 +94,12 @@ def test_windows_of_the_stem() -> None:
 )
 def test_which_problems(case: Any, changes: dict[str, Any], expected: bool) -> None:
     problem = dataclasses.replace(problem_of(case, dtypes.float32), **changes)
-    assert bool(list(SubPixelFamily().variants(problem))) == expected
+    assert bool(list(SubPixelDgradFamily().variants(problem))) == expected
 
 
 @pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize("name", ["sub_pixel/other/1", "sub_pixel/triton_direct/1x1x1 w1", "sub_pixel/"])
+@pytest.mark.parametrize(
+    "name", ["sub_pixel_dgrad/other/1", "sub_pixel_dgrad/implicit_gemm/1x1x1 w1", "sub_pixel_dgrad/"]
+)
 def test_names_of_none(name: str) -> None:
-    assert families.named(problem_of(CASES[1], dtypes.float16), name) is None
+    assert CONV.named(problem_of(CASES[1], dtypes.float16), name) is None

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine import tuner
-from genesis.backends.cuda.engine.bench import Bench, build
+from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.engine.candidate import ALLOWED, FULL, Candidate
-from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import FewChannelsFamily
+from genesis.backends.cuda.ops.conv import accuracy
+from genesis.backends.cuda.ops.conv.bench import ConvBench
+from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import weight_grad as wgmma_weight_grad
@@ -344,7 +345,7 @@ def test_every_candidate(
     if forward:
         expected = (expected + residual.double()).relu()
     operands = (put(first), put(second), put(bias) if problem.bias else None, put(residual) if forward else None)
-    for family in (WgmmaFamily(), FewChannelsFamily()):
+    for family in (WgmmaFamily(), SmallCFamily()):
         for candidate in family.variants(problem):
             result = get(_on_gpu(problem, candidate, *operands)).double()
             assert (result - expected).norm() <= TOLERANCE[dtype, precision] * expected.norm(), candidate.name
@@ -386,11 +387,11 @@ def test_float32_of_any_magnitude(
 def test_long_sums_in_16_bits() -> None:
     """One chain of all 200,704 pixels is 3.1e-4 off."""
     problem = ConvProblem(WEIGHT_GRAD, (64, 64, 56, 56), (256, 64, 1, 1), dtype=dtypes.float16)
-    bench = Bench(problem)
+    bench = ConvBench(problem)
     for candidate in WgmmaFamily().variants(problem):
         built = build(candidate, problem, 256 << 20)
         assert built is not None
-        assert bench.error(built) <= tuner.error_bound(problem), candidate.name
+        assert bench.error(built) <= accuracy.error_bound(problem), candidate.name
 
 
 @_ON_GPU

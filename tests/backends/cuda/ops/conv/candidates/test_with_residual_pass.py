@@ -15,16 +15,17 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.engine import tuner
-from genesis.backends.cuda.engine.bench import Bench
 from genesis.backends.cuda.engine.candidate import Candidate, Family
-from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.engine.passes import PassFamily, WithPass
+from genesis.backends.cuda.ops.conv import accuracy, families
 from genesis.backends.cuda.ops.conv import launch as conv
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import DirectFamily
-from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import FewInputsFamily
-from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import FewOutputsFamily
-from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelFamily
-from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import Added, AddedFamily
+from genesis.backends.cuda.ops.conv.bench import ConvBench
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
+from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import ResidualPass
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.settings import override
 from tests.backends.cuda.ops.conv import fuzz
@@ -63,9 +64,9 @@ def distance(backend: Backend, candidate: Candidate, problem: ConvProblem) -> fl
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_plain_kernels(simulated: Backend, case: Any, dtype: dtypes.DType, bias: bool) -> None:
     problem = ConvProblem(INPUT_GRAD, *case, dtype=dtype, bias=bias, residual=True)
-    candidate = DirectFamily().variants(problem)[0]
+    candidate = ImplicitGemmFamily().variants(problem)[0]
     # The sum is rounded once: the bound is that of a result which nothing is added to.
-    bound = tuner.error_bound(dataclasses.replace(problem, residual=False))
+    bound = accuracy.error_bound(dataclasses.replace(problem, residual=False))
     assert distance(simulated, candidate, problem) <= bound
 
 
@@ -74,10 +75,10 @@ def test_a_pass_rounds_as_an_addition_does(simulated: Backend) -> None:
     host = operands(FEW)
     given = [None if each is None else put(each) for each in host]
     alone = dataclasses.replace(FEW, residual=False)
-    candidate = FewOutputsFamily().variants(alone)[0]
+    candidate = SmallKFamily().variants(alone)[0]
     gradient = run(simulated, candidate, alone, [*given[:3], None])
-    (added,) = AddedFamily(FewOutputsFamily()).variants(FEW)
-    assert (added.name, added.workspace(FEW)) == (f"added/{candidate.name}", candidate.workspace(alone))
+    (added,) = PassFamily(ResidualPass(), SmallKFamily()).variants(FEW)
+    assert (added.name, added.workspace(FEW)) == (f"with_residual_pass/{candidate.name}", candidate.workspace(alone))
     assert torch.equal(get(run(simulated, added, FEW, given)), get(simulated.add(gradient, given[3])))
 
 
@@ -86,9 +87,11 @@ def test_two_roundings_are_within_the_bound(simulated: Backend) -> None:
     for dtype in (dtypes.float16, dtypes.bfloat16):
         problem = dataclasses.replace(FEW, dtype=dtype, input_shape=(4, 20, 16, 16))
         alone = dataclasses.replace(problem, residual=False)
-        (added,) = AddedFamily(FewOutputsFamily()).variants(problem)
-        once = distance(simulated, DirectFamily().variants(problem)[0], problem)
-        assert once <= tuner.error_bound(alone) < distance(simulated, added, problem) <= tuner.error_bound(problem)
+        (added,) = PassFamily(ResidualPass(), SmallKFamily()).variants(problem)
+        once = distance(simulated, ImplicitGemmFamily().variants(problem)[0], problem)
+        assert (
+            once <= accuracy.error_bound(alone) < distance(simulated, added, problem) <= accuracy.error_bound(problem)
+        )
 
 
 class Named(Candidate):
@@ -101,7 +104,7 @@ class Named(Candidate):
         return True
 
     def prepare(self, problem: ConvProblem) -> Any:
-        return DirectFamily().variants(problem)[0].prepare(problem)
+        return ImplicitGemmFamily().variants(problem)[0].prepare(problem)
 
 
 class NamedFamily(Family):
@@ -134,41 +137,46 @@ def names(choice: Iterable[Candidate]) -> list[str]:
 @pytest.mark.usefixtures("three")
 def test_the_order_of_guesses() -> None:
     problem = dataclasses.replace(FEW, input_shape=(64, 20, 60, 50))
-    adding = ["added/without/a", "added/without/b", "added/slow/c", "added/slow/d"]
-    assert names(families.candidates(problem)) == [*adding, "slow/e", "slow/f", "with/i", "with/j"]
-    assert names(families.in_turns(problem)) == [*adding, "with/i", "with/j", "slow/e", "slow/f"]
+    adding = [
+        "with_residual_pass/without/a",
+        "with_residual_pass/without/b",
+        "with_residual_pass/slow/c",
+        "with_residual_pass/slow/d",
+    ]
+    assert names(CONV.candidates(problem)) == [*adding, "slow/e", "slow/f", "with/i", "with/j"]
+    assert names(CONV.in_turns(problem)) == [*adding, "with/i", "with/j", "slow/e", "slow/f"]
     alone = dataclasses.replace(problem, residual=False)
     forward = dataclasses.replace(problem, direction=FORWARD)
     for other in (alone, forward):
-        assert not any(isinstance(candidate, Added) for candidate in families.candidates(other))
+        assert not any(isinstance(candidate, WithPass) for candidate in CONV.candidates(other))
 
 
 @pytest.mark.usefixtures("three")
-@pytest.mark.parametrize("name", ["added/without/b", "slow/e", "with/j"])
+@pytest.mark.parametrize("name", ["with_residual_pass/without/b", "slow/e", "with/j"])
 def test_the_fastest_is_taken_and_found_in_the_store(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(Bench, "milliseconds", lambda bench, built, best: 1.0 + (built.candidate.name != name))
+    monkeypatch.setattr(ConvBench, "milliseconds", lambda bench, built, best: 1.0 + (built.candidate.name != name))
     with override(tune=60):
-        assert plans.plan(FEW).candidate.name == name  # type: ignore[union-attr]
+        assert plans.plan(CONV, FEW).candidate.name == name  # type: ignore[union-attr]
     plans.forget()
-    plan = plans.plan(FEW)
+    plan = plans.plan(CONV, FEW)
     assert plan.candidate is not None
     assert (plan.candidate.name, plan.origin) == (name, plans.STORED)
 
 
 @pytest.mark.usefixtures("simulated")
 def test_names_that_are_none() -> None:
-    assert families.named(FEW, "added/few_outputs/of another kind") is None
-    assert families.named(FEW, FewOutputsFamily().variants(dataclasses.replace(FEW, residual=False))[0].name) is None
+    assert CONV.named(FEW, "with_residual_pass/small_k/of another kind") is None
+    assert CONV.named(FEW, SmallKFamily().variants(dataclasses.replace(FEW, residual=False))[0].name) is None
 
 
 @pytest.mark.usefixtures("simulated")
 def test_kernels_that_do_not_add_are_left_out() -> None:
     image = ConvProblem(INPUT_GRAD, (2, 3, 12, 12), (16, 3, 3, 3), dtype=dtypes.float16, residual=True)
-    assert list(SubPixelFamily().variants(image)) == list(FewOutputsFamily().variants(FEW)) == []
+    assert list(SubPixelDgradFamily().variants(image)) == list(SmallKFamily().variants(FEW)) == []
     exact = dataclasses.replace(image, dtype=dtypes.float32)
-    assert FewInputsFamily().variants(exact) == []
-    assert next(families.candidates(exact)).name.startswith("added/few_inputs/")
-    assert next(families.candidates(FEW)).name.startswith("added/few_outputs/")
+    assert SmallCDgradFamily().variants(exact) == []
+    assert next(CONV.candidates(exact)).name.startswith("with_residual_pass/small_c_dgrad/")
+    assert next(CONV.candidates(FEW)).name.startswith("with_residual_pass/small_k/")
 
 
 @pytest.mark.parametrize("order", ["rows", "channels", "gaps", "expanded"])
@@ -209,15 +217,15 @@ GPU_KINDS = [
 @pytest.mark.parametrize(("dtype", "precision"), GPU_KINDS, ids=str)
 def test_every_candidate(gpu: Backend, case: Any, dtype: dtypes.DType, precision: str) -> None:
     problem = ConvProblem(INPUT_GRAD, *case, dtype=dtype, precision=precision, residual=True)
-    bound, from_cudnn, checked = tuner.error_bound(problem), 0, []
-    for candidate in families.candidates(problem):
+    bound, from_cudnn, checked = accuracy.error_bound(problem), 0, []
+    for candidate in CONV.candidates(problem):
         if "cudnn/" in candidate.name:
             from_cudnn += 1
             if from_cudnn > 6:
                 continue
         allowed = bound
         if "cudnn/" in candidate.name and dtype is dtypes.float32:  # what the tuner would refuse, no guess of ours is
-            allowed = max(bound, tuner.chain_bound(problem))
+            allowed = max(bound, accuracy.chain_bound(problem))
         try:
             error = distance(gpu, candidate, problem)
         except KernelError:  # cuDNN lists plans that it then can't build

@@ -22,11 +22,11 @@ from genesis.shapes import numel
 _NUM_ASKED = 8  # asked for more, it gave no more
 
 
-class CublasltFamily(Family):
+class CublasltFamily(Family[ConvProblem]):
     prefix = "cublaslt"
     per_turn = 4  # they need no compiler
 
-    def variants(self, problem: ConvProblem) -> list[Candidate]:
+    def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
         if not _is_supported(problem):
             return []
         try:
@@ -39,7 +39,7 @@ class CublasltFamily(Family):
         return list(by_name.values())
 
 
-class Cublaslt(Candidate):
+class Cublaslt(Candidate[ConvProblem]):
     """One algorithm for one problem, as in "algorithm 66 tile 418 stages 36 cluster 3 splits 1"."""
 
     is_ready_made = True

@@ -20,23 +20,23 @@ _INEXACT = re.compile(r"eng17(_|$)")
 _ENOUGH_RESULTS = 1024  # so that their error is that of many, within a few percent
 
 
-class CudnnFamily(Family):
+class CudnnFamily(Family[ConvProblem]):
     prefix = "cudnn"
     per_turn = 4  # they are measured in the time that a compiler takes for a part of one of ours
 
-    def variants(self, problem: ConvProblem) -> list[Candidate]:
+    def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
         return _suggested(problem, checked=False)
 
-    def trials(self, problem: ConvProblem) -> list[Candidate]:
+    def trials(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
         return _suggested(problem, checked=True)
 
-    def named(self, problem: ConvProblem, name: str) -> Candidate | None:
+    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
         """prepare() finds out whether cuDNN still has a plan of that name."""
         plan = name.partition("/")[2]
         return Cudnn(plan, problem, checked=True, restored=True) if _is_supported(problem) else None
 
 
-class Cudnn(Candidate):
+class Cudnn(Candidate[ConvProblem]):
     """One plan of one graph: an engine and its settings, as in "eng7_k24=39"."""
 
     def __init__(self, plan: str, problem: ConvProblem, *, checked: bool = False, restored: bool = False) -> None:
@@ -93,7 +93,7 @@ class Cudnn(Candidate):
         return self._built
 
 
-def _suggested(problem: ConvProblem, checked: bool) -> list[Candidate]:
+def _suggested(problem: ConvProblem, checked: bool) -> list[Candidate[ConvProblem]]:
     if not _is_supported(problem):
         return []
     try:

@@ -33,30 +33,30 @@ _SPLIT_LIMIT = 64 << 20  # bytes of partial sums
 _NUM_TILES = 3  # worth trying
 
 
-class DirectFamily(Family):
-    prefix = "triton_direct"
+class ImplicitGemmFamily(Family[ConvProblem]):
+    prefix = "implicit_gemm"
 
-    def variants(self, problem: ConvProblem) -> list[Candidate]:
+    def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
         if problem.is_depthwise:
-            return [Direct(_depthwise_tile(*_depthwise_sizes(problem)))]
+            return [ImplicitGemm(_depthwise_tile(*_depthwise_sizes(problem)))]
         choice = tiles.ranked(
             _TILES[problem.dtype.itemsize], *_product_sizes(problem), problem.groups, problem.dtype, problem.device
         )
-        return [Direct(tile) for tile in choice[:_NUM_TILES]]
+        return [ImplicitGemm(tile) for tile in choice[:_NUM_TILES]]
 
-    def general(self, problem: ConvProblem) -> Candidate:
+    def general(self, problem: ConvProblem) -> Candidate[ConvProblem]:
         """One whose kernels are compiled once for problems of all sizes: a compiler takes longer than it runs."""
         if problem.is_depthwise:
-            return Direct(_depthwise_tile(_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS), general=True)
-        return Direct(_TILES[problem.dtype.itemsize][-2], general=True)
+            return ImplicitGemm(_depthwise_tile(_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS), general=True)
+        return ImplicitGemm(_TILES[problem.dtype.itemsize][-2], general=True)
 
 
-class Direct(Candidate):
+class ImplicitGemm(Candidate[ConvProblem]):
     """The plain kernels with one tile."""
 
     def __init__(self, tile: Tile, general: bool = False) -> None:
         self.tile, self._general = tile, general
-        self.name = f"{DirectFamily.prefix}/{tile.block_m}x{tile.block_n}x{tile.block_k} w{tile.num_warps}"
+        self.name = f"{ImplicitGemmFamily.prefix}/{tile.block_m}x{tile.block_n}x{tile.block_k} w{tile.num_warps}"
 
     def supports(self, problem: ConvProblem) -> bool:
         return problem.dtype.is_floating_point

@@ -32,10 +32,11 @@ _LEAST_TERMS, _MOST_TERMS = 16, 64  # of a window
 _BLOCK = 1024
 
 
-class FewChannelsFamily(Family):
-    prefix = "few_channels"
+class SmallCFamily(Family[ConvProblem]):
+    prefix = "small_c"
+    finds_statistics = True
 
-    def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
+    def variants(self, problem: ConvProblem) -> Iterable[Candidate[ConvProblem]]:
         if not _is_supported(problem):
             return []
         inner = WgmmaFamily().variants(_as_windows(problem))
@@ -43,18 +44,21 @@ class FewChannelsFamily(Family):
         if problem.direction == FORWARD and problem.dtype.itemsize == 2:
             # There are few steps, and much to wait for: the more warpgroups the better, and one alone was last.
             choice.sort(key=lambda candidate: -candidate.shape.consumers)
-        return [FewChannels(candidate) for candidate in choice]
+        return [SmallC(candidate) for candidate in choice]
 
 
-class FewChannels(Candidate):
+class SmallC(Candidate[ConvProblem]):
     """One of the Hopper kernels on windows."""
 
     def __init__(self, inner: Wgmma | WgmmaWeightGrad) -> None:
         self._inner, self.arithmetic = inner, inner.arithmetic
-        self.name = f"{FewChannelsFamily.prefix}/{inner.name.partition('/')[2]}"
+        self.name = f"{SmallCFamily.prefix}/{inner.name.partition('/')[2]}"
 
     def supports(self, problem: ConvProblem) -> bool:
         return _is_supported(problem)
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        return self._inner.fuses(_as_windows(problem))
 
     def workspace(self, problem: ConvProblem) -> int:
         return self._inner_workspace(problem) + sum(_sizes(problem))

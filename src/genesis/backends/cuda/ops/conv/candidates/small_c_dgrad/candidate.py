@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch
+from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
-from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.kernels import _few_inputs_grad_kernel
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.kernels import _small_c_dgrad_kernel
 from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.kernels import _gather_weight_kernel
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -44,22 +44,22 @@ class Shape(NamedTuple):
 _SHAPES = (Shape(4, 4, 1), Shape(2, 4, 1), Shape(4, 4))
 
 
-class FewInputsFamily(Family):
-    prefix = "few_inputs"
+class SmallCDgradFamily(Family[ConvProblem]):
+    prefix = "small_c_dgrad"
 
-    def variants(self, problem: ConvProblem) -> list[Candidate]:
-        choice = [FewInputs(shape) for shape in _SHAPES]
-        return [candidate for candidate in choice if candidate.supports(problem)]
+    def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
+        choice = [SmallCDgrad(shape) for shape in _SHAPES]
+        return [candidate for candidate in choice if admissible(candidate, problem)]
 
 
-class FewInputs(Candidate):
+class SmallCDgrad(Candidate[ConvProblem]):
     """One shape of the kernel."""
 
     arithmetic = FULL
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.name = f"{FewInputsFamily.prefix}/{shape.per_lane} per lane w{shape.num_warps} ahead {shape.ahead}"
+        self.name = f"{SmallCDgradFamily.prefix}/{shape.per_lane} per lane w{shape.num_warps} ahead {shape.ahead}"
 
     def supports(self, problem: ConvProblem) -> bool:
         p = problem
@@ -67,7 +67,6 @@ class FewInputs(Candidate):
             p.direction == INPUT_GRAD
             and p.dtype is dtypes.float32
             and p.precision == "highest"
-            and not p.residual
             and p.groups == 1
             and p.dilation == (1, 1)
             and p.input_shape[1] <= _MOST_CHANNELS
@@ -77,6 +76,9 @@ class FewInputs(Candidate):
             and max(numel(p.input_shape[1:]), numel(p.output_shape[1:]), p.input_shape[0] * p.input_shape[2]) < 2**30
             and self._part(p) is not None
         )
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        return frozenset({"bias"})
 
     def _part(self, problem: ConvProblem) -> _Part | None:
         """The most at once that there is room for; None: there is too little even for one channel and row."""
@@ -122,7 +124,7 @@ class FewInputs(Candidate):
         rounds_per_strip = -(-rounds // max(1, min(wanted, rounds // _LEAST_ROUNDS)))
         strips = -(-rounds // rounds_per_strip)
         return bind(
-            _few_inputs_grad_kernel, p.device, (groups * strips,), Pointer(p.dtype), Pointer(p.dtype, p.alignment),
+            _small_c_dgrad_kernel, p.device, (groups * strips,), Pointer(p.dtype), Pointer(p.dtype, p.alignment),
             Pointer(p.dtype), Pointer(p.dtype) if p.bias else None, num_rows, strips, rounds_per_strip, inputs,
             p.output_shape[2:], tuple(size), OUTPUTS=outputs, TAPS_Y=taps[0], TAPS_X=taps[1], STRIDE_Y=p.stride[0],
             STRIDE_X=p.stride[1], PADDING_Y=p.padding[0], PADDING_X=p.padding[1], LOW_Y=height.low, LOW_X=width.low,

@@ -55,7 +55,7 @@ def _residue(
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _few_inputs_grad_kernel(
+def _small_c_dgrad_kernel(
     out_ptr,
     grad_ptr,
     weight_ptr,
@@ -145,7 +145,7 @@ def _specimen(bias, **constants):
     stride = constants["STRIDE_Y"]
     operands = (dtypes.float32, dtypes.float32, dtypes.float32, bias)
     sizes = (32 * 224 // stride, 4, 7, 3, (224 // stride, 224 // stride), (224, 224))
-    return Specimen(_few_inputs_grad_kernel, (*operands, *sizes), {"OUTPUTS": 64, "BLOCK_K": 64, **constants})
+    return Specimen(_small_c_dgrad_kernel, (*operands, *sizes), {"OUTPUTS": 64, "BLOCK_K": 64, **constants})
 
 
 SPECIMENS = [

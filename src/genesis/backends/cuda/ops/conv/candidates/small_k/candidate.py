@@ -8,7 +8,7 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch
+from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.ops.conv.candidates.small_k import kernels
@@ -21,19 +21,19 @@ _MOST_TAPS = 25  # they are unrolled
 _PIXELS = (32, 128)  # per program; of a split's step
 
 
-class FewOutputsFamily(Family):
-    prefix = "few_outputs"
+class SmallKFamily(Family[ConvProblem]):
+    prefix = "small_k"
 
-    def variants(self, problem: ConvProblem) -> list[Candidate]:
-        candidate = FewOutputs()
-        return [candidate] if candidate.supports(problem) else []
+    def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
+        candidate = SmallK()
+        return [candidate] if admissible(candidate, problem) else []
 
 
-class FewOutputs(Candidate):
+class SmallK(Candidate[ConvProblem]):
     """The one way to do it."""
 
     arithmetic = FULL
-    name = f"{FewOutputsFamily.prefix}/{_PIXELS[0]} pixels"
+    name = f"{SmallKFamily.prefix}/{_PIXELS[0]} pixels"
 
     def supports(self, problem: ConvProblem) -> bool:
         p = problem
@@ -43,9 +43,11 @@ class FewOutputs(Candidate):
             and p.dtype is not dtypes.float64
             and p.weight_shape[0] <= _MOST_OUTPUTS
             and math.prod(p.weight_shape[2:]) <= _MOST_TAPS
-            and not (p.residual and p.direction == INPUT_GRAD)
             and max(math.prod(shape[:1] + shape[2:]) for shape in (p.input_shape, p.output_shape)) < 2**30
         )
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        return frozenset({"bias"}) if problem.direction == INPUT_GRAD else PLAIN
 
     def workspace(self, problem: ConvProblem) -> int:
         if problem.direction != WEIGHT_GRAD:
@@ -69,13 +71,13 @@ class FewOutputs(Candidate):
         blocks["BLOCK_M"] = _PIXELS[0]
         if p.direction == INPUT_GRAD:
             ready = bind(
-                kernels._few_outputs_input_grad_kernel, p.device, (programs, -(-inputs // block_c)), operand, operand,
+                kernels._small_k_input_grad_kernel, p.device, (programs, -(-inputs // block_c)), operand, operand,
                 operand, bias, num_pixels, inputs, *geometry, **blocks,
             )  # fmt: skip
         else:
             assert p.direction == FORWARD
             ready = bind(
-                kernels._few_outputs_kernel, p.device, (programs,), operand, operand, operand, bias,
+                kernels._small_k_kernel, p.device, (programs,), operand, operand, operand, bias,
                 operand if p.residual else None, num_pixels, inputs, *geometry, RELU=p.activation == "relu",
                 OUTPUT_BLOCK=power_of_2(p.weight_shape[0]), **blocks,
             )  # fmt: skip
@@ -96,7 +98,7 @@ def _weight_grad(problem: ConvProblem, geometry: tuple[Any, ...], blocks: dict[s
     operand = Pointer(p.dtype, p.alignment)
     grid = (outputs * math.prod(taps), splits, -(-inputs // blocks["BLOCK_C"]))
     ready = bind(
-        kernels._few_outputs_weight_grad_kernel, p.device, grid, Pointer(dtypes.float32), operand, operand, p.num_terms,
+        kernels._small_k_weight_grad_kernel, p.device, grid, Pointer(dtypes.float32), operand, operand, p.num_terms,
         inputs, *geometry, pixels_per_split, BLOCK_M=_PIXELS[1], **blocks,
     )  # fmt: skip
     finish = finisher(p, splits)

@@ -23,7 +23,7 @@ def _place(index, shape):
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _few_outputs_kernel(
+def _small_k_kernel(
     out_ptr,
     input_ptr,
     weight_ptr,
@@ -76,7 +76,7 @@ def _few_outputs_kernel(
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _few_outputs_input_grad_kernel(
+def _small_k_input_grad_kernel(
     out_ptr,
     grad_ptr,
     weight_ptr,
@@ -121,7 +121,7 @@ def _few_outputs_input_grad_kernel(
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _few_outputs_weight_grad_kernel(
+def _small_k_weight_grad_kernel(
     out_ptr,
     grad_ptr,
     input_ptr,
@@ -169,9 +169,9 @@ def _specimens(dtype):
     taps = {"OUTPUTS": 3, "TAPS_Y": 3, "TAPS_X": 3, "BLOCK_M": 32, "BLOCK_C": 32}
     epilogue = {"OUTPUT_BLOCK": 4, "RELU": True}
     return [
-        Specimen(_few_outputs_kernel, (dtype, dtype, dtype, dtype, dtype, *geometry), {**taps, **epilogue}),
-        Specimen(_few_outputs_input_grad_kernel, (dtype, dtype, dtype, dtype, *geometry), taps),
-        Specimen(_few_outputs_weight_grad_kernel, (dtypes.float32, dtype, dtype, *geometry, 512), taps),
+        Specimen(_small_k_kernel, (dtype, dtype, dtype, dtype, dtype, *geometry), {**taps, **epilogue}),
+        Specimen(_small_k_input_grad_kernel, (dtype, dtype, dtype, dtype, *geometry), taps),
+        Specimen(_small_k_weight_grad_kernel, (dtypes.float32, dtype, dtype, *geometry, 512), taps),
     ]
 
 

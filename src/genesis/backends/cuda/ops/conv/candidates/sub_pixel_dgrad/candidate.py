@@ -32,45 +32,48 @@ _MOST_CHANNELS = 8
 _MOST_WIDE = 64  # channels of all residues
 _BLOCK = 1024
 _CUDNN = CudnnFamily()  # of a stem's windows on an H200, its first guess was faster than all of ours
-_INNER: tuple[tuple[Family, int], ...] = ((_CUDNN, 3), (WgmmaFamily(), 3))  # and how many of them
+_INNER: tuple[tuple[Family[ConvProblem], int], ...] = ((_CUDNN, 3), (WgmmaFamily(), 3))  # and how many of them
 
 
-class SubPixelFamily(Family):
-    prefix = "sub_pixel"
+_Choice = Callable[[Family[ConvProblem], ConvProblem], Iterable[Candidate[ConvProblem]]]
 
-    def variants(self, problem: ConvProblem) -> Iterator[Candidate]:
+
+class SubPixelDgradFamily(Family[ConvProblem]):
+    prefix = "sub_pixel_dgrad"
+
+    def variants(self, problem: ConvProblem) -> Iterator[Candidate[ConvProblem]]:
         # No guess takes cuDNN where all bits of float32 count: as in families.py.
         exact = _is_exact(problem)
         return _around(problem, lambda family, wide: () if exact and family is _CUDNN else family.variants(wide))
 
-    def trials(self, problem: ConvProblem) -> Iterator[Candidate]:
+    def trials(self, problem: ConvProblem) -> Iterator[Candidate[ConvProblem]]:
         return _around(problem, lambda family, wide: family.trials(wide))
 
-    def named(self, problem: ConvProblem, name: str) -> Candidate | None:
+    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
         inner = name.partition("/")[2]
         family = next((each for each, _ in _INNER if each.prefix == inner.partition("/")[0]), None)
         if family is None or not _is_supported(problem):
             return None
         wide = _as_forward(problem)
         candidate = family.named(wide, inner)
-        return SubPixel(candidate) if candidate is not None and admissible(candidate, wide) else None
+        return SubPixelDgrad(candidate) if candidate is not None and admissible(candidate, wide) else None
 
 
-def _around(problem: ConvProblem, inner: Callable[[Family, ConvProblem], Iterable[Candidate]]) -> Iterator[Candidate]:
+def _around(problem: ConvProblem, inner: _Choice) -> Iterator[Candidate[ConvProblem]]:
     """inner(family, wide): its candidates for the wide forward."""
     if not _is_supported(problem):
         return
     wide = _as_forward(problem)
     for family, most in _INNER:
         choice = (candidate for candidate in inner(family, wide) if admissible(candidate, wide))
-        yield from map(SubPixel, itertools.islice(choice, most))
+        yield from map(SubPixelDgrad, itertools.islice(choice, most))
 
 
-class SubPixel(Candidate):
+class SubPixelDgrad(Candidate[ConvProblem]):
     """One of the candidates for the forward, between a copy of the weight and one of its result."""
 
-    def __init__(self, inner: Candidate) -> None:
-        self._inner, self.name = inner, f"{SubPixelFamily.prefix}/{inner.name}"
+    def __init__(self, inner: Candidate[ConvProblem]) -> None:
+        self._inner, self.name = inner, f"{SubPixelDgradFamily.prefix}/{inner.name}"
         self.arithmetic, self.deterministic = inner.arithmetic, inner.deterministic
         self.builds_slowly = inner.builds_slowly
 
@@ -159,7 +162,7 @@ def _is_supported(problem: ConvProblem) -> bool:
     known = p.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
     if not (p.direction == INPUT_GRAD and few and known and p.groups == 1 and p.dilation == (1, 1)):
         return False
-    if p.bias or p.residual or numel(p.result_shape) == 0 or numel(p.output_shape) == 0:
+    if p.epilogue.parts or numel(p.result_shape) == 0 or numel(p.output_shape) == 0:
         return False
     sizes = zip(_windows(p), p.weight_shape[2:], p.stride, strict=True)
     is_full = all(window.size * stride == taps for window, taps, stride in sizes)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, Parts
+from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, Parts
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Axis, forward_axis, input_grad_axes
@@ -86,10 +86,11 @@ def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
     return _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
 
 
-class WgmmaFamily(Family):
+class WgmmaFamily(Family[ConvProblem]):
     prefix = "wgmma"
+    finds_statistics = True
 
-    def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
+    def variants(self, problem: ConvProblem) -> Iterable[Candidate[ConvProblem]]:
         if problem.direction == WEIGHT_GRAD:
             return weight_grads(self.prefix, problem)
         if not _is_supported(problem):
@@ -103,7 +104,7 @@ class WgmmaFamily(Family):
         return sorted(choice, key=lambda candidate: candidate.estimate(problem))
 
 
-class Wgmma(Candidate):
+class Wgmma(Candidate[ConvProblem]):
     """One shape of the kernel, and over how many programs the terms of a tile are shared out."""
 
     def __init__(self, shape: Shape, splits: int, arithmetic: str) -> None:
@@ -116,6 +117,11 @@ class Wgmma(Candidate):
 
     def supports(self, problem: ConvProblem) -> bool:
         return _is_supported(problem)
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        if problem.statistics and problem.dtype is not dtypes.float32:
+            return frozenset({"bias", "statistics"})
+        return PLAIN
 
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in steps of a tile of 64 columns."""
@@ -204,8 +210,6 @@ def _is_supported(problem: ConvProblem) -> bool:
     if p.direction == WEIGHT_GRAD or p.groups != 1 or p.alignment < 16 or not hopper.is_available(p.device):
         return False
     inputs, outputs = p.first_shape[1], _num_outputs(p)
-    if p.statistics and (p.dtype is dtypes.float32 or p.residual or p.activation is not None):
-        return False
     if p.dtype is dtypes.float32:
         aligned = inputs % 4 == 0 and outputs % 4 == 0
     else:

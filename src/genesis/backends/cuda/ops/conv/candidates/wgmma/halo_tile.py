@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from genesis import dtypes
-from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, Parts
+from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, Parts, admissible
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.dtypes import DType
@@ -57,29 +57,28 @@ class Shape:
 _SHAPES = (Shape(32, 3), Shape(28, 4), Shape(16, 6), Shape(28, 2, slabs=2), Shape(16, 3, slabs=2))
 
 
-class PatchFamily(Family):
-    prefix = "patch"
+class HaloTileFamily(Family[ConvProblem]):
+    prefix = "halo_tile"
+    finds_statistics = True
 
-    def variants(self, problem: ConvProblem) -> Iterable[Candidate]:
-        choice = [Patch(shape, hopper.arithmetic(problem)) for shape in _SHAPES]
+    def variants(self, problem: ConvProblem) -> Iterable[Candidate[ConvProblem]]:
+        choice = [HaloTile(shape, hopper.arithmetic(problem)) for shape in _SHAPES]
         return sorted(
-            (candidate for candidate in choice if candidate.supports(problem)),
+            (candidate for candidate in choice if admissible(candidate, problem)),
             key=lambda candidate: candidate.estimate(problem),
         )
 
 
-class Patch(Candidate):
+class HaloTile(Candidate[ConvProblem]):
     """One shape of the kernel."""
 
     def __init__(self, shape: Shape, arithmetic: str = FULL) -> None:
         """arithmetic: TF32 for float32, which it is rounded to."""
         self.shape, self.arithmetic = shape, arithmetic
-        self.name = f"{PatchFamily.prefix}/{shape.rows}x{_COLUMNS} stages {shape.stages}"
+        self.name = f"{HaloTileFamily.prefix}/{shape.rows}x{_COLUMNS} stages {shape.stages}"
 
     def supports(self, problem: ConvProblem) -> bool:
         p = problem
-        if p.statistics and (p.activation is not None or self.arithmetic != FULL or not self._has_whole_tiles(p)):
-            return False
         return (
             p.direction in (FORWARD, INPUT_GRAD)
             and p.dtype in ((dtypes.float16, dtypes.bfloat16) if self.arithmetic == FULL else (dtypes.float32,))
@@ -89,12 +88,16 @@ class Patch(Candidate):
             and p.first_shape[1] * p.dtype.itemsize == self.shape.slabs * _SLAB
             and p.result_shape[1] % _OUTPUTS == 0
             and p.alignment == 16
-            and not p.residual
             and numel(p.first_shape) > 0
             and 0 < numel(p.result_shape) < 2**31
             and hopper.is_available(p.device)
             and _num_blocks(p) <= hopper.processors(p)
         )
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        if problem.statistics and self.arithmetic == FULL and self._has_whole_tiles(problem):
+            return frozenset({"bias", "statistics"})
+        return frozenset({"bias", "activation"})
 
     def _has_whole_tiles(self, problem: ConvProblem) -> bool:
         """So that parts of the statistics have as many pixels as Parts says, if not the same ones."""

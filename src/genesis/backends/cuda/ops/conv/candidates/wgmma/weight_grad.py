@@ -136,7 +136,7 @@ def weight_grads(prefix: str, problem: ConvProblem) -> list[WgmmaWeightGrad]:
     return sorted(choice, key=lambda candidate: candidate.estimate(problem))
 
 
-class WgmmaWeightGrad(Candidate):
+class WgmmaWeightGrad(Candidate[ConvProblem]):
     """One shape of the kernel, and in how many parts the pixels are summed."""
 
     def __init__(self, prefix: str, shape: Shape, splits: int, arithmetic: str) -> None:

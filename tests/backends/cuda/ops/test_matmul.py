@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from genesis import dtypes
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import cublaslt
+from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.engine.bench import build
+from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.launch import tiles
-from genesis.backends.cuda.ops.matmul import launch as linalg
+from genesis.backends.cuda.ops.matmul import operation
+from genesis.backends.cuda.ops.matmul.bench import MatmulBench
+from genesis.backends.cuda.ops.matmul.candidates import TILES, CublasltFamily, Tiled, TiledFamily, reference
+from genesis.backends.cuda.ops.matmul.launch import problem_of
+from genesis.backends.cuda.ops.matmul.operation import MATMUL
+from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
+from genesis.backends.cuda.runtime import memory
+from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.settings import override
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -129,28 +143,33 @@ def test_linear_without_terms_is_the_bias(cuda: Backend, put: Put, get: Get) -> 
     assert torch.equal(result, bias.expand(2, 3))
 
 
+def run(candidate: Candidate, problem: MatmulProblem, out: DeviceArray, x: DeviceArray, y: DeviceArray) -> None:
+    space = memory.allocate(candidate.workspace(problem) or 1, 0, 0)
+    candidate.prepare(problem)(0, out.data_pointer, x.data_pointer, y.data_pointer, 0, 0, space.pointer)
+
+
 def test_every_tile_gives_the_same(cuda: Backend, put: Put, get: Get) -> None:
     x, y = random(130, 70), random(70, 140)
     arrays = put(x), put(y)
-    problem = linalg._problem(*arrays, False, 16, "highest", ())
-    for tile in linalg._TILES[4]:
+    problem = problem_of(*arrays, False, 16, "highest", ())
+    for tile in TILES[4]:
         out = put(torch.empty(130, 140))
-        linalg._triton_run(problem, tile)(out, *arrays, None)
+        run(Tiled(tile), problem, out, *arrays)
         close(get(out), x.double() @ y.double(), torch.float32)
 
 
 @pytest.mark.gpu
 def test_cublaslt_gives_the_same(gpu: Backend) -> None:
-    x = gpu.from_cpu(random(4, 40, 24).numpy(), linalg.dtypes.float32)
-    problem = linalg._problem(x, gpu.view(x, (4, 24, 40), (960, 1, 24), 0), False, 16, "highest", (4,))
-    runs = linalg._cublaslt_runs(problem)
-    if not runs:
+    x = gpu.from_cpu(random(4, 40, 24).numpy(), dtypes.float32)
+    problem = problem_of(x, gpu.view(x, (4, 24, 40), (960, 1, 24), 0), False, 16, "highest", (4,))
+    found = CublasltFamily().variants(problem)
+    if not found:
         pytest.skip("cuBLASLt is not installed")
     host = torch.from_numpy(gpu.to_cpu(x)).double()
-    for run in runs:
-        out = gpu.empty((4, 40, 40), (1600, 40, 1), linalg.dtypes.float32)
-        run(out, x, x, None)
-        assert linalg.driver.get()._devices[0].recent[-1] == "cublasLtMatmul"
+    for candidate in found:
+        out = gpu.empty((4, 40, 40), (1600, 40, 1), dtypes.float32)
+        run(candidate, problem, out, x, x)
+        assert driver.get()._devices[0].recent[-1] == "cublasLtMatmul"
         close(torch.from_numpy(gpu.to_cpu(out)), host @ host.mT, torch.float32)
 
 
@@ -162,8 +181,77 @@ def test_leading_dimension_of_degenerate_matrices() -> None:
 
 
 def test_tiles_fit_the_problem() -> None:
-    choice = linalg._TILES[2]
+    choice = TILES[2]
     assert choice[0].fitted(20, 300, 8).constants == {
         "BLOCK_M": 32, "BLOCK_N": 256, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3,
     }  # fmt: skip
     assert tiles.power_of_2(129) == 256
+
+
+# --- which implementation is chosen -----------------------------------------------------------------------------------
+PROBLEMS = [
+    MatmulProblem(0, dtypes.float32, 5, 7, 33, (33, 1), (1, 33), (1,), (0,), (0,), True, 16, "highest"),
+    MatmulProblem(0, dtypes.bfloat16, 20, 16, 8, (1, 20), (16, 1), (3,), (160,), (0,), False, 4, "highest", True),
+    MatmulProblem(0, dtypes.float64, 2, 3, 4, (-4, 1), (3, 1), (2, 3), (8, 16), (0, 12), False, 8, "highest"),
+    MatmulProblem(0, dtypes.uint8, 6, 6, 5, (5, 1), (6, 1), (1,), (0,), (0,), False, 1, "highest"),
+    MatmulProblem(0, dtypes.float32, 4, 4, 0, (0, 1), (4, 1), (1,), (0,), (0,), False, 16, "high"),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_keys(problem: MatmulProblem) -> None:
+    assert MatmulProblem.from_key(problem.key) == problem
+    for wrong in ("", "[]", "{}", problem.key[:-1], problem.key.replace('"rows":', '"rows":-'), "7" + problem.key):
+        with pytest.raises(ValueError, match="no key of a matrix product"):
+            MatmulProblem.from_key(wrong)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_bench_knows_right_from_wrong(simulated: Backend, problem: MatmulProblem) -> None:
+    bench = MatmulBench(problem)
+    for candidate in TiledFamily().variants(problem):
+        built = build(candidate, problem, 0)
+        assert built is not None
+        assert bench.error(built) <= MATMUL.error_bound(problem)
+        if problem.terms:
+            assert bench.error(built._replace(launch=lambda *_: None)) > MATMUL.error_bound(problem)
+    assert reference(problem).workspace(problem) == 0
+
+
+def test_nothing_is_timed_until_it_is_asked_for(
+    simulated: Backend, put: Put, get: Get, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    benches: list[MatmulProblem] = []
+
+    def bench(problem: MatmulProblem) -> MatmulBench:
+        benches.append(problem)
+        return MatmulBench(problem)
+
+    monkeypatch.setattr(MATMUL, "bench", bench)
+    x, y = random(9, 20), random(20, 11)
+    operands = put(x), put(y)
+    with override(cache_dir=tmp_path):
+        planner.forget()
+        simulated.matmul(*operands)
+        assert not benches
+        (plan,) = planner.all_plans(MATMUL)
+        assert plan.origin == planner.GUESSED
+        session = planner.Session(60)
+        planner.begin(session)
+        close(get(simulated.matmul(*operands)), x.double() @ y.double(), torch.float32)
+        planner.end(session)
+        assert benches == [plan.problem]
+        assert plan.origin == planner.TUNED
+        planner.forget()
+        simulated.matmul(*operands)
+        assert [each.origin for each in planner.all_plans(MATMUL)] == [planner.STORED]
+        with override(deterministic=True):
+            simulated.matmul(*operands)
+            (plan,) = planner.all_plans(MATMUL)
+            assert (plan.problem.deterministic, plan.origin) == (True, planner.GUESSED)
+    planner.forget()
+    assert len(benches) == 1
+
+
+def test_libraries_are_the_best_guess() -> None:
+    assert [family.prefix for family in operation._FAMILIES] == ["cublaslt", "tiled"]

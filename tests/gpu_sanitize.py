@@ -25,11 +25,12 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, growth, nn, optim
+from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.engine.passes import WithPass
-from genesis.backends.cuda.ops.attention import cudnn as attention_cudnn
-from genesis.backends.cuda.ops.attention import launch as attention
-from genesis.backends.cuda.ops.attention.cudnn import Way
+from genesis.backends.cuda.ops.attention.bench import AttentionBench
+from genesis.backends.cuda.ops.attention.forward import Flash
+from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -93,14 +94,11 @@ def attend_in_16_bits() -> None:
 
 def compare_attentions() -> None:
     """What cuDNN's attention is compared by, on equal results. (Its kernels are not ours to be checked.)"""
-    x = storage.cast(random.randn((2, 2, 261, 80), 0), dtypes.bfloat16)
-
-    def ours(*arrays: DeviceArray) -> None:
-        attention._attention(*arrays, None, True, 0.1)
-
-    results, expected = (attention_cudnn._results(x, x) for _ in range(2))
-    ours(*expected, x, x, x)
-    assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
+    side = ((2, 2, 261, 80), (41760, 20880, 80, 1))
+    problem = AttentionProblem(0, dtypes.bfloat16, side, side, side, True, 0.1)
+    built = build(Flash(), problem, 0)
+    assert built is not None
+    assert AttentionBench(problem).error(built) == 0
 
 
 def grow_and_go_back() -> None:

@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from genesis.backends.cuda import driver
@@ -216,7 +216,7 @@ def _take(plan: Plan[P], contest: tuner.Contest[P]) -> None:
 
 # --- by guess ---------------------------------------------------------------------------------------------------------
 def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, without: str = "") -> None:
-    """The first candidate that builds; a slow one is built meanwhile, unless a CUDA graph is being captured.
+    """The first candidate that builds; slower ones are built meanwhile, unless a CUDA graph is being captured.
 
     Where problems are only gathered, it is the first that needs no compiler: measurements are to come soon.
 
@@ -224,32 +224,33 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
         below: only with less scratch memory than so many bytes.
         without: not of this name.
     """
-    slow: Candidate[P] | None = None
+    slow: list[Candidate[P]] = []
     choice: Iterable[Candidate[P]] = plan.operation.candidates(plan.problem)
     if is_gathering():
         ready_made = (each for each in plan.operation.candidates(plan.problem) if each.is_ready_made)
         choice = itertools.chain(itertools.islice(ready_made, 1), choice)
-    replaces = below is not None or bool(without)
     for candidate in choice:
         if candidate.builds_slowly and (capturing or not settings.deterministic):
-            slow = candidate if slow is None and not replaces else slow
+            slow.append(candidate)
         elif candidate.name != without and _try(plan, candidate, below):
             break
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
-    if slow is not None and not capturing and not is_gathering():
+    replaces = below is not None or bool(without)
+    if slow and not replaces and not capturing and not is_gathering():
         # No daemon: the process must not end while a library is at work in it.
         threading.Thread(target=_improve, args=(plan, slow), name="genesis plan").start()
 
 
-def _improve(plan: Plan[P], slow: Candidate[P]) -> None:
-    """Build the better guess, and use it unless something better than a guess has come meanwhile."""
+def _improve(plan: Plan[P], slow: Sequence[Candidate[P]]) -> None:
+    """Build the first of the better guesses that can be built, and use it unless something else has come meanwhile."""
     guessed = plan.candidate
-    with contextlib.suppress(KernelError):
-        slow.prepare(plan.problem)
-        with _lock:
-            if plan.candidate is guessed:
-                _try(plan, slow, None)
+    for candidate in slow:
+        with contextlib.suppress(KernelError):
+            candidate.prepare(plan.problem)
+            with _lock:
+                if plan.candidate is not guessed or _try(plan, candidate, None):
+                    return
 
 
 def _try(plan: Plan[P], candidate: Candidate[P], below: int | None) -> bool:

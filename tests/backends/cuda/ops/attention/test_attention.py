@@ -13,7 +13,7 @@ from torch import Tensor
 from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.ops.attention import launch as attention
+from genesis.backends.cuda.ops.attention import tiles
 from genesis.backends.cuda.runtime import array
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.errors import OutOfMemoryError
@@ -127,7 +127,7 @@ def test_attention_by_the_copy_engine(
     query, key = random(2, num_queries, head, dtype=dtype), random(2, num_keys, head, dtype=dtype)
     value = random(2, num_keys, value_size, dtype=dtype)
     arrays = [put(x) for x in (query, key, value)]
-    assert attention._fetchable(*arrays) == (driver.get().properties(0).compute_capability >= 90)
+    assert tiles.is_fetchable(*[x.layout for x in arrays]) == (driver.get().properties(0).compute_capability >= 90)
     check(cuda, cpu, put, get, query, key, value, None, is_causal)
 
 
@@ -141,7 +141,7 @@ def test_what_the_copy_engine_cannot_fetch(cuda: Backend, put: Put) -> None:
         fine[:0],
         fine[:, :1].expand(4, 5, 24),
     ):
-        assert not attention._fetchable(put(x))
+        assert not tiles.is_fetchable(put(x).layout)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -49,10 +49,16 @@ def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, transpose
         call = _prepared(x, y, bias is not None, alignment, precision, transposed)
         if call.plan is None or planner.may_keep(call.plan):
             _calls[key] = call
-    stream = streams.current_handle(call.result.device_index)
-    out = call.result.new(stream)
-    if call.plan is not None:
-        call.plan(stream, out, x, y, bias)
+    result, plan = call
+    stream = streams.current_handle(result.device_index)
+    out = result.new(stream)
+    if plan is not None:
+        _, launch, num_bytes, _ = plan._ready  # type: ignore[misc]
+        third = 0 if bias is None else bias.data_pointer
+        if num_bytes:
+            plan.launch_with_workspace(stream, out.data_pointer, x.data_pointer, y.data_pointer, third)
+        else:
+            launch(stream, out.data_pointer, x.data_pointer, y.data_pointer, third, 0, 0)
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import accuracy, planner, stored
@@ -14,7 +15,6 @@ from genesis.backends.cuda.ops.matmul import bench
 from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
-from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate
 from genesis.errors import OutOfMemoryError
 
@@ -24,20 +24,18 @@ _FEW = 200  # results whose error is not spread: a single one may be off by all 
 class MatmulPlan(Plan[MatmulProblem]):
     __slots__ = ()
 
-    def __call__(self, stream: int, out: DeviceArray, x: DeviceArray, y: DeviceArray, bias: DeviceArray | None) -> None:
-        """Write the product into out, which is dense."""
+    def launch_with_workspace(self, stream: int, out: int, x: int, y: int, bias: int) -> None:
+        """Addresses; 0 where there is no bias."""
         _, launch, num_bytes, _ = self._ready  # type: ignore[misc]
-        third = 0 if bias is None else bias.data_pointer
-        if not num_bytes:
-            launch(stream, out.data_pointer, x.data_pointer, y.data_pointer, third, 0, 0)
-            return
-        try:
-            workspace = allocate(num_bytes, self.problem.device, stream)
-        except OutOfMemoryError:
-            planner.use_smaller(self, num_bytes)
-            self(stream, out, x, y, bias)
-            return
-        launch(stream, out.data_pointer, x.data_pointer, y.data_pointer, third, 0, workspace.pointer)
+        workspace: Any = None
+        if num_bytes:
+            try:
+                workspace = allocate(num_bytes, self.problem.device, stream)
+            except OutOfMemoryError:
+                planner.use_smaller(self, num_bytes)
+                self.launch_with_workspace(stream, out, x, y, bias)
+                return
+        launch(stream, out, x, y, bias, 0, 0 if workspace is None else workspace.pointer)
 
 
 class Matmul(Operation[MatmulProblem]):

@@ -79,6 +79,23 @@ def test_a_function_is_tuned(simulated: Path) -> None:
     assert len(genesis.tune(lambda a: {"y": [genesis.conv(a, w)]}, x)) == 1
 
 
+def test_matrix_products_share_the_session_the_store_and_the_file(simulated: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)).to("cuda")
+    x = genesis.randn(2, 3, 6, 6, device="cuda")
+    with genesis.no_grad():
+        model(x)
+        assert sum("(guessed)" in line for line in plans.describe_plans()) == 2
+        report = genesis.tune(model, x)
+        assert sorted(str(outcome.problem).split()[0] for outcome in report.outcomes) == ["conv", "matmul"]
+        assert genesis.cuda.export_plans(simulated / "model.plans") == 2
+        with override(cache_dir=simulated / "elsewhere"):
+            assert genesis.cuda.import_plans(simulated / "model.plans") == 2
+            model(x)
+            assert sum("(stored)" in line for line in plans.describe_plans()) == 2
+            slower = [line for line in plans.describe_plans() if line.startswith("matmul 2x64 @ 64x5 + bias")]
+            assert len(slower) == 1
+
+
 def test_there_is_nothing_to_tune_on_the_cpu() -> None:
     report = genesis.tune(nn.Conv2d(1, 1, 3), genesis.ones(1, 1, 4, 4))
     assert (len(report), str(report)) == (0, "nothing was tuned")

@@ -38,7 +38,7 @@ def test_a_step_is_tuned_in_both_passes(device: str, tmp_path: Path, monkeypatch
 
     with override(cache_dir=tmp_path):
         report = genesis.tune(step, budget=60)
-        plans = {plan.problem: plan.candidate for plan in all_plans()}
+        plans = {plan.problem: plan.candidate for plan in all_plans(CONV)}
     assert {each.problem.direction for each in report.outcomes} == {"forward", "input_grad", "weight_grad"}
     assert all(each.complete for each in report.outcomes)
     assert all(plans[each.problem] == each.candidate for each in report.outcomes)  # they are what computes now

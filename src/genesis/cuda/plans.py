@@ -1,7 +1,7 @@
-"""Tuning: measure which kernels compute a network's convolutions fastest, once; later processes read what was found.
+"""Tuning: measure which kernels compute a network fastest, once; later processes read what was found.
 
-Without it every convolution runs at once, on the kernels that are the best guess. Where there is no CUDA device, there
-is nothing to tune, and all of this does nothing.
+Convolutions, matrix products and attention have several implementations. Without tuning, one is chosen heuristically.
+Where there is no CUDA device, there is nothing to tune, and all of this does nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TuningReport:
     """What was tuned; its text is a table."""
 
     outcomes: list[Outcome]
-    num_left: int = 0  # convolutions that the time did not suffice for
+    num_left: int = 0  # problems that the time did not suffice for
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -46,16 +46,16 @@ class TuningReport:
             rest = f"error {each.error:.1e}  {each.candidate.name}" + ("" if each.complete else "  (time was up)")
             lines.append(f"{speed}  {rest}  {each.problem}")
         if self.num_left:
-            lines.append(f"{self.num_left} more had no time, and run on the best guess")
+            lines.append(f"{self.num_left} more had no time, and run on what is chosen heuristically")
         return "\n".join(lines) or "nothing was tuned"
 
 
 @contextmanager
 def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[TuningReport]:
-    """Tune the convolutions that run inside the with block, unless they have been tuned already.
+    """Tune the convolutions, matrix products and attention inside the with block that have not been tuned yet.
 
     Args:
-        budget: seconds; what is not reached runs on the best guess, and can be tuned later.
+        budget: seconds; what is not reached is chosen heuristically, and can be tuned later.
         progress: called after each measurement with the problem, and how many of its candidates are done of how many.
     Raises: ValueError: budget is not above 0.
     Example:
@@ -92,9 +92,9 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
 def tune(
     function: Callable[..., Any], *inputs: Any, budget: float = 60.0, progress: Progress | None = None
 ) -> TuningReport:
-    """Tune every convolution that a model or function computes, with its gradients where there are any.
+    """Tune all that a model or function computes: convolutions, matrix products, attention, and their gradients.
 
-    The function is called once, which shows how often it computes which convolution. Then the time begins: those that
+    The function is called once, which shows how often it computes which problem. Then the time begins: those that
     take longest come first, and what needs no compiler. Parameters keep their gradients and buffers their values
     (running statistics too).
 
@@ -157,7 +157,7 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
 
 
 def describe_plans() -> list[str]:
-    """A line for each convolution that has run in this process: what computes it, and how that was chosen."""
+    """A line for each problem that this process has computed: by which implementation, and how that was chosen."""
     if not is_available():
         return []
     from genesis.backends.cuda.engine import planner
@@ -166,7 +166,7 @@ def describe_plans() -> list[str]:
 
 
 def describe_engine() -> str:
-    """Where convolutions are chosen from, and where what was tuned is kept."""
+    """Where implementations are chosen from, and where what was tuned is kept."""
     from genesis.backends.cuda.driver import cublaslt, cudnn
     from genesis.backends.cuda.engine import platform
 

@@ -137,7 +137,8 @@ def test_gradients_follow_the_precision_of_their_forward(simulated: Backend, tmp
         z = genesis.conv(y, w)
         z.sum().backward()
         made = {
-            (plan.problem.direction, plan.problem.input_shape[-1]): plan.problem.precision for plan in plans.all_plans()
+            (plan.problem.direction, plan.problem.input_shape[-1]): plan.problem.precision
+            for plan in plans.all_plans(CONV)
         }
     directions = ("forward", "input_grad", "weight_grad")
     assert made == {(d, size): p for d in directions for size, p in ((5, "high"), (3, "highest"))}

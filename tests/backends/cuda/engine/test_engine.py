@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import genesis
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine import planner as plans
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.settings import override
 from tests.backends.cuda.ops.conv.fuzz import ways

@@ -1,4 +1,4 @@
-"""The large passes of wide_conv_bn_relu on Hopper: CUDA C++ (wide_*.cu) in place of the kernels in Triton.
+"""The large passes of wide_conv_bn_relu on Hopper: CUDA C++ (expand_1x1_*.cu) in place of the kernels in Triton.
 
 A warpgroup gets tiles of 64 rows by 256 outputs from the copy engine, masks and centres them where they lie, and feeds
 them to the matrix instructions, so that the passes run at the speed of the memory. Each function returns the launch of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from genesis import dtypes
@@ -38,7 +39,8 @@ class Kernel(NamedTuple):
     residual: bool = False
 
     def cubin(self) -> bytes:
-        return hopper.cubin(self.name, (("STAGES", self.stages), ("RESIDUAL", int(self.residual))))
+        source = Path(__file__).with_name(self.name.replace("wide", "expand_1x1") + ".cu")
+        return hopper.cubin(self.name, source, (("STAGES", self.stages), ("RESIDUAL", int(self.residual))))
 
     @property
     def shared_memory(self) -> int:

@@ -13,7 +13,7 @@ from genesis.backends.cuda.engine.candidate import FULL, TF32
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Axis
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 
-_FOLDER = Path(__file__).parent
+_HEADERS = Path(__file__).parent
 _LEAST_TERMS = 64
 
 
@@ -56,13 +56,13 @@ def _has_compiler() -> bool:
 
 
 @functools.cache
-def cubin(name: str, macros: tuple[tuple[str, str | int], ...]) -> bytes:
-    """<name>.cu, compiled with these macros; from the cache on disk where it is there."""
+def cubin(kernel: str, source: Path, macros: tuple[tuple[str, str | int], ...]) -> bytes:
+    """A source with this kernel, compiled with these macros; from the cache on disk where it is there."""
     from genesis.backends.cuda.nvrtc.program import Program
 
-    path = _FOLDER / f"{name}.cu"
     options = tuple(f"-D{macro}={value}" for macro, value in macros)
-    return Program(name, path.read_text(), path.name, _FOLDER, options).compiled("sm_90a", (name,)).cubin
+    program = Program(kernel, source.read_text(), source.name, source.parent, options, (_HEADERS,))
+    return program.compiled("sm_90a", (kernel,)).cubin
 
 
 def bounds(axis: Axis, size: int) -> tuple[int, int]:

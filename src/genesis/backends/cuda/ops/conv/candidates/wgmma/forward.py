@@ -1,4 +1,4 @@
-"""Hopper's matrix instructions through CUDA C++ (conv_wgmma.cu): forward and input gradient.
+"""Hopper's matrix instructions through CUDA C++ (forward.cu): forward and input gradient.
 
 Float32 with full precision at three float16 products per term, or rounded to 11 bits at one; 16-bit types. What Triton
 cannot express here: a warpgroup that only loads, pixels gathered by the copy engine, and operands split in registers.
@@ -10,6 +10,7 @@ import dataclasses
 import math
 import struct
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from genesis import dtypes
@@ -25,12 +26,13 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_G
 from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, numel
 
+_SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # of a step: BK
 _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
 _MOST_SPLITS = 8
 _MOST_STEPS = 128  # of a split, where the sums are long
-_RAISED = 16  # conv_wgmma.cu's
+_RAISED = 16  # forward.cu's
 _SPLIT_BLOCK = 8192  # elements of a weight at a time
 
 
@@ -55,7 +57,7 @@ class Shape:
             "SPLIT": int(dtype is dtypes.float32), "PRODUCTS": self.products, "TRANSPOSED_WEIGHT": int(transposed),
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"', "STATISTICS": int(statistics),
         }  # fmt: skip
-        return hopper.cubin("conv_wgmma", tuple(macros.items()))
+        return hopper.cubin("conv_wgmma", _SOURCE, tuple(macros.items()))
 
     def shared_memory(self, dtype: DType, statistics: bool = False) -> int:
         weight_parts = 2 if self.products == 3 else 1

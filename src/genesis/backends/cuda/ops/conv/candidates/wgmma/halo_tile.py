@@ -1,4 +1,4 @@
-"""3×3 convolutions of few channels on Hopper (conv_patch.cu): forward and input gradient.
+"""3×3 convolutions of few channels on Hopper (halo_tile.cu): forward and input gradient.
 
 A pixel is loaded once for all nine taps, which read it where it lies, so that the matrix instructions are the limit and
 not what feeds them. Its channels are one or two slabs of 128 bytes: 64 or 128 in 16 bits, 32 or 64 in float32 where
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from genesis import dtypes
@@ -19,6 +20,7 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProb
 from genesis.dtypes import DType
 from genesis.shapes import numel
 
+_SOURCE = Path(__file__).with_suffix(".cu")
 _OUTPUTS = 64  # of a tile
 _SLAB = 128  # bytes
 _TAPS = 3  # along an axis
@@ -41,7 +43,7 @@ class Shape:
             "TF32": int(dtype is dtypes.float32), "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
             "STATISTICS": int(statistics),
         }  # fmt: skip
-        return hopper.cubin("conv_patch", tuple(macros.items()))
+        return hopper.cubin("conv_patch", _SOURCE, tuple(macros.items()))
 
     @property
     def patch(self) -> tuple[int, int]:

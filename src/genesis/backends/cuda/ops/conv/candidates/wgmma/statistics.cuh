@@ -1,11 +1,11 @@
-// Mean and sum of squared deviations of each column of a program's tiles, as they are stored: conv_wgmma.cu's epilogue.
+// Mean and sum of squared deviations of each column of a program's tiles, as they are stored: forward.cu's epilogue.
 //
 // A warp has 16 rows of each tile, a lane four columns of every 32, in every fourth of those rows. Summed are differences
 // from a pivot, the mean of the warp's rows in the program's first tile as a number of KIND: where all values lie far
 // from 0, they are small and exact. At the end the sums of a column's lanes, then of its warps are put together (Chan,
 // Golub & LeVeque 1979), in one order: the same result every time.
 //
-// Macros, as in conv_wgmma.cu: BN, BM, CONSUMERS, KIND, PITCH.
+// Macros, as in forward.cu: BN, BM, CONSUMERS, KIND, PITCH.
 #pragma once
 
 #define WARPS (4 * CONSUMERS)

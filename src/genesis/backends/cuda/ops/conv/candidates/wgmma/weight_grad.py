@@ -1,10 +1,11 @@
-"""The weight's gradient on Hopper (conv_wgmma_weight_grad.cu): float32 and 16-bit types."""
+"""The weight's gradient on Hopper (weight_grad.cu): float32 and 16-bit types."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import struct
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from genesis import dtypes
@@ -16,6 +17,7 @@ from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from genesis.shapes import numel
 
+_SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # BK
 _REACH = 8  # pixels at most between the first and the last tap of a window
 _CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
@@ -56,7 +58,7 @@ class Shape:
             "TAPS": self.taps, "WINDOWS": self.windows, "TAP_ROWS": self.tap_rows,
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
-        return hopper.cubin("conv_wgmma_weight_grad", tuple(macros.items()))
+        return hopper.cubin("conv_wgmma_weight_grad", _SOURCE, tuple(macros.items()))
 
     def shared_memory(self, dtype: DType) -> int:
         # Tiles begin at multiples of 1024.

@@ -1,4 +1,4 @@
-// Sums over rows for the gradients of a wide 1x1 convolution with batch norm (conv_bn_relu/kernels/expand_1x1.py):
+// Sums over rows for the gradients of a wide 1x1 convolution with batch norm (kernels/expand_1x1.py):
 //
 //   partial (part, C + 1, K) = P = sum of x~ g^T, and below it the sum of g
 //
@@ -8,7 +8,7 @@
 // instructions take both operands, rows innermost.
 //
 // Macros: STAGES tiles on the way.
-#include "wide.cuh"
+#include "expand_1x1.cuh"
 
 #define STAGE_BYTES (NARROW_BYTES + WIDE_BYTES)
 

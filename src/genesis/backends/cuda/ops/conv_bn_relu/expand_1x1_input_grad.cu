@@ -1,4 +1,4 @@
-// The input's gradient of a wide 1x1 convolution with batch norm (conv_bn_relu/kernels/expand_1x1.py):
+// The input's gradient of a wide 1x1 convolution with batch norm (kernels/expand_1x1.py):
 //
 //   grad_input = g (rows x K) * scaled (K x C) + x~ (rows x C) * projection (C x C) - constant
 //
@@ -6,7 +6,7 @@
 // shared memory. Tiles are taken from the last to the first: those the kernel before has read last are in the cache.
 //
 // Macros: STAGES tiles on the way.
-#include "wide.cuh"
+#include "expand_1x1.cuh"
 
 #define STAGE_BYTES (NARROW_BYTES + WIDE_BYTES)
 #define SCALED_BYTES (COLUMNS * 128)

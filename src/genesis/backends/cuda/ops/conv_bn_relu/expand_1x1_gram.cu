@@ -1,11 +1,11 @@
-// Sums over rows for the statistics of a wide 1x1 convolution (conv_bn_relu/kernels/expand_1x1.py):
+// Sums over rows for the statistics of a wide 1x1 convolution (kernels/expand_1x1.py):
 //
 //   partial (part, C + 1, C) = sum of d d^T, and below it the sum of d,   d = x - x[0]
 //
-// As wide_products.cu, with one small tile that is both operands.
+// As expand_1x1_products.cu, with one small tile that is both operands.
 //
 // Macros: STAGES tiles on the way.
-#include "wide.cuh"
+#include "expand_1x1.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     const __grid_constant__ TensorMap input_map, float* __restrict__ partial, const u16* __restrict__ x,

@@ -1,5 +1,5 @@
 // A wide 1x1 convolution with batch norm, residual and ReLU, once the statistics are known
-// (conv_bn_relu/kernels/expand_1x1.py):
+// (kernels/expand_1x1.py):
 //
 //   y = act((x - mean(x)) W^T * inverse_std * gamma + beta + residual), and where it is positive, a bit per element
 //
@@ -7,7 +7,7 @@
 // is subtracted from, so that in a channel that does not vary nothing is left of their rounding.
 //
 // Macros: STAGES tiles on the way; RESIDUAL: there is one.
-#include "wide.cuh"
+#include "expand_1x1.cuh"
 
 #define STAGE_BYTES (NARROW_BYTES + (RESIDUAL ? WIDE_BYTES : 0))
 #define WEIGHT_BYTES (COLUMNS * 128)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from genesis.backends.cuda.launch.reduction_grid import Walk, power_of_2, programs, walk
 from genesis.backends.cuda.launch.triton import launch
-from genesis.backends.cuda.ops.norm import kernels
+from genesis.backends.cuda.ops.norm.kernels import layer_norm as layer_norm_kernels
+from genesis.backends.cuda.ops.norm.kernels import norm as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import apply, is_dense
 from genesis.backends.cuda.ops.reduction import launch as reduction
@@ -60,7 +61,7 @@ def _norm_rows(
     tile = _row_tile(num_rows, num_columns)
     grid = (-(-num_rows // tile["BLOCK_ROWS"]) if num_columns else 0,)
     args = (y, mean, inverse_std, x, weight, bias, num_rows, num_columns, float(eps))
-    launch(kernels._layer_norm_kernel, grid, *args, COMPUTE=COMPUTE[x.dtype], WIDE=_is_wide(x), **tile)
+    launch(layer_norm_kernels._layer_norm_kernel, grid, *args, COMPUTE=COMPUTE[x.dtype], WIDE=_is_wide(x), **tile)
     return y, inverse_std
 
 
@@ -96,7 +97,7 @@ def _norm_rows_backward(
     shares = [next(parts) if is_wanted else None for is_wanted in wanted]
     args = (grad_input, *shares, grad, x, weight, mean, inverse_std, num_rows, num_columns, num_blocks)
     if num_programs:
-        kernel = kernels._layer_norm_backward_kernel
+        kernel = layer_norm_kernels._layer_norm_backward_kernel
         launch(kernel, (num_programs,), *args, COMPUTE=COMPUTE[x.dtype], WIDE=_is_wide(x), **tile)
     totals: Iterator[DeviceArray] = iter(())
     if any(wanted):

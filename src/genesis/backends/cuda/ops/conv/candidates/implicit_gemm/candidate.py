@@ -1,7 +1,7 @@
 """Plain Triton kernels for every problem there is: the fallback, and what the others are checked against.
 
-One kernel (kernels.py) computes the forward and the input's gradient; depthwise convolutions and weight gradients
-have their own.
+One kernel (kernels/gather.py) computes the forward and the input's gradient; depthwise convolutions and weight
+gradients have their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.binding import Pointer, accumulator, bind
 from genesis.backends.cuda.launch.tiles import Tile
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import kernels
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels import gather, weight_grad
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.shapes import channels_last_strides
@@ -175,7 +175,7 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: 
     if p.is_depthwise:
         grid = (-(-num_pixels // tile.block_m), -(-out_channels // tile.block_n))
         ready = bind(
-            kernels._depthwise_kernel, p.device, grid, *pointers, num_pixels, out_channels,
+            gather._depthwise_kernel, p.device, grid, *pointers, num_pixels, out_channels,
             1 if transposed else num_outputs, num_inputs if transposed else 1, *geometry,
             place_strides, first_strides, (k, *tap_strides), place_strides if p.residual else None,
             **constants, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
@@ -183,7 +183,7 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: 
     else:
         channel_strides = (d, k) if transposed else (k, d)
         ready = bind(
-            kernels._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
+            gather._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
             num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
             (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, place_strides if p.residual else None,
             **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, GROUP=_GROUP,
@@ -228,22 +228,22 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Lau
     constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p), "general": general}
     if p.is_depthwise:
         ready = bind(
-            kernels._depthwise_weight_grad_kernel, p.device,
+            weight_grad._depthwise_weight_grad_kernel, p.device,
             (math.prod(taps) * num_splits, -(-num_outputs // tile.block_n)), *pointers, num_pixels, num_outputs,
             num_outputs // p.groups, *geometry, num_splits, pixels_per_split, *strides,
             **constants, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
         )  # fmt: skip
     else:
         ready = bind(
-            kernels._conv_weight_grad_kernel, p.device, (_num_tiles(p, tile) * num_splits,), *pointers, num_pixels,
+            weight_grad._conv_weight_grad_kernel, p.device, (_num_tiles(p, tile) * num_splits,), *pointers, num_pixels,
             num_outputs // p.groups, num_inputs, *geometry, num_splits, pixels_per_split, *strides,
             **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, **tile.constants,
         )  # fmt: skip
     if num_splits == 1:
         return lambda stream, out, grad, x, *_: ready(stream, out, grad, x)
     add_up = bind(
-        kernels._sum_splits_kernel, p.device, (-(-num_elements // 1024),), Pointer(p.dtype, p.alignment), Pointer(sums),
-        num_splits, num_elements, COMPUTE=COMPUTE[p.dtype], BLOCK=1024, general=general,
+        weight_grad._sum_splits_kernel, p.device, (-(-num_elements // 1024),), Pointer(p.dtype, p.alignment),
+        Pointer(sums), num_splits, num_elements, COMPUTE=COMPUTE[p.dtype], BLOCK=1024, general=general,
     )  # fmt: skip
 
     def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:

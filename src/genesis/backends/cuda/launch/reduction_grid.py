@@ -13,7 +13,7 @@ import math
 from typing import Any, NamedTuple
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.ops.pointwise.launch import collapse
+from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.shapes import Shape, strides_in_order
 

@@ -7,12 +7,12 @@ import math
 from genesis import dtypes
 from genesis.backends.cuda.driver.debug import show_choice
 from genesis.backends.cuda.engine.bench import Bench, Built
+from genesis.backends.cuda.launch.strides import reach
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.launch.triton import launch
 from genesis.backends.cuda.ops.attention.forward import Flash
 from genesis.backends.cuda.ops.attention.kernels.distance import _distance_kernel
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
-from genesis.backends.cuda.ops.pointwise.launch import reach
 from genesis.backends.cuda.ops.random import launch as random
 from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array

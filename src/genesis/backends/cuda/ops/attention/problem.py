@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from genesis import dtypes
 from genesis.backends.cuda.driver import cudnn
 from genesis.backends.cuda.engine.problem import Epilogue
-from genesis.backends.cuda.ops.pointwise.launch import collapse
+from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import BY_NAME, DType
 from genesis.shapes import Shape, contiguous_strides

@@ -6,8 +6,8 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
+from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
-from genesis.backends.cuda.ops.pointwise.launch import collapse
 from genesis.backends.cuda.runtime.array import Layout
 from genesis.shapes import Shape, contiguous_strides
 

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 from genesis.backends.contract import Pair
 from genesis.backends.cuda.engine import planner
-from genesis.backends.cuda.launch.rows import channels_last, dense
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.plan import Moments as Moments
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.storage.launch import copy, copy_into
+from genesis.backends.cuda.ops.storage.rows import channels_last, dense
 from genesis.backends.cuda.runtime.array import DeviceArray, empty
 from genesis.dtypes import float32
 from genesis.precision import get_float32_precision

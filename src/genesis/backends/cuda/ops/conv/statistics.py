@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
-from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
+from genesis.backends.cuda.ops.conv.kernels import statistics as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.runtime.array import Layout
 

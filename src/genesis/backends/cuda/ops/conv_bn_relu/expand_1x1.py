@@ -13,11 +13,11 @@ from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
-from genesis.backends.cuda.launch.rows import address, channels_last, fresh, layouts, new
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_hopper as wide_hopper
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import expand_1x1 as kernels
 from genesis.backends.cuda.ops.storage.launch import copy
+from genesis.backends.cuda.ops.storage.rows import address, channels_last, fresh, layouts, new
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType

@@ -12,7 +12,6 @@ from typing import Any
 from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.launch.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv.launch import (
     Moments,
@@ -25,6 +24,7 @@ from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sum
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
 from genesis.backends.cuda.ops.storage.launch import copy_into
+from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 

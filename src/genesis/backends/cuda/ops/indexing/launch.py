@@ -18,11 +18,12 @@ import triton.language as tl
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.launch.strides import collapse, is_dense, reach
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch
 from genesis.backends.cuda.ops.indexing import kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
-from genesis.backends.cuda.ops.pointwise.launch import Number, apply, collapse, is_dense, reach
+from genesis.backends.cuda.ops.pointwise.launch import Number, apply
 from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.ops.storage.launch import as_bits
 from genesis.backends.cuda.runtime import array, faults, streams

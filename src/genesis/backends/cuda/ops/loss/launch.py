@@ -9,12 +9,12 @@ from typing import Any
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.reduction_grid import power_of_2
-from genesis.backends.cuda.launch.rows import address, layouts
 from genesis.backends.cuda.launch.triton import launch, prepare_raw
 from genesis.backends.cuda.ops.loss import kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.reduction.launch import accumulator
 from genesis.backends.cuda.ops.storage import launch as storage
+from genesis.backends.cuda.ops.storage.rows import address, layouts
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.shapes import Shape, contiguous_strides, is_contiguous

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.ops.matmul.operation import MATMUL, MatmulPlan
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
-from genesis.backends.cuda.ops.pointwise.launch import collapse
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of

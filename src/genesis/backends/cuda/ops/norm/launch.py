@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from genesis.backends.cuda.launch.reduction_grid import Walk, power_of_2, programs, walk
+from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
 from genesis.backends.cuda.ops.norm.kernels import layer_norm as layer_norm_kernels
 from genesis.backends.cuda.ops.norm.kernels import norm as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
-from genesis.backends.cuda.ops.pointwise.launch import apply, is_dense
+from genesis.backends.cuda.ops.pointwise.launch import apply
 from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.ops.reduction.launch import accumulator
 from genesis.backends.cuda.ops.storage import launch as storage

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.reduction_grid import power_of_2
+from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
-from genesis.backends.cuda.ops.pointwise.launch import is_dense
 from genesis.backends.cuda.ops.random import kernels
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime import array

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.reduction_grid import Walk, power_of_2, walk
+from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.launch.triton import launch, prepare
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
-from genesis.backends.cuda.ops.pointwise.launch import collapse, new_like
+from genesis.backends.cuda.ops.pointwise.launch import new_like
 from genesis.backends.cuda.ops.reduction.kernels import moments as moments_kernels
 from genesis.backends.cuda.ops.reduction.kernels import reduction as kernels
 from genesis.backends.cuda.runtime import array, streams

@@ -8,9 +8,10 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.reduction_grid import power_of_2
+from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.launch.triton import prepare
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
-from genesis.backends.cuda.ops.pointwise.launch import apply, collapse, new_like
+from genesis.backends.cuda.ops.pointwise.launch import apply, new_like
 from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.ops.softmax import kernels
 from genesis.backends.cuda.runtime import array

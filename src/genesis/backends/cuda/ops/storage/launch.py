@@ -9,8 +9,9 @@ import numpy as np
 from genesis import dtypes
 from genesis.backends.contract import Operand
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
-from genesis.backends.cuda.ops.pointwise.launch import Number, apply_into, is_dense, new_like
+from genesis.backends.cuda.ops.pointwise.launch import Number, apply_into, new_like
 from genesis.backends.cuda.ops.storage import kernels
 from genesis.backends.cuda.runtime import array, faults, memory, streams
 from genesis.backends.cuda.runtime.array import DeviceArray

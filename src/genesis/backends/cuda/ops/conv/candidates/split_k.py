@@ -7,7 +7,7 @@ from collections.abc import Callable
 from genesis import dtypes
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
-from genesis.backends.cuda.ops.conv import kernels as conv_epilogue
+from genesis.backends.cuda.ops.conv.kernels import epilogue
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.shapes import numel
 
@@ -25,7 +25,7 @@ def finisher(problem: ConvProblem, splits: int) -> Callable[[int, int, int, int,
     bias = Pointer(p.dtype) if p.bias else None
     residual = Pointer(p.dtype) if p.residual else None
     ready = bind(
-        conv_epilogue._finish_splits_kernel, p.device, (-(-elements // block),), Pointer(p.dtype),
+        epilogue._finish_splits_kernel, p.device, (-(-elements // block),), Pointer(p.dtype),
         Pointer(dtypes.float32), bias, residual, splits, elements, p.result_shape[1], RELU=p.activation == "relu",
         SPLITS=at_a_time, BLOCK=block,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from genesis.backends.cuda.engine.candidate import Launch
 from genesis.backends.cuda.engine.passes import Pass
 from genesis.backends.cuda.launch.binding import Pointer, bind
-from genesis.backends.cuda.ops.conv.kernels import _add_kernel
+from genesis.backends.cuda.ops.conv.kernels.epilogue import _add_kernel
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.dtypes import DType

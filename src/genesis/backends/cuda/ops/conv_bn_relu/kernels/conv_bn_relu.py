@@ -13,19 +13,10 @@ from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
+from genesis.backends.cuda.ops.conv.kernels.statistics import _count_of, _tile
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 _SIZES = ["num_rows"]
-
-
-@triton.jit
-def _tile(block, num_rows, num_channels, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """A block's rows, its channels, their elements, and which of them there are."""
-    rows = block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = channels < num_channels
-    inside = (rows < num_rows)[:, None] & mask[None, :]
-    return rows, channels, mask, rows[:, None] * num_channels + channels[None, :], inside
 
 
 @triton.jit
@@ -50,47 +41,6 @@ def _load_passed(passed_ptr, rows, first_channel, num_rows, num_channels, BLOCK_
     packed = tl.load(passed_ptr + places, mask=there, other=0).to(tl.int32)
     bits = (packed[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
     return tl.reshape(bits, (BLOCK_M, BLOCK_N)) != 0
-
-
-@triton.jit
-def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
-    """How many rows program `index` of num_parts sums: blocks index, index + num_parts, …, the last one cut off."""
-    num_blocks = tl.cdiv(num_rows, BLOCK_M)
-    blocks = (num_blocks - index + num_parts - 1) // num_parts
-    has_last = (num_blocks - 1 - index) % num_parts == 0
-    return blocks * BLOCK_M - tl.where(has_last, num_blocks * BLOCK_M - num_rows, 0)
-
-
-@triton.jit(do_not_specialize=_SIZES)
-def _statistics_kernel(
-    partial_ptr, x_ptr, num_rows, num_channels,
-    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """partial (3, part, channel): a part's first row, its means less that, its sums of squared deviations from them.
-
-    Summed are differences from the first row, so that nothing cancels when the mean is large.
-    """
-    index, num_parts = tl.program_id(0), tl.num_programs(0)
-    num_blocks = tl.cdiv(num_rows, BLOCK_M)
-    first = index.to(tl.int64) * BLOCK_M
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = channels < num_channels
-    shift = tl.load(x_ptr + first * num_channels + channels, mask=mask, other=0).to(COMPUTE)
-    total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
-    squares = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
-    last = index + (num_blocks - 1 - index) // num_parts * num_parts
-    for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
-        _, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
-        x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
-        difference = tl.where(inside, x - shift[None, :], 0)
-        total += difference
-        squares += difference * difference
-    shifted = tl.sum(total, axis=0)
-    mean = libdevice.div_rn(shifted, _count_of(index, num_parts, num_rows, BLOCK_M).to(COMPUTE))
-    out, plane = partial_ptr + index * num_channels + channels, num_parts * num_channels
-    tl.store(out, shift, mask=mask)
-    tl.store(out + plane, mean, mask=mask)
-    tl.store(out + 2 * plane, tl.sum(squares, axis=0) - shifted * mean, mask=mask)
 
 
 @triton.jit
@@ -324,7 +274,6 @@ def _specimens(dtype):
     parts = {"PARTS": 128, "BLOCK": 16}
     channels = (wide, wide, dtype, dtype)  # mean, inverse deviation, gamma, beta
     return [
-        Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3}),
         Specimen(
             _training_statistics_kernel,
             (wide, wide, wide, wide, dtypes.int64, wide, 0.1, 3000, 100, 64, 1e-5),

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
-from genesis.backends.cuda.ops.conv.kernels import _activated, _biased
+from genesis.backends.cuda.ops.conv.kernels.epilogue import _activated, _biased
 
 _SIZES = ["num_pixels", "out_size", "size", "stride", "padding", "dilation", "pixels_per_split"]
 

@@ -33,7 +33,8 @@ from harness import RESULTS, Comparison, Work
 
 import genesis
 from genesis import backends
-from genesis.backends.cuda.conv import plans
+from genesis.backends.cuda.engine import planner as plans
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.cli.info import versions
 from genesis.files import replaced
 from genesis.settings import override
@@ -269,7 +270,7 @@ def measure(comparison: Comparison, case: Case, arguments: argparse.Namespace, r
     work = Work(given.num_bytes, flops, rates["copy"], rates[case.precision])
     before = len(comparison.rows)
     comparison.add(case.name, {best: times[best], "genesis": times["genesis"]}, case.precision, work)
-    plan = max(plans.all_plans(), key=lambda plan: _is_of(plan.problem, case))
+    plan = max(plans.all_plans(CONV), key=lambda plan: _is_of(plan.problem, case))
     for row in comparison.rows[before:]:
         row["error"] = errors[row["side"]]
     assert plan.candidate is not None

@@ -21,8 +21,12 @@ import genesis
 from genesis import backends, nn
 from genesis import functional as F
 from genesis.autograd import function as autograd_function
-from genesis.backends.cuda import array, driver, memory, planned, pointwise, reduction
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import current, launching
+from genesis.backends.cuda.launch import planned
+from genesis.backends.cuda.ops.pointwise import launch as pointwise
+from genesis.backends.cuda.ops.reduction import launch as reduction
+from genesis.backends.cuda.runtime import array, memory
 from genesis.functional import conv as functional_conv
 from genesis.ndarray import dispatch, neural
 from genesis.ndarray import math as array_math

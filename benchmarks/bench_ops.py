@@ -11,6 +11,7 @@ against what a large copy and large products reached in the same run. float32 is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import math
 import sys
@@ -24,6 +25,7 @@ import torch
 from harness import RESULTS, Comparison, Work
 from op_cases import MEGABYTES, Calls, Case, Setting, cases
 
+import genesis
 from genesis import backends, dtypes, nn, optim
 from genesis.settings import override
 
@@ -31,6 +33,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}  # 
 ROTATED_BYTES = 200e6  # the data of one case together, so that no cache holds them
 MOST_SETS = 8
 HOST = "host"
+_TUNED, _TUNING = ("matmul", "attention"), 10.0  # families, and seconds for each case
 
 
 def main() -> int:
@@ -97,12 +100,18 @@ def measure(comparison: Comparison, case: Case, ceilings: dict[str, float], roun
     setting = Setting(tiny=False)
     num_sets = min(MOST_SETS, math.ceil(ROTATED_BYTES / case.num_bytes))
     made = [case.make(setting) for _ in range(num_sets)]
-    wrong = [f"{case.name}: {text}" for text in disagreements(made[0], case.dtype)]
+    with tuned(case):
+        wrong = [f"{case.name}: {text}" for text in disagreements(made[0], case.dtype)]
     sides = {side: [calls[side] for calls in made] for side in ("torch", "genesis")}
     operations_rate = ceilings.get(f"TFLOP/s {str(case.dtype).removeprefix('torch.')}", 0)
     work = Work(case.num_bytes, case.num_operations, ceilings["TB/s copied"], operations_rate)
     comparison.add(case.name, gpu_timing.interleaved(sides, rounds), case.family, work)
     return wrong
+
+
+def tuned(case: Case) -> contextlib.AbstractContextManager[object]:
+    """Matrix products and attention are measured as they are once a network has been tuned."""
+    return genesis.tuning(_TUNING) if case.family in _TUNED else contextlib.nullcontext()
 
 
 def measure_ceilings() -> dict[str, float]:

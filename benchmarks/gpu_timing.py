@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import torch
 
-from genesis.backends.cuda import memory, streams
+from genesis.backends.cuda.runtime import memory, streams
 
 Call = Callable[[], object]
 _PASSES = 6  # until the pools serve all

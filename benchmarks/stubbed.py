@@ -16,7 +16,7 @@ import genesis
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import cuda_driver, launching
 from genesis.backends.cuda.driver.native_kernel import NativeKernel
-from genesis.backends.cuda.simulated import SimulatedDriver
+from genesis.backends.cuda.driver.simulated import SimulatedDriver
 from genesis.cuda import arguments
 from genesis.cuda.frameworks.interface import Operand
 from genesis.cuda.frameworks.torch import TorchTensors

@@ -25,19 +25,25 @@ import numpy as np
 import genesis
 import genesis.nn.functional as F
 from genesis import amp, dtypes, growth, nn, optim
-from genesis.backends.cuda import array, attention, attention_cudnn, random, storage, streams
-from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.attention_cudnn import Way
-from genesis.backends.cuda.conv import families
-from genesis.backends.cuda.conv.apart import Apart
-from genesis.backends.cuda.conv.candidate import Candidate
-from genesis.backends.cuda.conv.few_channels import FewChannelsFamily
-from genesis.backends.cuda.conv.few_inputs import FewInputsFamily
-from genesis.backends.cuda.conv.few_outputs import FewOutputsFamily
-from genesis.backends.cuda.conv.patch import PatchFamily
-from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.backends.cuda.conv.sub_pixel import SubPixelFamily
-from genesis.backends.cuda.conv.wgmma import WgmmaFamily
+from genesis.backends.cuda.engine.bench import build
+from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.passes import WithPass
+from genesis.backends.cuda.ops.attention.bench import AttentionBench
+from genesis.backends.cuda.ops.attention.forward import Flash
+from genesis.backends.cuda.ops.attention.problem import AttentionProblem
+from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
+from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTileFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.random import launch as random
+from genesis.backends.cuda.ops.storage import launch as storage
+from genesis.backends.cuda.runtime import array, streams
+from genesis.backends.cuda.runtime.array import DeviceArray
 from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
 from tests.cuda.test_custom_op import square
@@ -88,14 +94,11 @@ def attend_in_16_bits() -> None:
 
 def compare_attentions() -> None:
     """What cuDNN's attention is compared by, on equal results. (Its kernels are not ours to be checked.)"""
-    x = storage.cast(random.randn((2, 2, 261, 80), 0), dtypes.bfloat16)
-
-    def ours(*arrays: DeviceArray) -> None:
-        attention._attention(*arrays, None, True, 0.1)
-
-    results, expected = (attention_cudnn._results(x, x) for _ in range(2))
-    ours(*expected, x, x, x)
-    assert attention_cudnn._error(Way("ours", ours, 0), (*results, x, x, x), expected) == 0
+    side = ((2, 2, 261, 80), (41760, 20880, 80, 1))
+    problem = AttentionProblem(0, dtypes.bfloat16, side, side, side, True, 0.1)
+    built = build(Flash(), problem, 0)
+    assert built is not None
+    assert AttentionBench(problem).error(built) == 0
 
 
 def grow_and_go_back() -> None:
@@ -156,7 +159,7 @@ def launch_kernels_of_users() -> None:
 def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (
-        WgmmaFamily(), PatchFamily(), FewChannelsFamily(), FewInputsFamily(), FewOutputsFamily(), SubPixelFamily(),
+        WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
     )  # fmt: skip
     weights = {(24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1)}  # strides
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
@@ -178,8 +181,8 @@ def convolve_with_own_kernels() -> None:
                 both = dataclasses.replace(problem, statistics=True)
                 found |= {
                     f"{candidate.name} with statistics": convolve(both, candidate, first, second)
-                    for candidate in families.candidates(both)
-                    if families.gives_statistics(both) and type(candidate) is not Apart
+                    for candidate in CONV.candidates(both)
+                    if families.gives_statistics(both) and type(candidate) is not WithPass
                 }
             expected = convolve(problem, families.reference(problem), first, second)
             for name, result in found.items():

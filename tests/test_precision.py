@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import genesis
-from genesis.backends.cuda import linalg
+from genesis.backends.cuda.engine import planner
 from genesis.precision import set_float32_precision
 from genesis.profiler import profile
 from genesis.settings import override
@@ -54,10 +54,8 @@ def test_refusals() -> None:
 
 def test_products_and_their_gradients_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    original = linalg._plan
-    monkeypatch.setattr(
-        linalg, "_plan", lambda problem, *args: seen.append(problem.precision) or original(problem, *args)
-    )
+    original = planner.plan
+    monkeypatch.setattr(planner, "plan", lambda op, problem: seen.append(problem.precision) or original(op, problem))
     with override(cuda="simulated"):
         x = genesis.randn(5, 4, device="cuda", requires_grad=True)
         w = genesis.randn(3, 4, device="cuda", requires_grad=True)
@@ -70,10 +68,8 @@ def test_products_and_their_gradients_follow_it(monkeypatch: pytest.MonkeyPatch)
 
 def test_other_dtypes_have_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    original = linalg._plan
-    monkeypatch.setattr(
-        linalg, "_plan", lambda problem, *args: seen.append(problem.precision) or original(problem, *args)
-    )
+    original = planner.plan
+    monkeypatch.setattr(planner, "plan", lambda op, problem: seen.append(problem.precision) or original(op, problem))
     with override(cuda="simulated"):
         x = genesis.ones(3, 3, device="cuda", dtype=genesis.float16)
         with genesis.float32_precision("medium"):

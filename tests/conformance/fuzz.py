@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.runtime.array import DeviceArray
 from tests.conformance import fuzz_networks, fuzz_ops  # noqa: F401  (they fill OPS)
 from tests.conformance.fuzz_draw import OPS, Call, Draw
 

@@ -13,7 +13,7 @@ from hatchling.plugin.manager import PluginManager
 
 import genesis
 from genesis.backends.cuda.driver import nvrtc
-from genesis.backends.cuda.native import program
+from genesis.backends.cuda.nvrtc import program
 from genesis.cli import main
 from genesis.cli.exit_codes import FAILED
 from genesis.cuda.build import build

@@ -132,7 +132,7 @@ def test_without_gpu_and_compiler_a_module_still_loads(monkeypatch: pytest.Monke
     def missing(*_: object) -> None:
         raise DeviceError("no compiler")
 
-    monkeypatch.setattr("genesis.backends.cuda.native.program.Program.compiled", missing)
+    monkeypatch.setattr("genesis.backends.cuda.nvrtc.program.Program.compiled", missing)
     with override(cuda="off"):
         assert genesis.cuda.load_inline("test_modules", SOURCE).functions[0] == "vector_add"
 

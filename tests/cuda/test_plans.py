@@ -12,8 +12,9 @@ import pytest
 import genesis
 from genesis import cli, nn
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.conv import plans as engine
-from genesis.backends.cuda.conv.tuner import error_bound
+from genesis.backends.cuda.engine import planner as engine
+from genesis.backends.cuda.ops.conv.accuracy import error_bound
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.cli import tune
 from genesis.cuda import plans
 from genesis.errors import CheckpointError
@@ -63,7 +64,9 @@ def test_a_short_time_on_empty_caches_tunes_every_convolution(tmp_path: Path, mo
         engine.forget()
         report = genesis.tune(model, x, budget=20)
         assert (report.num_left, len(report) > len(few)) == (0, True)
-        assert all(outcome.error <= error_bound(outcome.problem) for outcome in report.outcomes)
+        convolutions = [each for each in report.outcomes if isinstance(each.problem, ConvProblem)]
+        assert 0 < len(convolutions) < len(report)  # the last layer is a product
+        assert all(each.error <= error_bound(each.problem) for each in convolutions)
     engine.forget()
 
 
@@ -77,6 +80,23 @@ def test_without_gradients_only_the_forward(simulated: Path) -> None:
 def test_a_function_is_tuned(simulated: Path) -> None:
     x, w = genesis.randn(1, 2, 5, 5, device="cuda"), genesis.randn(3, 2, 3, 3, device="cuda")
     assert len(genesis.tune(lambda a: {"y": [genesis.conv(a, w)]}, x)) == 1
+
+
+def test_matrix_products_share_the_session_the_store_and_the_file(simulated: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)).to("cuda")
+    x = genesis.randn(2, 3, 6, 6, device="cuda")
+    with genesis.no_grad():
+        model(x)
+        assert sum("(guessed)" in line for line in plans.describe_plans()) == 2
+        report = genesis.tune(model, x)
+        assert sorted(str(outcome.problem).split()[0] for outcome in report.outcomes) == ["conv", "matmul"]
+        assert genesis.cuda.export_plans(simulated / "model.plans") == 2
+        with override(cache_dir=simulated / "elsewhere"):
+            assert genesis.cuda.import_plans(simulated / "model.plans") == 2
+            model(x)
+            assert sum("(stored)" in line for line in plans.describe_plans()) == 2
+            slower = [line for line in plans.describe_plans() if line.startswith("matmul 2x64 @ 64x5 + bias")]
+            assert len(slower) == 1
 
 
 def test_there_is_nothing_to_tune_on_the_cpu() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import genesis.torch
-from genesis.backends.cuda.simulated import SimulatedKernel
+from genesis.backends.cuda.driver.simulated import SimulatedKernel
 from genesis.torch.modules import conv_bn_relu, conv_bn_relu_and_input
 from tests.models.torch_resnet import BasicBlock, Bottleneck
 from tests.torch.residual_blocks import InPlace, Make, gradients, same

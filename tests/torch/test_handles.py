@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.settings import override
 from genesis.torch import handles
 from genesis.torch.bridge import call_cuda

@@ -11,8 +11,8 @@ from torch import nn
 
 import genesis
 import genesis.torch
-from genesis.backends.cuda.conv import families
-from genesis.backends.cuda.conv.plans import all_plans
+from genesis.backends.cuda.engine.planner import all_plans
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.settings import override
 
 
@@ -26,8 +26,8 @@ def device(request: pytest.FixtureRequest) -> str:
 
 def test_a_step_is_tuned_in_both_passes(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs PyTorch's backward, on a thread of PyTorch's, itself; and of each problem two candidates are measured."""
-    in_turns = families.in_turns
-    monkeypatch.setattr(families, "in_turns", lambda problem: itertools.islice(in_turns(problem), 2))
+    in_turns = CONV.in_turns
+    monkeypatch.setattr(CONV, "in_turns", lambda problem: itertools.islice(in_turns(problem), 2))
     model = genesis.torch.fuse(nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.ReLU()).to(device))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     x = torch.randn(2, 8, 5, 5, device=device).to(memory_format=torch.channels_last).requires_grad_()
@@ -38,7 +38,7 @@ def test_a_step_is_tuned_in_both_passes(device: str, tmp_path: Path, monkeypatch
 
     with override(cache_dir=tmp_path):
         report = genesis.tune(step, budget=60)
-        plans = {plan.problem: plan.candidate for plan in all_plans()}
+        plans = {plan.problem: plan.candidate for plan in all_plans(CONV)}
     assert {each.problem.direction for each in report.outcomes} == {"forward", "input_grad", "weight_grad"}
     assert all(each.complete for each in report.outcomes)
     assert all(plans[each.problem] == each.candidate for each in report.outcomes)  # they are what computes now

@@ -12,7 +12,7 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.autograd import Variable
-from genesis.backends.cuda.array import DeviceArray, OwnedStorage
+from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
 from genesis.cuda.frameworks.foreign import FOREIGN, array_on
 from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.cuda.frameworks.interface import Framework

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.array import DeviceArray
-from genesis.backends.cuda.native.program import Program, base_name
-from genesis.backends.cuda.native.types import Pointer
+from genesis.backends.cuda.nvrtc.program import Program, base_name
+from genesis.backends.cuda.nvrtc.types import Pointer
+from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.cuda import arguments, launch_checks
 from genesis.cuda.arguments import framework_of
 from genesis.cuda.frameworks.genesis import GENESIS

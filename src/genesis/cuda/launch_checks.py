@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from genesis.backends.cuda.native.signature import Declaration, Parameter
-from genesis.backends.cuda.native.types import Kind, Number, Pointer, Unsupported
+from genesis.backends.cuda.nvrtc.signature import Declaration, Parameter
+from genesis.backends.cuda.nvrtc.types import Kind, Number, Pointer, Unsupported
 from genesis.cuda.arguments import framework_of
 from genesis.cuda.frameworks.interface import Operand
 from genesis.errors import DeviceError, DTypeError, ShapeError, describe

@@ -6,7 +6,8 @@ OutOfMemoryError is raised, and a program that catches it can continue with less
 
 from __future__ import annotations
 
-from genesis.backends.cuda import driver, memory
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import memory
 from genesis.cuda.device import DeviceLike, index_of, is_available
 from genesis.errors import describe
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.native.program import Program, base_name
+from genesis.backends.cuda.nvrtc.program import Program, base_name
 from genesis.cuda.kernel import Kernel
 from genesis.errors import DeviceError, describe
 

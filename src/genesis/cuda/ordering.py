@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from genesis.backends.cuda import streams
+from genesis.backends.cuda.runtime import streams
 from genesis.cuda.arguments import framework_of
 from genesis.cuda.frameworks.interface import Framework
 from genesis.errors import DTypeError, describe

@@ -1,6 +1,7 @@
-"""Tuning: measure once which kernels compute a network's convolutions fastest; later processes read the results.
+"""Tuning: measure once which kernels compute a network fastest; later processes read the results.
 
-Without tuning, kernels are chosen heuristically. Where there is no CUDA device, all of this does nothing.
+Convolutions, matrix products and attention have several implementations, chosen heuristically without tuning. Where
+there is no CUDA device, all of this does nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from genesis import backends
 from genesis.autograd import grad as gradients
 from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
@@ -20,8 +22,8 @@ from genesis.nn import Module
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.backends.cuda.conv.plans import Session
-    from genesis.backends.cuda.conv.tuner import Outcome
+    from genesis.backends.cuda.engine.planner import Session
+    from genesis.backends.cuda.engine.tuner import Outcome
 
 # The engine is imported where it is used: it brings Triton, which is not installed where there is no GPU.
 Progress = Callable[[str, int, int], None]  # what is being tuned, candidates done, candidates in all
@@ -32,7 +34,7 @@ class TuningReport:
     """The results of tuning; its text is a table."""
 
     outcomes: list[Outcome]
-    num_left: int = 0  # convolutions that the budget did not reach
+    num_left: int = 0  # problems that the budget did not reach
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -44,13 +46,13 @@ class TuningReport:
             rest = f"error {each.error:.1e}  {each.candidate.name}" + ("" if each.complete else "  (time was up)")
             lines.append(f"{speed}  {rest}  {each.problem}")
         if self.num_left:
-            lines.append(f"{self.num_left} more had no time, and run on the best guess")
+            lines.append(f"{self.num_left} more had no time, and run on what is chosen heuristically")
         return "\n".join(lines) or "nothing was tuned"
 
 
 @contextmanager
 def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[TuningReport]:
-    """Tune the convolutions that run inside a with block, unless they have been tuned already.
+    """Tune the convolutions, matrix products and attention inside the with block that have not been tuned yet.
 
     Args:
         budget: seconds; what it does not reach is chosen heuristically, and can be tuned later.
@@ -74,26 +76,26 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
     if not is_available():
         yield None
         return
-    from genesis.backends.cuda.conv import plans
+    from genesis.backends.cuda.engine import planner
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
-    session = plans.Session(budget, told, gathers)
-    plans.begin(session)
+    session = planner.Session(budget, told, gathers)
+    planner.begin(session)
     try:
         yield session
         if gathers:
-            plans.share_out(session)
+            planner.share_out(session)
     finally:
-        plans.end(session)
+        planner.end(session)
 
 
 def tune(
     function: Callable[..., object], *inputs: object, budget: float = 60.0, progress: Progress | None = None
 ) -> TuningReport:
-    """Tune every convolution that a model or function computes, and its gradients where it has any.
+    """Tune all that a model or function computes: convolutions, matrix products, attention, and their gradients.
 
-    The function is called once to count its convolutions. Then the budget begins: convolutions that take longest come
-    first, and candidates that need no compiler. Parameters keep their gradients and buffers their values, running
+    The function is called once to count its problems. Then the budget begins: problems that take longest come first,
+    and candidates that need no compiler. Parameters keep their gradients and buffers their values, running
     statistics included.
 
     Args:
@@ -134,7 +136,7 @@ def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
     Raises: DeviceError: there is no CUDA device.
     """
     index = _index("export_plans", device)
-    from genesis.backends.cuda.conv import platform
+    from genesis.backends.cuda.engine import platform
 
     return platform.store(index).export(path)
 
@@ -146,26 +148,27 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
         DeviceError: there is no CUDA device.
     """
     index = _index("import_plans", device)
-    from genesis.backends.cuda.conv import plans, platform
+    from genesis.backends.cuda.engine import planner, platform, stored
 
-    added = platform.store(index).take(path, lambda key, entry: plans.fits(key, entry, index))
-    plans.forget_calls()
+    backends.get("cuda")  # whose ops say which candidates there are
+    added = platform.store(index).take(path, lambda key, entry: stored.fits(key, entry, index))
+    planner.forget_calls()
     return added
 
 
 def describe_plans() -> list[str]:
-    """A line per convolution that has run in this process: the kernel that computes it, and how it was chosen."""
+    """A line per problem that this process has computed: the implementation, and how it was chosen."""
     if not is_available():
         return []
-    from genesis.backends.cuda.conv import plans
+    from genesis.backends.cuda.engine import planner
 
-    return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in plans.all_plans() if plan.candidate]
+    return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in planner.all_plans() if plan.candidate]
 
 
 def describe_engine() -> str:
-    """The libraries that convolutions are chosen from, and the file of the tuned plans."""
-    from genesis.backends.cuda.conv import platform
+    """The libraries that implementations are chosen from, and the file of the tuned plans."""
     from genesis.backends.cuda.driver import cublaslt, cudnn
+    from genesis.backends.cuda.engine import platform
 
     kept, libraries = platform.store(0), "Triton kernels"
     if driver.get().name == "cuda":

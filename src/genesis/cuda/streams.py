@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import streams
 from genesis.cuda.device import DeviceLike, index_of
 from genesis.cuda.device import device as device_context
 from genesis.errors import describe

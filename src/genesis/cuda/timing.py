@@ -6,7 +6,8 @@ import itertools
 import statistics
 from collections.abc import Callable
 
-from genesis.backends.cuda import driver, streams
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import streams
 from genesis.cuda.device import DeviceLike, index_of
 from genesis.errors import describe
 

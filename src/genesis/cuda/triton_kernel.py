@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from genesis.backends.cuda import launch, streams
+from genesis.backends.cuda.launch import triton as launch
+from genesis.backends.cuda.runtime import streams
 from genesis.cuda import arguments, launch_checks
 from genesis.cuda.arguments import framework_of
 from genesis.cuda.frameworks.genesis import GENESIS

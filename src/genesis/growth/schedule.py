@@ -121,7 +121,8 @@ class Schedule:
     def __init__(
         self, model: Module, optimizer: Optimizer | Sequence[Optimizer] | None, growths: Iterable[Growth], *,
         when: Callable[[Sequence[Point]], bool], example: Tensor | tuple[object, ...],
-        max_parameters: int | None = None, max_macs: int | None = None, trial: int = 0, mode: str = "max", min_delta: float = 0.0,
+        max_parameters: int | None = None, max_macs: int | None = None, trial: int = 0, mode: str = "max",
+        min_delta: float = 0.0,
         on_event: Callable[[Event], None] | None = None, averages: Module | Sequence[Module] = (),
         also: Sequence[HasState] = (), seed: int = 0,
     ) -> None:  # fmt: skip

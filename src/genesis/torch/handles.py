@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from genesis.backends.cuda import driver, streams
-from genesis.backends.cuda.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.memory import OwnedStorage, Storage, lending
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
 from genesis.torch.bridge import TYPES, backend_of
 

@@ -316,7 +316,7 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
     kept = torch.empty_like(y)
     passed = y.new_empty(0, dtype=torch.uint8 if input.is_cuda or activation is None else y.dtype)
     if input.is_cuda:
-        from genesis.backends.cuda import wide_conv_bn_relu
+        from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 
         shape = tuple(weight.shape)
         how = (tuple(stride), tuple(padding), groups)

@@ -161,7 +161,7 @@ def _shapes_forward(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
         return y, input.new_empty(0, dtype=torch.uint8)
     dtype = torch.int64
     if input.is_cuda:
-        from genesis.backends.cuda.pooling import has_small_places
+        from genesis.backends.cuda.ops.pooling.launch import has_small_places
 
         dtype = torch.uint8 if has_small_places(windows[0]) else dtype
     return y, torch.empty_like(y, dtype=dtype)

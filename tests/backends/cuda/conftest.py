@@ -11,7 +11,7 @@ import torch
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.settings import override
 
 torch.set_num_threads(1)

@@ -19,13 +19,13 @@ import pytest
 from triton import knobs
 
 from genesis import dtypes
-from genesis.backends.cuda import kernels
+from genesis.backends.cuda import ops
 from genesis.backends.cuda.driver.interface import kernel_name
 from genesis.backends.cuda.driver.triton_driver import compile_kernel
-from genesis.backends.cuda.launch import Specimen
+from genesis.backends.cuda.launch.triton import Specimen
 
-_NAMES = [found.name for found in pkgutil.iter_modules(kernels.__path__)]
-_MODULES = [importlib.import_module(f"{kernels.__name__}.{name}") for name in _NAMES]
+_FOUND = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.")]
+_MODULES = [importlib.import_module(name) for name in _FOUND if "kernels" in name.split(".")]
 _SPECIMENS = [specimen for module in _MODULES for specimen in getattr(module, "SPECIMENS", [])]
 _DIFFERS = re.compile(r"tt\.dot|bf16|tt\.atomic")  # in Triton's IR
 

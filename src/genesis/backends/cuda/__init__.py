@@ -1,7 +1,13 @@
 """The CUDA backend: own memory, own launches, Triton kernels; also on a simulated device (GENESIS_CUDA=simulated).
 
-A launcher module <family>.py holds functions of the contract, kernels/<family>.py what they launch; launch.py says how
-to add one. load() collects whatever families there are.
+    ops/        the ops, a folder per family: launch.py holds functions of the contract, kernels what they launch
+    engine/     choosing among several implementations of one problem, by heuristics or by measurement
+    launch/     what launchers share; triton.py says how to add a kernel
+    nvrtc/      kernels in CUDA C++: their signatures, compiling and keeping them
+    runtime/    arrays, memory, streams and events, DLPack
+    driver/     NVIDIA's libraries, and their stand-in on host memory
+
+load() finds the contract's functions in ops/<family>/launch.py, and those on memory and streams in runtime/.
 """
 
 from __future__ import annotations
@@ -11,20 +17,16 @@ import pkgutil
 
 from genesis.backends.backend import Backend
 
+_RUNTIME = ("clock", "dlpack", "replay")  # modules of runtime/ with functions of the contract
+
 
 def load() -> Backend:
     """The backend as a value. Raises: DeviceError: there is no device."""
-    from genesis.backends.cuda import driver
+    from genesis.backends.cuda import driver, ops
 
     driver.get()
-    families = sorted({module.name for module in pkgutil.iter_modules(__path__)} - _PARTS)
-    backend = Backend.from_modules("cuda", [importlib.import_module(f"{__name__}.{name}") for name in families])
-    importlib.import_module(f"{__name__}.conv.plans").warm_up()
+    names = [f"{__name__}.runtime.{name}" for name in _RUNTIME]
+    names += [f"{ops.__name__}.{family.name}.launch" for family in pkgutil.iter_modules(ops.__path__)]
+    backend = Backend.from_modules("cuda", map(importlib.import_module, names))
+    importlib.import_module(f"{__name__}.engine.stored").warm_up()
     return backend
-
-
-# What the families stand on.
-_PARTS = {
-    "array", "cache", "driver", "interpreter", "kernels", "launch", "memory", "pointwise", "simulated", "streams",
-    "tiles", "tuning", "walk",
-}  # fmt: skip

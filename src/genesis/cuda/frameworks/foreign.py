@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.backends.cuda import array, driver, streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import array, streams
+from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.cuda.frameworks.interface import HOST, Operand
 from genesis.shapes import is_contiguous
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from genesis.backends.cuda import streams
-from genesis.backends.cuda.array import DeviceArray
+from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.cuda.frameworks.interface import HOST, Operand
 
 

@@ -38,7 +38,7 @@ def _create(choice: str) -> Driver:
         if choice == "simulated":
             import triton  # noqa: F401  (its interpreter runs the kernels)
 
-            from genesis.backends.cuda.simulated import SimulatedDriver
+            from genesis.backends.cuda.driver.simulated import SimulatedDriver
 
             return SimulatedDriver()
         from genesis.backends.cuda.driver.cuda_driver import CudaDriver

@@ -1,0 +1,1 @@
+"""Choosing among implementations of one problem: candidates, planner, tuner, and the store."""

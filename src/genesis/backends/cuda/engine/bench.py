@@ -1,0 +1,117 @@
+"""How long a candidate takes on operands in memory, and whether its result is right.
+
+The device's caches are overwritten before each run, so that what is measured is an op whose operands come from memory.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import statistics
+import time
+from typing import Any, Generic, NamedTuple
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.engine.candidate import Candidate, Launch, P
+from genesis.backends.cuda.runtime import array, memory, streams
+from genesis.backends.cuda.runtime.memory import Storage
+
+# Bytes, more than any cache of a device holds, and how often they are written: meanwhile the run gets into the queue.
+_FLUSHED, _FLUSHES = 128 << 20, 2
+_MOST_RUNS = 12
+_LONG_ENOUGH = 10.0  # milliseconds for the runs of one candidate
+_HOPELESS = 2.0  # times the best: measured once is enough
+_IDLE, _WAKING = 0.1, 0.03  # seconds: after so long without work a device may be slow, for about so long
+
+
+class Built(NamedTuple):
+    """A candidate that is ready to run."""
+
+    candidate: Candidate[Any]
+    launch: Launch
+    workspace: int  # bytes
+
+
+def build(candidate: Candidate[P], problem: P, workspace_limit: int) -> Built | None:
+    """None: it cannot be built, or wants more scratch memory than that. From any thread."""
+    try:
+        num_bytes = candidate.workspace(problem)
+        return Built(candidate, candidate.prepare(problem), num_bytes) if num_bytes <= workspace_limit else None
+    except KernelError:
+        return None
+
+
+class Bench(abc.ABC, Generic[P]):
+    """Random operands for one problem."""
+
+    def __init__(self, problem: P) -> None:
+        self.problem = problem
+        simulated = driver.get().name == "simulated"
+        self._flushed = None if simulated else array.empty((_FLUSHED,), dtypes.uint8, problem.device)
+        self._worked = -math.inf  # when the device last had work of ours
+
+    @property
+    @abc.abstractmethod
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """Of the results and operands, in the order of Launch."""
+
+    @abc.abstractmethod
+    def error(self, built: Built) -> float:
+        """How far its result is from the reference; infinite where one of them is not finite."""
+
+    def milliseconds(self, built: Built, best: float) -> float | None:
+        """The median of a few runs; one run where it takes much longer than best. None: the device refuses it."""
+        here, device, stream = driver.get(), self.problem.device, streams.current_handle(self.problem.device)
+        start, end = here.create_event(device, True), here.create_event(device, True)
+        times: list[float] = []
+        try:
+            self._wake(stream)
+            self.run(built)
+            here.synchronize_stream(device, stream)
+            while len(times) < _MOST_RUNS and sum(times) < _LONG_ENOUGH and not (times and times[0] > _HOPELESS * best):
+                for _ in range(_FLUSHES if self._flushed is not None else 0):
+                    self._flush(stream)
+                here.record_event(device, start, stream)
+                self.run(built)
+                here.record_event(device, end, stream)
+                here.synchronize_event(device, end)
+                times.append(here.elapsed_ms(device, start, end))
+        except KernelError:
+            return None
+        finally:
+            here.destroy_event(start)
+            here.destroy_event(end)
+            self._worked = time.monotonic()
+        return statistics.median(times)
+
+    def run(self, built: Built) -> Storage | None:
+        """On the current stream. Returns: its scratch memory."""
+        device = self.problem.device
+        stream = streams.current_handle(device)
+        workspace = memory.allocate(built.workspace, device, stream) if built.workspace else None
+        built.launch(stream, *self.addresses, 0 if workspace is None else workspace.pointer)
+        return workspace
+
+    def run_anew(self, built: Built, *results: array.DeviceArray) -> Storage | None:
+        """The same; what the results held before does not count, so every element is to be written."""
+        device = self.problem.device
+        for out in results:
+            stream = streams.current_handle(device)
+            driver.get().fill_bytes(device, out.data_pointer, 0xFF, out.layout.num_bytes, stream)
+        return self.run(built)
+
+    def _wake(self, stream: int) -> None:
+        """Give the device work until it runs at full speed again, if it had to wait for a candidate to be built."""
+        here, began = driver.get(), time.monotonic()
+        if self._flushed is None or began - self._worked < _IDLE:
+            return
+        while time.monotonic() - began < _WAKING:
+            for _ in range(16):
+                self._flush(stream)
+            here.synchronize_stream(self.problem.device, stream)
+
+    def _flush(self, stream: int) -> None:
+        assert self._flushed is not None
+        driver.get().fill_bytes(self.problem.device, self._flushed.data_pointer, 0, self._flushed.size, stream)

@@ -1,0 +1,298 @@
+"""From a problem to its plan: chosen once, remembered on disk, found by a dictionary look-up.
+
+On a miss: what the store knows, else what tuning finds (if there is time for it), else the best guess. A guess that
+takes long to build is built in the background, and the next best computes meanwhile. All of it under one lock; the way
+to a plan that exists takes none.
+
+While a CUDA graph is captured nothing is timed, and nothing is built that takes long: a library may do there what a
+capture does not allow. What is guessed then serves that graph, and the next call outside decides.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.engine import platform, rounds, tuner
+from genesis.backends.cuda.engine.candidate import Candidate, P
+from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.plan import GUESSED as GUESSED
+from genesis.backends.cuda.engine.plan import STORED as STORED
+from genesis.backends.cuda.engine.plan import TUNED as TUNED
+from genesis.backends.cuda.engine.plan import Plan as Plan
+from genesis.backends.cuda.engine.problem import Problem
+from genesis.backends.cuda.engine.store import Entry
+from genesis.backends.cuda.engine.tuner import Outcome
+from genesis.backends.cuda.runtime import streams
+from genesis.settings import on_change, settings
+
+AnyPlan = Plan[Any]
+_plans: dict[Problem, AnyPlan] = {}
+_lock = threading.RLock()
+
+
+def plan(operation: Operation[P], problem: P) -> Plan[P]:
+    """The plan for a problem, made on first use. Raises: KernelError: no candidate can be built."""
+    found = _plans.get(problem)
+    if found is not None and (found.origin != GUESSED or not _may_tune()):
+        return found
+    with _lock:
+        found = _plans.get(problem) or operation.plan(problem)
+        capturing = _is_capturing(problem.device)
+        if found.candidate is None and _from_store(found, capturing):
+            _plans[problem] = found
+        if found.origin == GUESSED:
+            if (capturing or not _tuned(found)) and found.candidate is None:
+                _guess(found, capturing)
+            if not capturing:
+                _plans[problem] = found
+    return found
+
+
+def may_keep(plan: AnyPlan) -> bool:
+    """May a launcher use the plan for all calls of a kind from now on, until forget_calls(), without asking again?"""
+    if is_gathering() or _plans.get(plan.problem) is not plan:
+        return False
+    return plan.origin != GUESSED or not (_may_tune() and _is_capturing(plan.problem.device))
+
+
+def forget() -> None:
+    """Drop all plans; the store keeps what was tuned."""
+    with _lock:
+        _plans.clear()
+        forget_calls()
+
+
+driver.forget_on_switch(forget)
+
+
+def all_plans(operation: Operation[Any] | None = None) -> list[AnyPlan]:
+    """Those in use, of all ops or of one."""
+    return [plan for plan in _plans.values() if operation is None or plan.operation is operation]
+
+
+def _is_capturing(device: int) -> bool:
+    return driver.get().is_capturing(device, streams.current_handle(device))
+
+
+# --- from the store ---------------------------------------------------------------------------------------------------
+def _from_store(plan: AnyPlan, capturing: bool) -> bool:
+    entry = platform.store(plan.problem.device).get(plan.problem.key)
+    if entry is None or entry.workspace > workspace_limit():
+        return False
+    try:
+        candidate = plan.operation.named(plan.problem, entry.candidate)
+        if candidate is None or (capturing and candidate.builds_slowly):
+            return False
+        if candidate.workspace(plan.problem) > workspace_limit():
+            return False
+        plan.use(candidate, STORED if entry.complete else GUESSED)
+    except KernelError:  # no longer to be had: with the same versions, only on a device in another state
+        return False
+    return True
+
+
+# --- by measurement ---------------------------------------------------------------------------------------------------
+class Session:
+    """A time in which problems that are met are tuned; what was found, in order.
+
+    One that gathers only notes them, and how often they are computed; its time begins with share_out().
+    """
+
+    def __init__(self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False) -> None:
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
+        self.progress = progress
+        self.gathers = gathers
+        self.met: dict[Problem, AnyPlan] = {}  # while gathering
+        self.counts: collections.Counter[Problem] = collections.Counter()
+        self.outcomes: list[Outcome] = []
+
+
+_sessions: list[Session] = []
+_spent = 0.0  # seconds of settings.tune
+_on_forget: list[Callable[[], None]] = []
+
+
+def begin(session: Session) -> None:
+    with _lock:
+        _sessions.append(session)
+        forget_calls()
+
+
+def end(session: Session) -> None:
+    with _lock:
+        _sessions.remove(session)
+
+
+def share_out(session: Session) -> None:
+    """Tune what a session has gathered; those that get no time are guessed at their next call, as if never met."""
+    with _lock:
+        session.gathers = False
+        session.deadline = time.monotonic() + session.seconds
+        contests = {problem: _contest(plan, session) for problem, plan in session.met.items()}
+        rounds.share_out(
+            contests.values(), session.deadline, lambda contest: _take(session.met[contest.problem], contest)
+        )
+        for problem, contest in contests.items():
+            if contest.outcome is None:
+                _plans.pop(problem, None)
+            else:
+                session.outcomes.append(contest.outcome)
+        forget_calls()
+
+
+def is_gathering() -> bool:
+    """Does a session count the calls of plan()?"""
+    return bool(_sessions) and _sessions[-1].gathers
+
+
+def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
+    """forget_calls drops what leads to plans without asking plan()."""
+    _on_forget.append(forget_calls)
+
+
+def forget_calls() -> None:
+    """Ask plan() again at the next call of each kind."""
+    for forget in _on_forget:
+        forget()
+
+
+def _may_tune() -> bool:
+    return bool(_sessions) or _spent < settings.tune
+
+
+def _tuned(plan: AnyPlan) -> bool:
+    global _spent
+    if not _may_tune():
+        return False
+    session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
+    if session.gathers:
+        session.met.setdefault(plan.problem, plan)
+        session.counts[plan.problem] += 1
+        return False
+    began, done = time.monotonic(), False
+    if began < session.deadline:
+        contest = _contest(plan, session)
+        contest.visit(session.deadline)
+        if contest.outcome is not None:
+            _take(plan, contest)
+            session.outcomes.append(contest.outcome)
+            done = True
+    if not _sessions:
+        _spent += time.monotonic() - began
+    return done
+
+
+def _contest(plan: Plan[P], session: Session) -> tuner.Contest[P]:
+    count = max(1, session.counts[plan.problem])
+    known, progress = plan.candidate, session.progress
+    return tuner.Contest(plan.operation, plan.problem, workspace_limit(), known, progress, count)
+
+
+def _take(plan: Plan[P], contest: tuner.Contest[P]) -> None:
+    """Compute with what a contest has found, and store it."""
+    outcome = contest.outcome
+    if outcome is None:
+        return
+    origin = TUNED if outcome.complete else GUESSED
+    if (plan.candidate, plan.origin) != (outcome.candidate, origin):
+        plan.use(outcome.candidate, origin)
+    entry = Entry(
+        outcome.candidate.name, outcome.milliseconds * 1e3, outcome.error, outcome.workspace, outcome.complete
+    )
+    store, key = platform.store(plan.problem.device), plan.problem.key
+    known = store.get(key)
+    if known is None or (known != entry and entry.complete >= known.complete):  # of another process, to the end
+        store.put(key, entry)
+
+
+# --- by guess ---------------------------------------------------------------------------------------------------------
+def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, without: str = "") -> None:
+    """The first candidate that builds; slower ones are built meanwhile, unless a CUDA graph is being captured.
+
+    Where problems are only gathered, it is the first that needs no compiler: measurements are to come soon.
+
+    Args:
+        below: only with less scratch memory than so many bytes.
+        without: not of this name.
+    """
+    slow: list[Candidate[P]] = []
+    choice: Iterable[Candidate[P]] = plan.operation.candidates(plan.problem)
+    if is_gathering():
+        ready_made = (each for each in plan.operation.candidates(plan.problem) if each.is_ready_made)
+        choice = itertools.chain(itertools.islice(ready_made, 1), choice)
+    for candidate in choice:
+        if candidate.builds_slowly and (capturing or not settings.deterministic):
+            slow.append(candidate)
+        elif candidate.name != without and _try(plan, candidate, below):
+            break
+    else:
+        raise KernelError(f"{plan.problem}: no kernel can be built for it")
+    replaces = below is not None or bool(without)
+    if slow and not replaces and not capturing and not is_gathering():
+        # No daemon: the process must not end while a library is at work in it.
+        threading.Thread(target=_improve, args=(plan, slow), name="genesis plan").start()
+
+
+def _improve(plan: Plan[P], slow: Sequence[Candidate[P]]) -> None:
+    """Build the first of the better guesses that can be built, and use it unless something else has come meanwhile."""
+    guessed = plan.candidate
+    for candidate in slow:
+        with contextlib.suppress(KernelError):
+            candidate.prepare(plan.problem)
+            with _lock:
+                if plan.candidate is not guessed or _try(plan, candidate, None):
+                    return
+
+
+def _try(plan: Plan[P], candidate: Candidate[P], below: int | None) -> bool:
+    try:
+        num_bytes = candidate.workspace(plan.problem)
+        if num_bytes > workspace_limit() or (below is not None and num_bytes >= below):
+            return False
+        plan.use(candidate, GUESSED)
+    except KernelError:
+        return False
+    return True
+
+
+def use_smaller(plan: AnyPlan, num_bytes: int) -> None:
+    """There is no room for num_bytes of scratch memory: the best guess that wants less."""
+    with _lock:
+        if plan.workspace >= num_bytes:
+            _guess(plan, below=num_bytes)
+
+
+def use_another(plan: AnyPlan, refused: Candidate[Any]) -> None:
+    """The device refuses a candidate that it has run before: the best guess among the others."""
+    with _lock:
+        if plan.candidate is refused:
+            _guess(plan, without=refused.name)
+
+
+def workspace_limit() -> int:
+    """Bytes of scratch memory that one op may use."""
+    return settings.workspace << 20
+
+
+_followed: Any = None
+
+
+def _follow_settings() -> None:
+    """Other limits choose other plans."""
+    global _followed
+    now = (settings.workspace, settings.deterministic, settings.cache_dir, settings.tune)
+    if _followed not in (None, now):
+        forget()
+    _followed = now
+
+
+on_change(_follow_settings)

@@ -1,0 +1,68 @@
+"""From the keys of the store back to problems: is an entry from elsewhere true, and which libraries does it want?"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import KernelError, cublaslt, cudnn
+from genesis.backends.cuda.engine import platform
+from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.store import Entry, Store
+
+_LIBRARIES = {"cublaslt": cublaslt, "cudnn": cudnn}  # by the prefix of their candidates
+_operations: list[Operation[Any]] = []
+
+
+def register(operation: Operation[Any]) -> None:
+    """Its problems may be in the store."""
+    _operations.append(operation)
+
+
+def fits(key: str, entry: Entry, device: int) -> bool:
+    """Is there a candidate as an entry from elsewhere says, for the problem of this key?"""
+    for problem, candidate in _named(key, entry.candidate, device):
+        with contextlib.suppress(KernelError):
+            return candidate.workspace(problem) >= 0  # for which cuDNN must have the plan
+    return False
+
+
+def _named(key: str, name: str, device: int) -> Iterator[tuple[Any, Candidate[Any]]]:
+    """The problem of this key, and its candidate of this name, if there are such."""
+    for operation in _operations:
+        with contextlib.suppress(KernelError, ValueError):
+            problem = operation.problem(key, device)
+            candidate = operation.named(problem, name)
+            if candidate is not None:
+                yield problem, candidate
+
+
+def warm_up(device: int = 0) -> None:
+    """Load the libraries that the store will ask for in the background, before the first convolution waits for them.
+
+    cuDNN's take about 100 ms to load: time that a process spends on other things before it convolves.
+    """
+    if driver.get().name == "simulated":
+        return
+    known = platform.store(device)
+    if known.path.is_file():
+        threading.Thread(target=_load_libraries, args=(known, device), name="genesis warm-up").start()
+
+
+def _load_libraries(known: Store, device: int) -> None:
+    entries = known.all().items()
+    for prefix, library in _LIBRARIES.items():
+        asks = [(key, entry.candidate) for key, entry in entries if f"{prefix}/" in entry.candidate]  # or after a pass
+        if not asks:
+            continue
+        with contextlib.suppress(KernelError):  # then the first op that needs it will say so
+            library.warm_up(device)
+            choice = (found for key, name in asks for found in _named(key, name, device))
+            for problem, candidate in choice:
+                if not candidate.builds_slowly:  # which would keep the interpreter to itself for long
+                    candidate.prepare(problem)
+                    break

@@ -1,1 +1,0 @@
-"""Triton kernels, a file per family; each file ends with the SPECIMENS that the tests compile."""

@@ -1,0 +1,1 @@
+"""The ops, a folder per family: launch.py holds the contract's functions, kernels what they launch."""

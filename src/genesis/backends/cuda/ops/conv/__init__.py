@@ -1,0 +1,1 @@
+"""Convolution: forward, both gradients, and the forward with a prepacked weight."""

@@ -1,0 +1,1 @@
+"""The implementations of convolution among which the engine chooses."""

@@ -1,0 +1,1 @@
+"""Any convolution, as a matrix product whose operands are gathered on the way."""

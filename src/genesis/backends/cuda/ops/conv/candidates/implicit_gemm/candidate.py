@@ -1,0 +1,315 @@
+"""Plain Triton kernels for every problem there is: the fallback, and what the others are checked against.
+
+One kernel (kernels/gather.py) computes the forward and the input's gradient; depthwise convolutions and weight
+gradients have their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
+from genesis.backends.cuda.launch import tiles
+from genesis.backends.cuda.launch.binding import Pointer, accumulator, bind
+from genesis.backends.cuda.launch.tiles import Tile
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels import gather, weight_grad
+from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
+from genesis.shapes import channels_last_strides
+
+# By bytes per element, from large to small.
+_TILES = {
+    2: (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(128, 64, 64, 4, 3), Tile(64, 64, 64, 4, 3)),
+    4: (Tile(128, 128, 32, 8, 3), Tile(128, 64, 32, 4, 3), Tile(64, 64, 32, 4, 3)),
+    8: (Tile(64, 64, 16, 4, 3), Tile(32, 32, 16, 4, 3)),
+}
+_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS = 4096, 128  # results per program; of so many channels at most
+_FLAT_BELOW = 16  # channels; fewer fill no block of terms
+_GROUP = 8
+_SPLIT_LIMIT = 64 << 20  # bytes of partial sums
+_NUM_TILES = 3  # worth trying
+
+
+class ImplicitGemmFamily(Family[ConvProblem]):
+    prefix = "implicit_gemm"
+
+    def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
+        if problem.is_depthwise:
+            return [ImplicitGemm(_depthwise_tile(*_depthwise_sizes(problem)))]
+        choice = tiles.ranked(
+            _TILES[problem.dtype.itemsize], *_product_sizes(problem), problem.groups, problem.dtype, problem.device
+        )
+        return [ImplicitGemm(tile) for tile in choice[:_NUM_TILES]]
+
+    def general(self, problem: ConvProblem) -> Candidate[ConvProblem]:
+        """One whose kernels are compiled once for problems of all sizes: a compiler takes longer than it runs."""
+        if problem.is_depthwise:
+            return ImplicitGemm(_depthwise_tile(_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS), general=True)
+        return ImplicitGemm(_TILES[problem.dtype.itemsize][-2], general=True)
+
+
+class ImplicitGemm(Candidate[ConvProblem]):
+    """The plain kernels with one tile."""
+
+    def __init__(self, tile: Tile, general: bool = False) -> None:
+        self.tile, self._general = tile, general
+        self.name = f"{ImplicitGemmFamily.prefix}/{tile.block_m}x{tile.block_n}x{tile.block_k} w{tile.num_warps}"
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return problem.dtype.is_floating_point
+
+    def workspace(self, problem: ConvProblem) -> int:
+        if problem.direction != WEIGHT_GRAD:
+            return 0
+        num_splits, _ = _splits(problem, self.tile)
+        sums = math.prod(problem.weight_shape) * accumulator(problem.dtype).itemsize
+        return num_splits * sums if num_splits > 1 else 0
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        if problem.direction == WEIGHT_GRAD:
+            return _prepare_weight_grad(problem, self.tile, self._general)
+        return _prepare_gather(problem, self.tile, self._general)
+
+
+# --- forward and input gradient ---------------------------------------------------------------------------------------
+class Axis(NamedTuple):
+    """Which input each result takes along one axis: i · step + start + tap · spread; and the weight's taps it meets."""
+
+    out_first: int  # the results are out_first, out_first + out_step, …
+    out_step: int
+    out_size: int
+    step: int
+    start: int
+    spread: int
+    tap_first: int
+    tap_step: int
+    taps: int
+
+
+def forward_axis(size: int, taps: int, stride: int, padding: int, dilation: int) -> Axis:
+    """
+    >>> forward_axis(5, 3, 2, 1, 1)
+    Axis(out_first=0, out_step=1, out_size=3, step=2, start=-1, spread=1, tap_first=0, tap_step=1, taps=3)
+    """
+    out_size = (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+    return Axis(0, 1, out_size, stride, -padding, dilation, 0, 1, taps)
+
+
+def input_grad_axes(size: int, taps: int, stride: int, padding: int, dilation: int) -> list[Axis]:
+    """One axis per residue of the input's position modulo the stride.
+
+    Position h takes part in result p at tap r if h = p · stride − padding + r · dilation. For h = residue + i · stride
+    and r = first + t · every, p = i + (residue + padding − first · dilation) / stride − t · every · dilation / stride.
+
+    >>> [(axis.out_first, axis.tap_first, axis.taps) for axis in input_grad_axes(5, 3, 2, 1, 1)]
+    [(0, 1, 1), (1, 0, 2)]
+    """
+    every = stride // math.gcd(stride, dilation)
+    axes = []
+    for residue in range(min(stride, size)):
+        matching = (r for r in range(min(every, taps)) if (residue + padding - r * dilation) % stride == 0)
+        first = next(matching, None)
+        count = 0 if first is None else -(-(taps - first) // every)
+        first = first or 0
+        start = (residue + padding - first * dilation) // stride
+        out_size = -(-(size - residue) // stride)
+        axes.append(Axis(residue, stride, out_size, 1, start, -(every * dilation // stride), first, every, count))
+    return axes
+
+
+def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
+    """(row, column) of each launch."""
+    p = problem
+    along = list(zip(p.input_shape[2:], p.weight_shape[2:], p.stride, p.padding, p.dilation, strict=True))
+    if p.direction == FORWARD:
+        return [(forward_axis(*along[0]), forward_axis(*along[1]))]
+    return [(row, column) for row in input_grad_axes(*along[0]) for column in input_grad_axes(*along[1])]
+
+
+def _prepare_gather(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
+    launches = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
+    launches = [each for each in launches if each is not None]
+    if len(launches) == 1:
+        return launches[0]
+
+    def run(*args: int) -> None:
+        for each in launches:
+            each(*args)
+
+    return run
+
+
+def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: bool) -> Any:
+    """out, at the positions that the axes name, = act(Σ first · weight + bias + residual); None: there are none."""
+    p, (row, column) = problem, axes
+    transposed = p.direction != FORWARD  # out has the channels that the weight counts as its inputs
+    num_images, out_channels = p.result_shape[:2]
+    num_outputs, num_inputs = out_channels // p.groups, p.first_shape[1] // p.groups
+    num_pixels = num_images * row.out_size * column.out_size
+    if num_pixels == 0:
+        return None
+    itemsize = p.dtype.itemsize
+    n, c, h, w = channels_last_strides(p.result_shape)
+    place_strides = (n, c, h * row.out_step, w * column.out_step)
+    k, d, r, s = channels_last_strides(p.weight_shape)
+    out_offset = (row.out_first * h + column.out_first * w) * itemsize
+    weight_offset = (row.tap_first * r + column.tap_first * s) * itemsize
+    tap_strides = (r * row.tap_step, s * column.tap_step)
+    geometry = (
+        (row.out_size, column.out_size), p.first_shape[2:], (row.taps, column.taps), (row.step, column.step),
+        (row.start, column.start), (row.spread, column.spread),
+    )  # fmt: skip
+    first_strides = channels_last_strides(p.first_shape)
+    constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "RELU": p.activation == "relu", "WIDE": _is_wide(p)}
+    constants["general"] = general
+    pointers = (
+        Pointer(p.dtype, _alignment(p, out_offset)),
+        Pointer(p.dtype, p.alignment),
+        Pointer(p.dtype, _alignment(p, weight_offset)),
+        Pointer(p.dtype, p.alignment) if p.bias else None,
+        Pointer(p.dtype, _alignment(p, out_offset)) if p.residual else None,
+    )
+    if p.is_depthwise:
+        grid = (-(-num_pixels // tile.block_m), -(-out_channels // tile.block_n))
+        ready = bind(
+            gather._depthwise_kernel, p.device, grid, *pointers, num_pixels, out_channels,
+            1 if transposed else num_outputs, num_inputs if transposed else 1, *geometry,
+            place_strides, first_strides, (k, *tap_strides), place_strides if p.residual else None,
+            **constants, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
+        )  # fmt: skip
+    else:
+        channel_strides = (d, k) if transposed else (k, d)
+        ready = bind(
+            gather._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
+            num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
+            (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, place_strides if p.residual else None,
+            **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, GROUP=_GROUP,
+            **tile.constants,
+        )  # fmt: skip
+    return _with_operands(ready, out_offset, weight_offset, p.bias, p.residual)
+
+
+def _with_operands(
+    ready: Callable[..., None], out_offset: int, weight_offset: int, bias: bool, residual: bool
+) -> Launch:
+    """ready, which wants only the addresses that there are, as a Launch."""
+    if residual:
+        given = (bias, True)
+
+        def run(stream: int, out: int, x: int, weight: int, bias: int, residual: int, workspace: int) -> None:
+            added = (bias, residual + out_offset)  # the latter lies as the result does
+            rest = [pointer for pointer, there in zip(added, given, strict=True) if there]
+            ready(stream, out + out_offset, x, weight + weight_offset, *rest)
+
+        return run
+    if bias:
+        return lambda stream, out, x, weight, bias, *_: ready(stream, out + out_offset, x, weight + weight_offset, bias)
+    return lambda stream, out, x, weight, *_: ready(stream, out + out_offset, x, weight + weight_offset)
+
+
+# --- weight gradient --------------------------------------------------------------------------------------------------
+def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
+    p = problem
+    num_outputs, num_inputs, *taps = p.weight_shape
+    num_pixels = p.num_terms
+    num_splits, pixels_per_split = _splits(p, tile)
+    num_elements = math.prod(p.weight_shape)
+    order = channels_last_strides(p.weight_shape)
+    sums = p.dtype if num_splits == 1 else accumulator(p.dtype)
+    pointers = (Pointer(sums, p.alignment), Pointer(p.dtype, p.alignment), Pointer(p.dtype, p.alignment))
+    padding = (-p.padding[0], -p.padding[1])
+    geometry = (p.output_shape[2:], p.input_shape[2:], tuple(taps), p.stride, padding, p.dilation)
+    strides = (
+        (num_elements, *order), channels_last_strides(p.output_shape), channels_last_strides(p.input_shape),
+    )  # fmt: skip
+    constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p), "general": general}
+    if p.is_depthwise:
+        ready = bind(
+            weight_grad._depthwise_weight_grad_kernel, p.device,
+            (math.prod(taps) * num_splits, -(-num_outputs // tile.block_n)), *pointers, num_pixels, num_outputs,
+            num_outputs // p.groups, *geometry, num_splits, pixels_per_split, *strides,
+            **constants, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
+        )  # fmt: skip
+    else:
+        ready = bind(
+            weight_grad._conv_weight_grad_kernel, p.device, (_num_tiles(p, tile) * num_splits,), *pointers, num_pixels,
+            num_outputs // p.groups, num_inputs, *geometry, num_splits, pixels_per_split, *strides,
+            **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, **tile.constants,
+        )  # fmt: skip
+    if num_splits == 1:
+        return lambda stream, out, grad, x, *_: ready(stream, out, grad, x)
+    add_up = bind(
+        weight_grad._sum_splits_kernel, p.device, (-(-num_elements // 1024),), Pointer(p.dtype, p.alignment),
+        Pointer(sums), num_splits, num_elements, COMPUTE=COMPUTE[p.dtype], BLOCK=1024, general=general,
+    )  # fmt: skip
+
+    def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
+        ready(stream, workspace, grad, x)
+        add_up(stream, out, workspace)
+
+    return run
+
+
+def _splits(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
+    """Over how many programs the pixels of one tile are shared out, and how many each gets."""
+    pixels_per_block = tile.block_m if problem.is_depthwise else tile.block_k
+    num_bytes = math.prod(problem.weight_shape) * accumulator(problem.dtype).itemsize
+    num_pixels = problem.num_terms
+    num_splits = _num_splits(_num_tiles(problem, tile), num_pixels, pixels_per_block, num_bytes, problem.device)
+    blocks = -(-num_pixels // pixels_per_block)
+    return num_splits, -(-blocks // num_splits) * pixels_per_block
+
+
+def _num_splits(num_programs: int, num_pixels: int, pixels_per_block: int, num_bytes: int, device: int) -> int:
+    """So many that the multiprocessors are busy twice over, each with enough to do, in bounded memory."""
+    wanted = 2 * driver.get().properties(device).multiprocessor_count // max(num_programs, 1)
+    return max(1, min(wanted, num_pixels // (4 * pixels_per_block), _SPLIT_LIMIT // max(num_bytes, 1)))
+
+
+def _num_tiles(problem: ConvProblem, tile: Tile) -> int:
+    """The programs of a weight's gradient, without splits."""
+    num_outputs, num_inputs, *taps = problem.weight_shape
+    if problem.is_depthwise:
+        return math.prod(taps) * -(-num_outputs // tile.block_n)
+    flat = num_inputs < _FLAT_BELOW
+    rows, columns, _ = _product_sizes(problem)
+    return problem.groups * tile.num_tiles(rows, columns) * (1 if flat else math.prod(taps))
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+def _product_sizes(problem: ConvProblem) -> tuple[int, int, int]:
+    """(rows, columns, terms) of the matrix product that one group, and in large weights one tap, comes to."""
+    p = problem
+    num_inputs, taps = p.weight_shape[1], math.prod(p.weight_shape[2:])
+    if p.direction == WEIGHT_GRAD:
+        return p.weight_shape[0] // p.groups, num_inputs * (taps if num_inputs < _FLAT_BELOW else 1), p.num_terms
+    num_inputs = p.first_shape[1] // p.groups
+    num_pixels = p.result_shape[0] * math.prod(p.result_shape[2:])
+    if p.direction != FORWARD:
+        num_pixels = -(-num_pixels // math.prod(p.stride))  # one residue's
+    terms = num_inputs * (taps if num_inputs < _FLAT_BELOW else 1)
+    return num_pixels, p.result_shape[1] // p.groups, terms
+
+
+def _depthwise_sizes(problem: ConvProblem) -> tuple[int, int]:
+    if problem.direction == WEIGHT_GRAD:
+        return problem.num_terms, problem.weight_shape[0]
+    return problem.result_shape[0] * math.prod(problem.result_shape[2:]), problem.result_shape[1]
+
+
+def _depthwise_tile(num_pixels: int, num_channels: int) -> Tile:
+    block_n = min(tiles.power_of_2(num_channels), _DEPTHWISE_CHANNELS)
+    return Tile(min(tiles.power_of_2(num_pixels), _DEPTHWISE_BLOCK // block_n), block_n, 1, 4, 1)
+
+
+def _alignment(problem: ConvProblem, offset: int) -> int:
+    return math.gcd(problem.alignment, offset) if offset else problem.alignment
+
+
+def _is_wide(problem: ConvProblem) -> bool:
+    """Do offsets need 64 bits?"""
+    shapes = (problem.first_shape, problem.second_shape, problem.result_shape)
+    return any(math.prod(shape) >= 2**31 for shape in shapes)

@@ -1,0 +1,1 @@
+"""The Triton kernels of the implicit matrix product."""

@@ -1,0 +1,1 @@
+"""Convolution of a few input channels, such as those of an image."""

@@ -1,0 +1,1 @@
+"""The input's gradient where the input has a few channels."""

@@ -1,0 +1,1 @@
+"""Convolution to a few output channels, and its gradients."""

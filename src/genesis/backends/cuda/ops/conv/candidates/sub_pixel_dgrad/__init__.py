@@ -1,0 +1,1 @@
+"""The input's gradient of a strided convolution, as one without strides."""

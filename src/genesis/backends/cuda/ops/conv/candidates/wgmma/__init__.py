@@ -1,0 +1,1 @@
+"""Convolution on Hopper's warpgroup matrix instructions, in CUDA C++."""

@@ -1,0 +1,81 @@
+"""The families of candidates, the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from genesis import dtypes
+from genesis.backends.cuda.engine.candidate import Candidate, Family, admissible
+from genesis.backends.cuda.engine.passes import PassFamily
+from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
+from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
+from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
+from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTileFamily
+from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import ResidualPass
+from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import StatisticsPass
+from genesis.backends.cuda.ops.conv.problem import FORWARD, ConvProblem
+
+_LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
+_STATISTICS_PASS, _RESIDUAL_PASS = StatisticsPass(), ResidualPass()
+_FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
+FAMILIES: tuple[Family[ConvProblem], ...] = (
+    SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(), CudnnFamily(),
+    _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
+)  # fmt: skip
+
+
+def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
+    """Those for this problem, the passes appended for what they do not fuse.
+
+    Statistics come by a pass of their own until it is measured that they should not, but for the kernel to which they
+    are next to nothing.
+
+    What is added to an input's gradient is added by a pass of its own where a family's kernels don't do it, or only
+    such of a library's as it must compile first.
+
+    cuBLASLt comes before all that compute the same: of the products in benchmarks/results/bench_conv.md, in 16 bits
+    and rounded float32, a library wins all but one.
+
+    The libraries come last
+    - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
+      multiply-adds: of more than 280 terms they are further off than 3e-7, or not, depending on how a plan shares them
+      out. The tuner checks that, a guess can't;
+    - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
+    - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
+    """
+    if problem.statistics:
+        appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]
+        nearly_free = [family for family in FAMILIES if family is _HALO_TILE]
+        return [*nearly_free, *appended, *(family for family in _with_statistics() if family not in nearly_free)]
+    if _RESIDUAL_PASS.is_wanted(problem):
+        families = in_order(_RESIDUAL_PASS.without(problem))
+        return [each for family in families for each in (PassFamily(_RESIDUAL_PASS, family), family)]
+    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
+    first_layer = (
+        problem.dtype is dtypes.bfloat16
+        and problem.direction == FORWARD
+        and any(True for _ in _FIRST_LAYER.variants(problem))
+    )
+    waits_for_the_host = problem.flops < 10**8 and problem.bytes < 2**20
+    if not (exact or first_layer or waits_for_the_host):
+        return FAMILIES
+    return sorted(FAMILIES, key=lambda family: family.prefix in _LIBRARIES)
+
+
+def _with_statistics() -> list[Family[ConvProblem]]:
+    return [family for family in FAMILIES if family.finds_statistics]
+
+
+def gives_statistics(problem: ConvProblem) -> bool:
+    """Is there a candidate that finds the statistics while it computes the result?"""
+    return any(admissible(each, problem) for family in _with_statistics() for each in family.variants(problem))
+
+
+def reference(problem: ConvProblem) -> Candidate[ConvProblem]:
+    """What others are compared with."""
+    return _FALLBACK.general(problem)

@@ -1,0 +1,88 @@
+"""What a convolution kernel does with a tile of sums before it stores it; only what is asked for is compiled.
+
+A kernel calls, on its float32 tile (pixels, channels):
+
+    result = _biased(result, channels, channel_mask, bias_ptr)
+    result = _activated(result, residual, RELU)
+"""
+
+import triton
+import triton.language as tl
+
+from genesis import dtypes
+from genesis.backends.cuda.launch.triton import Specimen
+
+
+@triton.jit
+def _biased(result, channels, channel_mask, bias_ptr):
+    """result + bias; bias: (channels) or None."""
+    if bias_ptr is not None:
+        result += tl.load(bias_ptr + channels, mask=channel_mask, other=0).to(result.dtype)[None, :]
+    return result
+
+
+@triton.jit
+def _activated(result, residual, RELU: tl.constexpr):
+    """act(result + residual); residual: a tile or None."""
+    if residual is not None:
+        result += residual.to(result.dtype)
+    if RELU:
+        result = tl.where(result < 0, 0, result)  # NaN stays NaN
+    return result
+
+
+@triton.jit
+def _finish_splits_kernel(
+    out_ptr,
+    partial_ptr,
+    bias_ptr,
+    residual_ptr,
+    num_splits,
+    num_elements,
+    num_channels,
+    RELU: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = act(Σ partial + bias + residual); partial: (splits, …, channels), added up in a fixed order, in float64.
+
+    Many short splits are then more accurate than few long ones; reading them takes longer than adding them up. SPLITS
+    of them are read at a time: one after the other, each read would wait for the one before.
+    """
+    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = elements < num_elements
+    exact = tl.zeros((BLOCK,), tl.float64)
+    for first in range(0, num_splits, SPLITS):
+        splits = first + tl.arange(0, SPLITS)
+        places = partial_ptr + splits.to(tl.int64)[:, None] * num_elements + elements[None, :]
+        partial = tl.load(places, mask=(splits < num_splits)[:, None] & mask[None, :], other=0)
+        exact += tl.sum(partial.to(tl.float64), 0)
+    total = exact.to(tl.float32)
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + elements % num_channels, mask=mask, other=0).to(tl.float32)
+    residual = None
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + elements, mask=mask, other=0)
+    total = _activated(total, residual, RELU)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _add_kernel(out_ptr, addend_ptr, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr):
+    """out += addend."""
+    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = elements < num_elements
+    total = tl.load(out_ptr + elements, mask=mask).to(COMPUTE) + tl.load(addend_ptr + elements, mask=mask).to(COMPUTE)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+_f32 = dtypes.float32
+SPECIMENS = [
+    Specimen(_add_kernel, (dtypes.bfloat16, dtypes.bfloat16, 100_000), {"COMPUTE": tl.float32, "BLOCK": 1024}),
+    Specimen(
+        _finish_splits_kernel, (_f32, _f32, None, None, 3, 100_000, 64), {"RELU": False, "SPLITS": 4, "BLOCK": 64}
+    ),
+    Specimen(
+        _finish_splits_kernel, (*(_f32,) * 4, 3, 100_000, 64), {"RELU": True, "SPLITS": 64, "BLOCK": 64}
+    ),
+]  # fmt: skip

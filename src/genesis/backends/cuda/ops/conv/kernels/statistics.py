@@ -1,0 +1,72 @@
+"""The statistics of a result's channels, by a pass over it: rows (pixels) × channels, channels innermost.
+
+Each program sums every so-manieth block of rows, the last one first: it is what a kernel left in the cache last.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+from genesis import dtypes
+from genesis.backends.cuda.launch.triton import Specimen
+from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
+
+
+@triton.jit
+def _tile(block, num_rows, num_channels, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A block's rows, its channels, their elements, and which of them there are."""
+    rows = block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = channels < num_channels
+    inside = (rows < num_rows)[:, None] & mask[None, :]
+    return rows, channels, mask, rows[:, None] * num_channels + channels[None, :], inside
+
+
+@triton.jit
+def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
+    """How many rows program `index` of num_parts sums: blocks index, index + num_parts, …, the last one cut off."""
+    num_blocks = tl.cdiv(num_rows, BLOCK_M)
+    blocks = (num_blocks - index + num_parts - 1) // num_parts
+    has_last = (num_blocks - 1 - index) % num_parts == 0
+    return blocks * BLOCK_M - tl.where(has_last, num_blocks * BLOCK_M - num_rows, 0)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _statistics_kernel(
+    partial_ptr, x_ptr, num_rows, num_channels,
+    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """partial (3, part, channel): a part's first row, its means less that, its sums of squared deviations from them.
+
+    Summed are differences from the first row, so that nothing cancels when the mean is large.
+    """
+    index, num_parts = tl.program_id(0), tl.num_programs(0)
+    num_blocks = tl.cdiv(num_rows, BLOCK_M)
+    first = index.to(tl.int64) * BLOCK_M
+    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = channels < num_channels
+    shift = tl.load(x_ptr + first * num_channels + channels, mask=mask, other=0).to(COMPUTE)
+    total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+    squares = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
+    last = index + (num_blocks - 1 - index) // num_parts * num_parts
+    for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
+        _, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
+        x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
+        difference = tl.where(inside, x - shift[None, :], 0)
+        total += difference
+        squares += difference * difference
+    shifted = tl.sum(total, axis=0)
+    mean = libdevice.div_rn(shifted, _count_of(index, num_parts, num_rows, BLOCK_M).to(COMPUTE))
+    out, plane = partial_ptr + index * num_channels + channels, num_parts * num_channels
+    tl.store(out, shift, mask=mask)
+    tl.store(out + plane, mean, mask=mask)
+    tl.store(out + 2 * plane, tl.sum(squares, axis=0) - shifted * mean, mask=mask)
+
+
+def _specimen(dtype):
+    wide = dtype if dtype is dtypes.float64 else dtypes.float32
+    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64}
+    return Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3})
+
+
+SPECIMENS = [_specimen(dtype) for dtype in (dtypes.float64, dtypes.float32, dtypes.bfloat16)]

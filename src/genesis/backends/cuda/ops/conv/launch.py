@@ -1,0 +1,169 @@
+"""Convolution: forward, both gradients, and the forward with a prepacked weight.
+
+    problem.py        what decides: ConvProblem
+    families.py       where candidates come from, the most promising first
+    candidates/       the ways to compute it, with their kernels
+    ../../engine/     chooses among them: from the store, by tuning, or by guess
+
+Each launcher finds its call by a look-up with a cheap key (the operands' layouts); only the first call of a kind makes
+the ConvProblem and asks for its plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from genesis.backends.contract import Pair
+from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.plan import Moments as Moments
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.storage.launch import copy, copy_into
+from genesis.backends.cuda.ops.storage.rows import channels_last, dense
+from genesis.backends.cuda.runtime.array import DeviceArray, empty
+from genesis.dtypes import float32
+from genesis.precision import get_float32_precision
+from genesis.settings import settings
+from genesis.shapes import Shape, channels_last_strides, numel
+
+
+def conv_forward(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> DeviceArray:  # fmt: skip
+    return _run(FORWARD, input, weight, bias, None, None, None, stride, padding, dilation, groups)
+
+
+def conv_forward_with_moments(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> tuple[DeviceArray, Moments | None]:  # fmt: skip
+    """conv_forward, and its result's statistics per channel; None where no kernel finds them by the way."""
+    found = _run(FORWARD, input, weight, bias, None, None, None, stride, padding, dilation, groups, True)
+    return found if type(found) is tuple else (found, None)
+
+
+def conv_forward_folded(
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray, residual: DeviceArray | None, activation: str | None,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+) -> DeviceArray:  # fmt: skip
+    """activation(conv_forward + residual)."""
+    return _run(FORWARD, input, weight, bias, residual, activation, None, stride, padding, dilation, groups)
+
+
+def conv_input_grad(
+    grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int, bias: DeviceArray | None = None,
+) -> DeviceArray:  # fmt: skip
+    return _run(INPUT_GRAD, grad, weight, bias, None, None, input_shape, stride, padding, dilation, groups)
+
+
+def conv_input_grad_added(
+    grad: DeviceArray, weight: DeviceArray, addend: DeviceArray | None, input_shape: Shape, stride: Pair, padding: Pair,
+    dilation: Pair, groups: int,
+) -> DeviceArray:  # fmt: skip
+    """conv_input_grad + addend, which has the result's shape and dtype; None adds nothing."""
+    return _run(INPUT_GRAD, grad, weight, None, addend, None, input_shape, stride, padding, dilation, groups)
+
+
+def conv_weight_grad(
+    grad: DeviceArray, input: DeviceArray, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> DeviceArray:
+    return _run(WEIGHT_GRAD, grad, input, None, None, None, weight_shape, stride, padding, dilation, groups)
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight in the layout of the candidates, and what a convolution with it needs to know."""
+
+    fits_all_shapes: ClassVar[bool] = True
+    weight: DeviceArray
+    bias: DeviceArray | None
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+
+def conv_prepack(
+    weight: DeviceArray, bias: DeviceArray | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+    groups: int,
+) -> PackedWeight:  # fmt: skip
+    packed = copy(weight, channels_last_strides(weight.shape))
+    return PackedWeight(packed, bias, stride, padding, dilation, groups)
+
+
+def conv_prepacked(
+    input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
+) -> DeviceArray:
+    p = packed
+    geometry = (p.stride, p.padding, p.dilation, p.groups)
+    return _run(FORWARD, input, p.weight, p.bias, residual, activation, None, *geometry)
+
+
+_Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]
+_calls: dict[tuple[Any, ...], _Call] = {}
+planner.when_choosing_anew(_calls.clear)
+
+
+_OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "conv_weight_grad"}
+
+
+def _run(
+    direction: str, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
+    activation: str | None, result_shape: Shape | None, stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    statistics: bool = False,
+) -> Any:  # fmt: skip
+    """result_shape: of gradients, where it does not follow from the operands' shapes."""
+    precision = get_float32_precision() if first.dtype is float32 else "highest"
+    key = (
+        direction, first._layout or first.layout, second._layout or second.layout,
+        None if bias is None else bias.layout, None if residual is None else residual.layout, activation,
+        result_shape, stride, padding, dilation, groups, precision, statistics,
+    )  # fmt: skip
+    call = _calls.get(key)
+    if call is not None:
+        return call(first, second, bias, residual)
+    if not first.dtype.is_floating_point:
+        raise NotImplementedError(f"{_OPS[direction]} has no cuda implementation for {first.dtype.name}")
+    operands = _ordered(first, second, bias, residual)
+    there = [operand for operand in operands if operand is not None]
+    bits = 16
+    for operand in there:
+        bits |= operand.data_pointer
+    input_shape, weight_shape = {
+        FORWARD: (first.shape, second.shape),
+        INPUT_GRAD: (result_shape, second.shape),
+        WEIGHT_GRAD: (second.shape, result_shape),
+    }[direction]
+    assert input_shape is not None
+    assert weight_shape is not None
+    problem = ConvProblem(
+        direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
+        bias=bias is not None, residual=residual is not None, activation=activation, statistics=statistics,
+        alignment=bits & -bits, precision=precision, deterministic=settings.deterministic, device=first.device_index,
+    )  # fmt: skip
+    if numel(problem.result_shape) == 0:
+        shape = problem.result_shape
+        return empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
+    if first.size == 0:  # a weight's gradient without a pixel
+        shape = problem.result_shape
+        zeros = empty(shape, first.dtype, first.device_index, channels_last_strides(shape))
+        copy_into(zeros, 0)
+        return zeros
+    if statistics and not families.gives_statistics(problem):
+        problem = dataclasses.replace(problem, statistics=False)
+    plan: Any = planner.plan(CONV, problem)
+    as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
+    if planner.may_keep(plan):
+        _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
+    return plan(*operands)
+
+
+def _ordered(first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None) -> Any:
+    """The operands as the candidates want them, in copies where they are not."""
+    return channels_last(first), channels_last(second), dense(bias), channels_last(residual)

@@ -1,0 +1,69 @@
+"""A convolution's plan: allocates the result and the workspace, and launches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from genesis import dtypes
+from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.plan import Plan
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.backends.cuda.runtime.memory import allocate
+from genesis.errors import OutOfMemoryError
+from genesis.shapes import channels_last_strides
+
+
+class Moments(NamedTuple):
+    """The statistics of a convolution's result per channel, in parts: see candidate.Parts."""
+
+    partial: DeviceArray
+    rows: int
+
+
+class ConvPlan(Plan[ConvProblem]):
+    __slots__ = ("_layout",)
+
+    def __init__(self, operation: Operation[ConvProblem], problem: ConvProblem) -> None:
+        super().__init__(operation, problem)
+        shape = problem.result_shape
+        self._layout = layout_of(shape, problem.dtype, problem.device, channels_last_strides(shape))
+
+    def __call__(
+        self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
+    ) -> Any:
+        """The result for these operands, in the problem's layout; on the current stream.
+
+        With its statistics, where the problem asks for them: (result, Moments).
+        """
+        layout = self._layout
+        stream = streams.current_handle(layout.device_index)
+        out = layout.new(stream)
+        _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
+        workspace: Any = None
+        if num_bytes:
+            try:
+                workspace = allocate(num_bytes, layout.device_index, stream)
+            except OutOfMemoryError:
+                planner.use_smaller(self, num_bytes)
+                return self(first, second, bias, residual)
+        # After the launch the workspace goes back to its stream's shelf: what takes it next comes later on the stream.
+        launch(
+            stream, out.data_pointer, first.data_pointer, second.data_pointer,
+            0 if bias is None else bias.data_pointer, 0 if residual is None else residual.data_pointer,
+            0 if workspace is None else workspace.pointer,
+        )  # fmt: skip
+        if moments is None:
+            return out
+        partial, rows = moments
+        return out, Moments(partial.on(workspace), rows)
+
+    def _moments(self, candidate: Candidate[ConvProblem]) -> tuple[Layout, int] | None:
+        if not self.problem.statistics:
+            return None
+        parts = candidate.parts(self.problem)
+        shape = (3, parts.number, self.problem.result_shape[1])
+        return layout_of(shape, dtypes.float32, self.problem.device), parts.rows

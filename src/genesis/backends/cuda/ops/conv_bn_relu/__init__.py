@@ -1,0 +1,1 @@
+"""Convolution, batch norm, sum and ReLU in one op, and its gradient."""

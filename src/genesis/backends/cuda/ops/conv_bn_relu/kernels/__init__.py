@@ -1,0 +1,1 @@
+"""The Triton kernels of conv_bn_relu."""

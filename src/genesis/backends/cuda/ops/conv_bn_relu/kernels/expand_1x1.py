@@ -1,0 +1,323 @@
+"""A 1×1 convolution to more channels with batch norm and ReLU, without its output ever being written.
+
+Rows (pixels) x of C channels, weight W (K, C), K ≥ C. A linear map's statistics follow from those of its input:
+
+    u = Wx,   mean(u) = W·mean(x),   var(u)_k = W_k · Cov(x) · W_kᵀ
+
+so one product over the small input gives them, and a second pass convolves, normalizes and activates at once. So does
+the backward: with g the gradient before the activation, x̃ = x − mean(x), P = gᵀx̃, V = W·Cov(x), n rows,
+s = gamma · inverse_std and t_k = inverse_std_k · W_k · P_k (which is Σ g · û, the gradient of gamma),
+
+    grad_W = s · (P − t · inverse_std · V)
+    grad_x = g · (s·W) − x̃ · Wᵀ·diag(s · inverse_std · t / n)·W − (s · Σg / n)·W
+
+Only W, x and g are read; u, of K channels, is neither kept nor computed again. Sums are taken of differences from the
+input's first row or mean, so nothing cancels when these are large. Partial sums are put together in a fixed order.
+Products that are summed at once are rounded for themselves (mul_rn): contracted with the sum's first addition, they
+would differ from thread to thread, and threads write the sum to one place.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+from genesis import dtypes
+from genesis.backends.cuda.launch.triton import Specimen
+from genesis.backends.cuda.ops.conv_bn_relu.kernels.conv_bn_relu import (
+    _load_passed,
+    _load_scale,
+    _pack_positive,
+    _packed_places,
+    _store_training_statistics,
+)
+
+_SIZES = ["num_rows"]
+
+
+@triton.jit
+def _load_rows(ptr, rows, num_rows, channels, num_channels):
+    """ptr[rows, channels], 0 outside."""
+    inside = (rows < num_rows)[:, None] & (channels < num_channels)[None, :]
+    return tl.load(ptr + rows[:, None] * num_channels + channels[None, :], mask=inside, other=0)
+
+
+@triton.jit
+def _load_centred(x_ptr, centre, rows, num_rows, channels, num_channels):
+    """x − centre in float32, 0 outside."""
+    x = _load_rows(x_ptr, rows, num_rows, channels, num_channels).to(tl.float32)
+    return tl.where((rows < num_rows)[:, None], x - centre[None, :], 0)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _gram_kernel(
+    partial_ptr, x_ptr, num_rows, num_channels,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0]."""
+    part, num_parts = tl.program_id(0), tl.num_programs(0)
+    channels = tl.arange(0, BLOCK_C)
+    there = channels < num_channels
+    origin = tl.load(x_ptr + channels, mask=there, other=0).to(tl.float32)
+    products = tl.zeros((BLOCK_C, BLOCK_C), tl.float32)
+    total = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
+        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+        d = _load_centred(x_ptr, origin, rows, num_rows, channels, num_channels)
+        total += d
+        short = d.to(x_ptr.dtype.element_ty)
+        products = tl.dot(tl.trans(short), short, products)
+    out = partial_ptr + part.to(tl.int64) * (num_channels + 1) * num_channels
+    elements = channels[:, None] * num_channels + channels[None, :]
+    tl.store(out + elements, products, mask=there[:, None] & there[None, :])
+    tl.store(out + num_channels * num_channels + channels, tl.sum(total, axis=0), mask=there)
+
+
+@triton.jit(do_not_specialize=["num_parts"])
+def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """out = Σ partial (part, size) over the parts."""
+    parts = tl.arange(0, PARTS).to(tl.int64)
+    elements = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = (parts < num_parts)[:, None] & (elements < size)[None, :]
+    values = tl.load(partial_ptr + parts[:, None] * size + elements[None, :], mask=inside, other=0)
+    tl.store(out_ptr + elements, tl.sum(values, axis=0), mask=elements < size)
+
+
+@triton.jit(do_not_specialize=[*_SIZES, "momentum", "eps"])
+def _wide_statistics_kernel(
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr,
+    bias_ptr, momentum, num_rows, num_inputs, num_outputs, eps,
+    PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """state (1 + K, C): the input's mean, and below it V = W·Cov(x); from them the statistics of the output."""
+    outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inputs = tl.arange(0, BLOCK_C)
+    mask, there = outputs < num_outputs, inputs < num_inputs
+    rows = num_rows.to(tl.float32)
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs).to(tl.float32)
+    gram = _load_rows(gram_ptr, inputs, num_inputs, inputs, num_inputs)
+    shifted = tl.load(gram_ptr + num_inputs * num_inputs + inputs, mask=there, other=0) / rows
+    covariance = gram / rows - shifted[:, None] * shifted[None, :]
+    v = tl.dot(weight, covariance, input_precision=PRECISION)
+    centre = shifted + tl.load(x_ptr + inputs, mask=there, other=0).to(tl.float32)
+    if tl.program_id(0) == 0:
+        tl.store(state_ptr + inputs, centre, mask=there)
+    elements = num_inputs + outputs[:, None] * num_inputs + inputs[None, :]
+    tl.store(state_ptr + elements, v, mask=mask[:, None] & there[None, :])
+    mean = tl.sum(libdevice.mul_rn(weight, centre[None, :]), axis=1)
+    if bias_ptr is not None:
+        mean += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
+    var = tl.sum(libdevice.mul_rn(weight, v), axis=1)
+    _store_training_statistics(
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, outputs, mask, mean, var, num_rows,
+        momentum, eps,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _wide_forward_kernel(
+    y_ptr, passed_ptr, x_ptr, weight_ptr, residual_ptr, state_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
+    num_rows, num_inputs, num_outputs,
+    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """y = act((x − mean(x))·Wᵀ · inverse_std · gamma + beta + residual), and where it is positive.
+
+    What is subtracted comes from the same products as what it is subtracted from, so that in a channel that does not
+    vary nothing is left of their rounding. A program keeps a block of the weight and walks over blocks of rows;
+    neighbours share rows, which stay in the cache.
+    """
+    num_blocks = tl.cdiv(num_outputs, BLOCK_K)
+    first = tl.program_id(0) % num_blocks * BLOCK_K
+    outputs = first + tl.arange(0, BLOCK_K)
+    inputs = tl.arange(0, BLOCK_C)
+    mask = outputs < num_outputs
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
+    centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
+    short = centre.to(weight.dtype)
+    mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))
+    rest = centre - short.to(tl.float32)
+    mean += tl.sum(libdevice.mul_rn(weight.to(tl.float32), rest[None, :]), axis=1)[None, :]
+    scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
+    beta = tl.zeros((BLOCK_K,), tl.float32)
+    if beta_ptr is not None:
+        beta += tl.load(beta_ptr + outputs, mask=mask, other=0).to(tl.float32)
+    step = tl.num_programs(0) // num_blocks
+    for block in tl.range(tl.program_id(0) // num_blocks, tl.cdiv(num_rows, BLOCK_M), step, num_stages=STAGES):
+        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+        x = _load_rows(x_ptr, rows, num_rows, inputs, num_inputs)
+        if residual_ptr is not None:  # on its way before the product is waited for
+            residual = _load_rows(residual_ptr, rows, num_rows, outputs, num_outputs)
+        y = tl.dot(x, tl.trans(weight))
+        y = (y - mean) * scale[None, :] + beta[None, :]
+        if residual_ptr is not None:
+            y += residual.to(tl.float32)
+        inside = (rows < num_rows)[:, None] & mask[None, :]
+        if passed_ptr is not None:
+            places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
+            tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
+        if RELU:
+            y = tl.where(y < 0, 0, y)  # NaN stays NaN
+        tl.store(y_ptr + rows[:, None] * num_outputs + outputs[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _load_passed_grad(
+    grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """The gradient before the activation, in its dtype; passed_ptr is None where it is that already."""
+    grad = _load_rows(grad_ptr, rows, num_rows, first + tl.arange(0, BLOCK_K), num_outputs)
+    if passed_ptr is not None:
+        passed = _load_passed(passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
+        grad = tl.where(passed, grad, tl.zeros_like(grad))
+    return grad
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _wide_products_kernel(
+    partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, num_rows, num_inputs, num_outputs,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """partial (part, C + 1, K): P = Σ x̃·gᵀ over a part's rows and below it Σ g; and g, if the residual wants it."""
+    part, num_parts = tl.program_id(0), tl.num_programs(0)
+    first = tl.program_id(1) * BLOCK_K
+    outputs = first + tl.arange(0, BLOCK_K)
+    inputs = tl.arange(0, BLOCK_C)
+    centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
+    products = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
+    total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
+        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+        grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
+        if grad_residual_ptr is not None:
+            inside = (rows < num_rows)[:, None] & (outputs < num_outputs)[None, :]
+            tl.store(grad_residual_ptr + rows[:, None] * num_outputs + outputs[None, :], grad, mask=inside)
+        x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(grad.dtype)
+        products = tl.dot(tl.trans(x), grad, products)
+        total += grad.to(tl.float32)
+    out = partial_ptr + part.to(tl.int64) * (num_inputs + 1) * num_outputs
+    inside = (inputs < num_inputs)[:, None] & (outputs < num_outputs)[None, :]
+    tl.store(out + inputs[:, None] * num_outputs + outputs[None, :], products, mask=inside)
+    tl.store(out + num_inputs * num_outputs + outputs, tl.sum(total, axis=0), mask=outputs < num_outputs)
+
+
+@triton.jit
+def _load_products(
+    products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs,
+):  # fmt: skip
+    """Of some outputs: the weight and Pᵀ (outputs, C), inverse_std, t and Σg."""
+    mask = outputs < num_outputs
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
+    products = tl.trans(_load_rows(products_ptr, inputs, num_inputs, outputs, num_outputs))
+    inverse_std = tl.load(inverse_std_ptr + outputs, mask=mask, other=0)
+    slopes = tl.sum(libdevice.mul_rn(weight.to(tl.float32), products), axis=1) * inverse_std
+    total = tl.load(products_ptr + num_inputs * num_outputs + outputs, mask=mask, other=0)
+    return weight, products, inverse_std, slopes, total
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _wide_parameter_grads_kernel(
+    grad_weight_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, scaled_ptr, projection_ptr, constant_ptr,
+    products_ptr, state_ptr, weight_ptr, inverse_std_ptr, gamma_ptr, num_rows, num_inputs, num_outputs,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_L: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the parameters and scaled = s·W; beside them, by further programs, what the input's gradient takes:
+    projection (C, C) = −Wᵀ·diag(s · inverse_std · t / n)·W, BLOCK_I rows of it each, and constant = (s · Σg / n)·W."""
+    inputs = tl.arange(0, BLOCK_C)
+    there = inputs < num_inputs
+    num_blocks = tl.cdiv(num_outputs, BLOCK_K)
+    if tl.program_id(0) < num_blocks:
+        outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+        mask = outputs < num_outputs
+        weight, products, inverse_std, slopes, total = _load_products(
+            products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs
+        )
+        scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
+        inside = mask[:, None] & there[None, :]
+        elements = outputs[:, None] * num_inputs + inputs[None, :]
+        scaled = weight.to(tl.float32) * scale[:, None]
+        tl.store(scaled_ptr + elements, scaled.to(scaled_ptr.dtype.element_ty), mask=inside)
+        if grad_weight_ptr is not None:
+            v = tl.load(state_ptr + num_inputs + elements, mask=inside, other=0)
+            grad = scale[:, None] * (products - (slopes * inverse_std)[:, None] * v)
+            tl.store(grad_weight_ptr + elements, grad.to(grad_weight_ptr.dtype.element_ty), mask=inside)
+        if grad_gamma_ptr is not None:
+            tl.store(grad_gamma_ptr + outputs, slopes.to(grad_gamma_ptr.dtype.element_ty), mask=mask)
+        if grad_beta_ptr is not None:
+            tl.store(grad_beta_ptr + outputs, total.to(grad_beta_ptr.dtype.element_ty), mask=mask)
+        if grad_bias_ptr is not None:  # the bias shifts the mean along with the values
+            tl.store(grad_bias_ptr + outputs, tl.zeros((BLOCK_K,), grad_bias_ptr.dtype.element_ty), mask=mask)
+    elif projection_ptr is not None:
+        part = tl.program_id(0) - num_blocks
+        left = part * BLOCK_I + tl.arange(0, BLOCK_I)
+        share = 1 / num_rows.to(tl.float32)
+        projection = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
+        constant = tl.zeros((BLOCK_C,), tl.float32)
+        for first in range(0, num_outputs, BLOCK_L):
+            outputs = first + tl.arange(0, BLOCK_L)
+            weight, _, inverse_std, slopes, total = _load_products(
+                products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs
+            )
+            scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, outputs < num_outputs, tl.float32) * share
+            w_left = _load_rows(weight_ptr, outputs, num_outputs, left, num_inputs).to(tl.float32)
+            sloped = (w_left * -(scale * inverse_std * slopes)[:, None]).to(weight.dtype)
+            projection = tl.dot(tl.trans(sloped), weight, projection)
+            constant += tl.sum(libdevice.mul_rn(weight.to(tl.float32), (scale * total)[:, None]), axis=0)
+        inside = (left < num_inputs)[:, None] & there[None, :]
+        out = projection_ptr + left[:, None] * num_inputs + inputs[None, :]
+        tl.store(out, projection.to(projection_ptr.dtype.element_ty), mask=inside)
+        tl.store(constant_ptr + inputs, constant, mask=there & (part == 0))
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _wide_input_grad_kernel(
+    grad_input_ptr, addend_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, scaled_ptr, projection_ptr, constant_ptr,
+    num_rows, num_inputs, num_outputs,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """grad_x = g·scaled + x̃·projection − constant, plus addend, (rows, inputs), or None."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inputs = tl.arange(0, BLOCK_C)
+    mask = inputs < num_inputs
+    centre = tl.load(state_ptr + inputs, mask=mask, other=0)
+    x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(x_ptr.dtype.element_ty)
+    result = tl.dot(x, _load_rows(projection_ptr, inputs, num_inputs, inputs, num_inputs))
+    for first in tl.range(0, num_outputs, BLOCK_K, num_stages=STAGES):
+        grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
+        scaled = _load_rows(scaled_ptr, first + tl.arange(0, BLOCK_K), num_outputs, inputs, num_inputs)
+        result = tl.dot(grad, scaled, result)
+    result -= tl.load(constant_ptr + inputs, mask=mask, other=0)[None, :]
+    places, mask = rows[:, None] * num_inputs + inputs[None, :], (rows < num_rows)[:, None] & mask[None, :]
+    if addend_ptr is not None:
+        result += tl.load(addend_ptr + places, mask=mask, other=0).to(tl.float32)
+    tl.store(grad_input_ptr + places, result.to(grad_input_ptr.dtype.element_ty), mask=mask)
+
+
+def _specimens():
+    short, wide, bits = dtypes.bfloat16, dtypes.float32, dtypes.uint8
+    sizes = (3000, 64, 256)
+    tile = {"BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "STAGES": 3, "num_warps": 4}
+    small = {"BLOCK_K": 16, "BLOCK_C": 64}
+    return [
+        Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
+        Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
+        Specimen(
+            _wide_statistics_kernel, (*(wide,) * 4, dtypes.int64, wide, wide, short, short, wide, 0.1, *sizes, 1e-5),
+            {**small, "PRECISION": "bf16x6"},
+        ),
+        Specimen(
+            _wide_forward_kernel, (short, bits, short, short, short, *(wide,) * 4, *sizes),
+            {**tile, "RELU": True},
+        ),
+        Specimen(_wide_products_kernel, (wide, short, short, bits, short, wide, *sizes), tile),
+        Specimen(
+            _wide_parameter_grads_kernel,
+            (*(wide,) * 4, short, short, wide, wide, wide, short, wide, wide, *sizes),
+            {**small, "BLOCK_I": 16, "BLOCK_L": 64},
+        ),
+        *(
+            Specimen(_wide_input_grad_kernel, (short, *pair, bits, short, wide, short, short, wide, *sizes), tile)
+            for pair in ((None, short), (short, short))
+        ),
+    ]  # fmt: skip
+
+
+SPECIMENS = _specimens()

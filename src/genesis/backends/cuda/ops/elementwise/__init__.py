@@ -1,0 +1,1 @@
+"""Arithmetic, comparisons and elementary functions, element by element."""

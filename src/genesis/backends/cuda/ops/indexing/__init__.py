@@ -1,0 +1,1 @@
+"""Concatenation, padding, gathering and scattering."""

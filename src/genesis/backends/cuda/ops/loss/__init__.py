@@ -1,0 +1,1 @@
+"""Losses by class index, and the embedding's gradient."""

@@ -1,0 +1,74 @@
+"""Matrix products for the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from genesis import dtypes
+from genesis.backends.cuda.engine import accuracy, planner, stored
+from genesis.backends.cuda.engine.candidate import Family
+from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.plan import Plan
+from genesis.backends.cuda.ops.matmul import bench
+from genesis.backends.cuda.ops.matmul.bench import MatmulBench
+from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
+from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
+from genesis.backends.cuda.runtime.memory import allocate
+from genesis.errors import OutOfMemoryError
+
+_FEW = 200  # results whose error is not spread: a single one may be off by all of its rounding
+
+
+class MatmulPlan(Plan[MatmulProblem]):
+    __slots__ = ()
+
+    def launch_with_workspace(self, stream: int, out: int, x: int, y: int, bias: int) -> None:
+        """Addresses; 0 where there is no bias."""
+        _, launch, num_bytes, _ = self._ready  # type: ignore[misc]
+        workspace: Any = None
+        if num_bytes:
+            try:
+                workspace = allocate(num_bytes, self.problem.device, stream)
+            except OutOfMemoryError:
+                planner.use_smaller(self, num_bytes)
+                self.launch_with_workspace(stream, out, x, y, bias)
+                return
+        launch(stream, out, x, y, bias, 0, 0 if workspace is None else workspace.pointer)
+
+
+class Matmul(Operation[MatmulProblem]):
+    def families(self, problem: MatmulProblem) -> Sequence[Family[MatmulProblem]]:
+        """cuBLASLt first: where it has anything, it is the better guess."""
+        return _FAMILIES
+
+    def plan(self, problem: MatmulProblem) -> MatmulPlan:
+        return MatmulPlan(self, problem)
+
+    def problem(self, key: str, device: int) -> MatmulProblem:
+        return MatmulProblem.from_key(key, device)
+
+    def bench(self, problem: MatmulProblem) -> MatmulBench:
+        return MatmulBench(problem)
+
+    def prepare_reference(self, problem: MatmulProblem) -> None:
+        bench.prepare_reference(problem)
+
+    def error_bound(self, problem: MatmulProblem) -> float:
+        """Of sums in the dtype's own multiply-adds; of 16 bits that of one rounding; of integers nothing."""
+        p = problem
+        if not p.dtype.is_floating_point:
+            return 0.0
+        if p.dtype is dtypes.float32 and p.precision != "highest":
+            return accuracy.LOWERED[p.precision]
+        if p.dtype.itemsize == 2:
+            return accuracy.rounding(p.dtype) * (2 if p.num_results < _FEW else 1)
+        # The reference is rounded as well where it is float64 too.
+        chain = accuracy.chain_bound(p.dtype, p.terms, p.num_results)
+        return chain * (math.sqrt(2) if p.dtype is dtypes.float64 else 1)
+
+
+_FAMILIES: tuple[Family[MatmulProblem], ...] = (CublasltFamily(), TiledFamily())
+MATMUL = Matmul()
+stored.register(MATMUL)

@@ -1,0 +1,1 @@
+"""Batch, layer, group and RMS norm, and their gradients."""

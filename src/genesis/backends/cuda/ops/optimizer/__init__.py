@@ -1,0 +1,1 @@
+"""The steps of optimizers, on many parameters at once."""

@@ -1,0 +1,210 @@
+"""Optimizer steps and what goes with them: one launch for all arrays of a dtype, in place.
+
+The kernels read addresses from a table in device memory. It is kept for the next step, in which parameters, states and,
+thanks to the pool, mostly the gradients lie where they lay; where not, the addresses are written anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import triton.language as tl
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.launch.strides import is_dense
+from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch
+from genesis.backends.cuda.ops.optimizer import kernels
+from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
+from genesis.backends.cuda.ops.pointwise.launch import Number
+from genesis.backends.cuda.ops.reduction.launch import accumulator
+from genesis.backends.cuda.ops.storage import launch as storage
+from genesis.backends.cuda.runtime import array, streams
+from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.dtypes import DType
+from genesis.shapes import contiguous_strides, equivalent
+
+_BLOCK = 2048
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+def sgd_step(
+    params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None, lr: float,
+    momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
+) -> None:  # fmt: skip
+    roles = [params, grads] if buffers is None else [params, grads, buffers]
+    numbers = (float(lr), float(momentum), float(dampening), float(weight_decay))
+    flags = {"HAS_MOMENTUM": buffers is not None, "NESTEROV": nesterov, "MAXIMIZE": maximize, "FIRST": first}
+    for group in _groups(roles, read_only=1):
+        group.launch(kernels._sgd_kernel, (), numbers, flags)
+
+
+def adam_step(
+    params: Sequence[DeviceArray], grads: Sequence[DeviceArray], exp_avgs: Sequence[DeviceArray],
+    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int, lr: float,
+    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
+) -> None:  # fmt: skip
+    roles = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
+    corrections = (1 - beta1**step, math.sqrt(1 - beta2**step))
+    numbers = (float(lr), float(beta1), float(beta2), float(eps), float(weight_decay), *corrections)
+    flags = {"DECOUPLED": decoupled, "AMSGRAD": max_exp_avg_sqs is not None, "MAXIMIZE": maximize}
+    for group in _groups(roles, read_only=1):
+        group.launch(kernels._adam_kernel, (), numbers, flags)
+
+
+# --- scaling and norms ------------------------------------------------------------------------------------------------
+def scale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> None:
+    pointer = factor if isinstance(factor, DeviceArray) else None
+    number = 1.0 if isinstance(factor, DeviceArray) else float(factor)
+    for group in _groups([arrays]):
+        group.launch(kernels._scale_kernel, (None, pointer), (number,), {})
+
+
+def unscale_into(arrays: Sequence[DeviceArray], factor: float) -> DeviceArray:
+    found = storage.full((), False, dtypes.bool_, arrays[0].device_index)
+    for group in _groups([arrays]):
+        group.launch(kernels._scale_kernel, (found, None), (float(factor),), {})
+    return found
+
+
+def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
+    kinds = {0.0: "count", 1.0: "absolute", 2.0: "square", math.inf: "maximum", -math.inf: "minimum"}
+    kind = kinds.get(float(ord), "power")
+    dtype = functools.reduce(dtypes.promote, (x.dtype for x in arrays))
+    device = arrays[0].device_index
+    out = array.empty((len(arrays),), dtype, device)
+    for group in _groups([arrays], read_only=0):
+        wide = accumulator(group.dtype)
+        partial = array.empty((group.table.num_chunks,), wide, device)
+        group.launch(kernels._norm_kernel, (), (float(ord),), {"KIND": kind}, out=partial)
+        table = group.table
+        args = (
+            out,
+            partial,
+            table.first_chunks,
+            _positions(group.positions, device, streams.current_handle(device)),
+            float(ord),
+        )
+        grid = (len(group.positions),)
+        launch(kernels._norm_finish_kernel, grid, *args, KIND=kind, COMPUTE=COMPUTE[wide], BLOCK=1024)
+    return out
+
+
+# --- tables of addresses ----------------------------------------------------------------------------------------------
+class _Table:
+    """Where the arrays of one dtype lie and how they are cut into chunks, in device memory."""
+
+    def __init__(self, num_roles: int, sizes: tuple[int, ...], device: int) -> None:
+        num_chunks = [-(-size // _BLOCK) for size in sizes]
+        firsts = np.cumsum([0, *num_chunks])
+        which = np.repeat(np.arange(len(sizes)), num_chunks)
+        blocks = np.arange(firsts[-1]) - firsts[which]
+        self.num_chunks = int(firsts[-1])
+        self.chunks = _upload(np.stack([which, blocks], 1), device)  # (chunks, 2): number of the array, block in it
+        self.first_chunks = _upload(firsts, device)  # (arrays + 1,)
+        self._host = np.array([*[[0] * len(sizes)] * num_roles, sizes], np.int64)
+        self._known: tuple[tuple[int, ...], ...] = ()
+        self.addresses = _upload(self._host, device)  # (roles + 1, arrays): addresses, then sizes
+
+    def tell(self, addresses: tuple[tuple[int, ...], ...], stream: int) -> None:
+        """These are the arrays' addresses now, in the order of the stream. Its place in memory stays the same, so that
+        a change of addresses changes nobody else's."""
+        if addresses != self._known:
+            self._host[:-1] = addresses
+            target, source = self.addresses, self._host
+            driver.get().copy(target.device_index, target.data_pointer, source.ctypes.data, source.nbytes, stream)
+            self._known = addresses
+
+
+@functools.lru_cache(maxsize=64)
+def _table(num_roles: int, sizes: tuple[int, ...], device: int, stream: int, thread: int) -> _Table:
+    """For use on one stream by one thread: its content is only right until the next launch."""
+    return _Table(num_roles, sizes, device)
+
+
+def _upload(values: np.ndarray, device: int) -> DeviceArray:
+    return storage.from_cpu(values.astype(np.int64), dtypes.int64, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _positions(positions: tuple[int, ...], device: int, stream: int) -> DeviceArray:
+    return _upload(np.array(positions), device)
+
+
+driver.forget_on_switch(_table.cache_clear)
+driver.forget_on_switch(_positions.cache_clear)
+
+
+class _Group(NamedTuple):
+    """The arrays of one dtype."""
+
+    dtype: DType
+    positions: tuple[int, ...]
+    table: _Table
+    num_roles: int
+    aligned: bool
+
+    def launch(
+        self, kernel: Any, arrays: tuple[Any, ...], numbers: tuple[float, ...], flags: dict[str, Any],
+        out: DeviceArray | None = None,
+    ) -> None:  # fmt: skip
+        lead = () if out is None else (out,)
+        launch(
+            kernel,
+            (self.table.num_chunks,),
+            *lead,
+            self.table.addresses,
+            self.table.chunks,
+            *arrays,
+            len(self.positions),
+            *numbers,
+            **flags,
+            DTYPE=tl.str_to_ty(TRITON_NAMES[self.dtype], None),
+            COMPUTE=COMPUTE[self.dtype],
+            ALIGNED=self.aligned,
+            NUM_ROLES=self.num_roles,
+            BLOCK=_BLOCK,
+        )
+
+
+def _groups(roles: Sequence[Sequence[DeviceArray]], read_only: int | None = None) -> Iterator[_Group]:
+    """The arrays by dtype, while a launch on each is due; the caller's loop body does it.
+
+    A kernel walks the memory of arrays that correspond in one order, so where one lies otherwise than its parameter (or
+    that is not dense), a copy takes its place, which is copied back afterwards unless its role is read_only.
+    """
+    by_dtype: dict[DType, list[int]] = {}
+    for i, x in enumerate(roles[0]):
+        if not x.dtype.is_floating_point:
+            raise NotImplementedError(f"optimizer steps have no cuda implementation for {x.dtype.name}")
+        by_dtype.setdefault(x.dtype, []).append(i)
+    for dtype, positions in by_dtype.items():
+        rows: list[list[DeviceArray]] = [[] for _ in roles]
+        copied: list[tuple[DeviceArray, DeviceArray]] = []
+        for i in positions:
+            main = roles[0][i]
+            strides = main.strides if is_dense(main) else contiguous_strides(main.shape)
+            for role, (row, arrays) in enumerate(zip(rows, roles, strict=True)):
+                x = arrays[i]
+                if x.dtype is not dtype:
+                    x = storage.cast(x, dtype)
+                if not equivalent(x.shape, x.strides, strides):
+                    x = storage.copy(x, strides)
+                if x is not arrays[i] and role != read_only:
+                    copied.append((arrays[i], x))
+                row.append(x)
+        addresses = tuple(tuple(x.data_pointer for x in row) for row in rows)
+        sizes = tuple(x.size for x in rows[0])
+        aligned = all(address % 16 == 0 for row in addresses for address in row)
+        device = rows[0][0].device_index
+        stream = streams.current_handle(device)
+        table = _table(len(roles), sizes, device, stream, threading.get_ident())
+        table.tell(addresses, stream)
+        yield _Group(dtype, tuple(positions), table, len(roles), aligned)
+        for original, copy in copied:
+            storage.copy_into(original, copy)

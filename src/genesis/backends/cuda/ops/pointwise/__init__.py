@@ -1,0 +1,1 @@
+"""The launch of any element-wise op, with broadcasting, any strides and any of the dtypes."""

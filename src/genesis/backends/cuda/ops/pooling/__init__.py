@@ -1,0 +1,1 @@
+"""Maximum and average pooling, and their gradients."""

@@ -1,0 +1,1 @@
+"""Sums, means, extrema, variance and cumulative sums."""

@@ -1,0 +1,1 @@
+"""Making, viewing, copying and casting arrays."""

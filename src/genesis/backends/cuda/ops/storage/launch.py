@@ -1,0 +1,220 @@
+"""Arrays themselves: creation, views, copies in any order of memory, casts, the way to the host and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.backends.contract import Operand
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.launch.strides import is_dense
+from genesis.backends.cuda.launch.triton import launch
+from genesis.backends.cuda.ops.pointwise.launch import Number, apply_into, new_like
+from genesis.backends.cuda.ops.storage import kernels
+from genesis.backends.cuda.runtime import array, faults, memory, streams
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.dtypes import DType
+from genesis.shapes import Shape, contiguous_strides, is_contiguous
+
+_ALIGNMENT = 256  # of what copies() puts into one allocation, in bytes: as if each had its own
+_CHUNK = 1 << 16  # bytes that one program copies
+_BITS = {8: dtypes.int64, 4: dtypes.int32, 2: dtypes.int16, 1: dtypes.int8}
+
+
+def dtype(x: DeviceArray) -> DType:
+    return x.dtype
+
+
+def strides(x: DeviceArray) -> Shape:
+    return x.strides
+
+
+def offset(x: DeviceArray) -> int:
+    return x.offset
+
+
+def data_pointer(x: DeviceArray) -> int:
+    return x.data_pointer
+
+
+def empty(
+    shape: Shape, strides: Shape | None = None, dtype: DType = dtypes.float32, device_index: int = 0
+) -> DeviceArray:
+    return array.empty(shape, dtype, device_index, strides)
+
+
+def full(shape: Shape, value: Number, dtype: DType, device_index: int = 0) -> DeviceArray:
+    x = array.empty(shape, dtype, device_index)
+    copy_into(x, value)
+    return x
+
+
+def arange(start: Number, step: Number, length: int, dtype: DType, device_index: int = 0) -> DeviceArray:
+    x = array.empty((length,), dtype, device_index)
+    number = float if dtype.is_floating_point else int
+    op = kernels._arange_kernel if dtype.is_floating_point else kernels._arange_integer_kernel
+    launch(op, (-(-length // 1024),), x, number(start), number(step), length, BLOCK=1024)
+    return x
+
+
+def view(x: DeviceArray, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
+    return DeviceArray(x.storage, shape, strides, offset, x.dtype)
+
+
+def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
+    out = array.empty(x.shape, x.dtype, x.device_index, strides)
+    copy_into(out, x)
+    return out
+
+
+def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:
+    """Those that keep their strides lie one after the other in one allocation, and one launch fills it."""
+    layouts = [x.layout for x in arrays]
+    together = [
+        i
+        for i, (layout, its_strides) in enumerate(zip(layouts, strides, strict=True))
+        if layout.strides == its_strides and layout.aligned and layout.num_bytes
+    ]
+    if not together:
+        return tuple(map(copy, arrays, strides))
+    device = arrays[0].device_index
+    num_bytes = np.array([layouts[i].num_bytes for i in together])
+    ends = np.cumsum(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
+    memory = array.empty((int(ends[-1]),), dtypes.int8, device).storage
+    places = np.append(0, ends[:-1])
+    made: dict[int, DeviceArray | None] = dict.fromkeys(range(len(arrays)))
+    for i, place in zip(together, places.tolist(), strict=True):
+        layout = layouts[i]
+        made[i] = DeviceArray(memory, layout.shape, layout.strides, place // layout.dtype.itemsize, layout.dtype)
+    sources = np.array([arrays[i].data_pointer for i in together])
+    _copy_all_bytes(memory.pointer + places, sources, num_bytes, device)
+    return tuple([copy(arrays[i], strides[i]) if x is None else x for i, x in made.items()])
+
+
+def copy_into(target: DeviceArray, source: DeviceArray | Number) -> None:
+    if not isinstance(source, DeviceArray):
+        return _fill(target, source)
+    if source.device_index != target.device_index:
+        return _copy_across(target, source)
+    if source.dtype is not target.dtype:
+        wide = target.dtype if target.dtype.category > source.dtype.category else source.dtype
+        return apply_into(target, kernels._copy_kernel, source, dtype=wide)
+    if target.shape == source.shape and target.strides == source.strides and is_dense(target):
+        return _copy_bytes(target, source)
+    apply_into(as_bits(target), kernels._copy_kernel, as_bits(source))  # equal dtypes: bits move, whatever they mean
+
+
+def add_into(target: DeviceArray, source: Operand) -> None:
+    apply_into(target, kernels._add_into_kernel, target, source)
+
+
+def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
+    out = new_like(x, dtype)
+    copy_into(out, x)
+    return out
+
+
+def from_cpu(
+    array: np.ndarray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
+) -> DeviceArray:
+    dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
+    assert array.itemsize == dtype.itemsize, f"from_cpu: {array.dtype} cannot hold {dtype.name}"
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    x = empty(array.shape, None, dtype, device_index)
+    stream = streams.current_handle(device_index)
+    driver.get().copy(device_index, x.data_pointer, array.ctypes.data, array.nbytes, stream)
+    if is_pinned(array):  # all other memory has been read by now
+        if non_blocking:
+            memory.keep_until(streams.current(device_index).record_event(), array)
+        else:
+            driver.get().synchronize_stream(device_index, stream)
+    return x
+
+
+def to_cpu(x: DeviceArray) -> np.ndarray:
+    if not is_contiguous(x.shape, x.strides):
+        x = copy(x, contiguous_strides(x.shape))
+    name = "uint16" if x.dtype is dtypes.bfloat16 else x.dtype.name
+    out = np.empty(x.shape, name)
+    stream = streams.current_handle(x.device_index)
+    driver.get().copy(x.device_index, out.ctypes.data, x.data_pointer, out.nbytes, stream)
+    driver.get().synchronize_stream(x.device_index, stream)
+    faults.check(x.device_index)
+    return out
+
+
+def empty_pinned(shape: Shape, dtype: DType) -> np.ndarray:
+    return memory.pinned_empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    return array.nbytes > 0 and driver.get().is_pinned(array.ctypes.data)
+
+
+def _fill(target: DeviceArray, value: Number) -> None:
+    number = converted(value, target.dtype)
+    if number == 0 and str(number) != "-0.0" and is_dense(target):
+        num_bytes = target.size * target.dtype.itemsize
+        stream = streams.current_handle(target.device_index)
+        driver.get().fill_bytes(target.device_index, target.data_pointer, 0, num_bytes, stream)
+    else:
+        apply_into(target, kernels._copy_kernel, number, dtype=target.dtype)
+
+
+def converted(value: Number, dtype: DType) -> Number:
+    """A number in the Python type of dtype."""
+    if dtype is dtypes.bool_:
+        return bool(value)
+    return float(value) if dtype.is_floating_point else int(value)
+
+
+def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
+    stream = streams.current_handle(target.device_index)
+    num_bytes = target.size * target.dtype.itemsize
+    driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
+
+
+def share_out(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For programs of which each item gets so many: whose each program is, and the how-manieth of that item's.
+
+    >>> share_out(np.array([2, 0, 1]))
+    (array([0, 0, 2]), array([0, 1, 0]))
+    """
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _copy_all_bytes(targets: np.ndarray, sources: np.ndarray, num_bytes: np.ndarray, device: int) -> None:
+    """Addresses, all aligned, and how many bytes lie there: one launch, of whose programs each copies one chunk."""
+    which, chunks = share_out(-(-num_bytes // _CHUNK))
+    first = _CHUNK * chunks
+    columns = targets[which] + first, sources[which] + first, np.minimum(num_bytes[which] - first, _CHUNK)
+    table = from_cpu(np.stack(columns, axis=1), dtypes.int64, device)
+    launch(kernels._copies_kernel, (len(which),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
+
+
+def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
+    """Between devices: to the target's dtype there, over, to the target's strides here."""
+    whole = is_dense(target)
+    received = target if whole else array.empty(target.shape, target.dtype, target.device_index)
+    staged = source
+    if (source.dtype, source.shape, source.strides) != (target.dtype, target.shape, received.strides):
+        staged = array.empty(target.shape, target.dtype, source.device_index, received.strides)
+        copy_into(staged, source)
+    streams.current(target.device_index).wait_stream(streams.current(source.device_index))
+    _copy_bytes(received, staged)
+    streams.current(target.device_index).synchronize()  # the source's pool knows nothing of the target's stream
+    if not whole:
+        copy_into(target, received)
+
+
+def as_bits(x: DeviceArray) -> DeviceArray:
+    """x as integers of its size: for ops that only move values, whatever they mean."""
+    return DeviceArray(x.storage, x.shape, x.strides, x.offset, _BITS[x.dtype.itemsize])
+
+
+def bits_of(x: Layout) -> Layout:
+    """The layout of as_bits()."""
+    return layout_of(x.shape, _BITS[x.dtype.itemsize], x.device_index, x.strides, x.aligned)

@@ -1,0 +1,54 @@
+"""Images as matrices for the fused convolutions: a row per pixel, the channels side by side."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from genesis import dtypes
+from genesis.backends.cuda.ops.storage.launch import copy
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.dtypes import DType
+from genesis.shapes import channels_last_strides, equivalent
+
+
+def channels_last(x: Any) -> Any:
+    """x, or a copy of it in NHWC; None stays None."""
+    if x is None or _is_channels_last(x._layout or x.layout):
+        return x
+    return copy(x, channels_last_strides(x.shape))
+
+
+@functools.cache
+def _is_channels_last(layout: Layout) -> bool:
+    return equivalent(layout.shape, layout.strides, channels_last_strides(layout.shape))
+
+
+def dense(x: Any) -> Any:
+    """A vector, or a copy of it without gaps; None stays None."""
+    return x if x is None or x.strides == (1,) else copy(x, (1,))
+
+
+def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
+    """Their layouts; None stays None."""
+    return tuple([None if x is None else x._layout or x.layout for x in arrays])
+
+
+def fresh(layout: Layout) -> Layout:
+    """That of new arrays in the same shape, dtype and order."""
+    return layout_of(layout.shape, layout.dtype, layout.device_index, layout.strides)
+
+
+def new(layout: Layout | None, stream: int) -> DeviceArray | None:
+    """A new array of a layout; None stays None."""
+    return None if layout is None else layout.new(stream)
+
+
+def address(x: DeviceArray | None) -> int:
+    """Of the first element; 0 for None."""
+    return 0 if x is None else x.data_pointer
+
+
+def statistics_dtype(dtype: DType) -> DType:
+    """The dtype that sums over an array of dtype are kept in."""
+    return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32

@@ -1,0 +1,436 @@
+"""Device memory: a caching pool per device, in stream order.
+
+A freed block goes to the shelf of its stream and size class, and the next array of that class on that stream takes it
+at once: whatever still reads the old array was launched earlier on the same stream, so it is done before the new one is
+written. A block that other streams used (record_stream) waits for them first. Only a miss speaks to the driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import threading
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import Driver
+from genesis.backends.cuda.runtime.streams import Event
+from genesis.errors import OutOfMemoryError
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Bytes and counts since the start (peaks: since reset_peaks)."""
+
+    allocated: int = 0  # held by arrays, rounded up to their size class
+    reserved: int = 0  # taken from the device: allocated and cached
+    peak_allocated: int = 0
+    peak_reserved: int = 0
+    num_allocations: int = 0
+    num_driver_allocations: int = 0  # those that the cache could not serve
+
+    @property
+    def cached(self) -> int:
+        return self.reserved - self.allocated
+
+
+def size_class(num_bytes: int) -> int:
+    """Rounded up to 512 bytes, or to an eighth of the power of two below: at most 12.5 % are lost.
+
+    Example:
+        >>> size_class(1), size_class(4096), size_class(1_000_000)
+        (512, 4096, 1048576)
+    """
+    step = max(512, 1 << max((num_bytes - 1).bit_length() - 4, 0))
+    return max(-(-num_bytes // step) * step, 512)
+
+
+class Shelf:
+    """The free blocks of one size class on one stream."""
+
+    __slots__ = ("blocks", "pool", "size", "stream")
+
+    def __init__(self, pool: Pool, size: int, stream: int) -> None:
+        self.pool, self.size, self.stream = pool, size, stream
+        self.blocks: list[Block] = []
+
+
+class Block:
+    """Memory taken from the device, the shelf that it returns to, and the other streams that use it until then."""
+
+    __slots__ = ("others", "pointer", "shelf")
+
+    def __init__(self, pointer: int, shelf: Shelf) -> None:
+        self.pointer, self.shelf = pointer, shelf
+        self.others: tuple[int, ...] = ()
+
+
+class Pool:
+    """The memory of one device."""
+
+    def __init__(self, driver: Driver, device: int) -> None:
+        self.limit: int | None = None
+        # What arrays have freed. A __del__ may only append here: it runs at any moment, so it can take no lock.
+        self.returned: deque[Block] = deque()
+        self.returned_shared: deque[Block] = deque()  # those that other streams used
+        self._driver, self._device = driver, device
+        self._note = driver.note_use if driver.watches_memory else None
+        self._lock = threading.Lock()
+        self._shelves: dict[tuple[int, int], Shelf] = {}  # (stream, size class) → its free blocks
+        self._asked: dict[tuple[int, int], Shelf] = {}  # the same by (stream, bytes asked for), to skip size_class
+        self._waiting: deque[tuple[list[Any], Block]] = deque()  # events of other streams, block
+        self._statistics = Statistics()
+        self._allocations = itertools.count()  # next() counts one more, in whatever thread, and without a lock
+        self._times_counted = 0  # how often next() was called for the figure itself
+
+    def allocate(self, num_bytes: int, stream: int) -> Block:
+        """Memory to use in the order of the stream. Raises: OutOfMemoryError."""
+        return self.take(self.shelf(num_bytes, stream), num_bytes)
+
+    def take(self, shelf: Shelf, num_bytes: int) -> Block:
+        """allocate(), where the shelf for so many bytes is known."""
+        next(self._allocations)
+        # Mostly an array of the same kind was freed just before. Then one comes for one that went, and no sum of bytes
+        # changes: what else has been freed is counted as allocated until it is collected, before and after.
+        note, returned = self._note, self.returned
+        if returned:
+            try:
+                block = returned.pop()
+            except IndexError:  # another thread was faster
+                pass
+            else:
+                if block.shelf is shelf:
+                    if note is not None:
+                        note(block.pointer, 0)
+                        note(block.pointer, num_bytes)
+                    return block
+                returned.append(block)
+        statistics = self._statistics
+        with self._lock:
+            self._collect_returned()
+            if self.returned_shared or self._waiting:
+                self._collect_shared()
+            block = shelf.blocks.pop() if shelf.blocks else self._obtain(num_bytes, shelf)
+            statistics.allocated = allocated = statistics.allocated + shelf.size
+            if allocated > statistics.peak_allocated:
+                statistics.peak_allocated = allocated
+        if note is not None:
+            note(block.pointer, num_bytes)
+        return block
+
+    def shelf(self, num_bytes: int, stream: int) -> Shelf:
+        """Where so many bytes are taken from and go back to; it never changes."""
+        asked = (stream, num_bytes)
+        shelf = self._asked.get(asked)
+        if shelf is None:
+            size = size_class(num_bytes)
+            with self._lock:
+                if len(self._asked) > 65536:
+                    self._asked.clear()
+                shelf = self._asked[asked] = self._shelves.setdefault((stream, size), Shelf(self, size, stream))
+        return shelf
+
+    def statistics(self) -> Statistics:
+        """A copy of the figures as they are now."""
+        with self._lock:
+            self._collect()
+            num_allocations = next(self._allocations) - self._times_counted
+            self._times_counted += 1
+            return dataclasses.replace(self._statistics, num_allocations=num_allocations)
+
+    def reset_peaks(self) -> None:
+        with self._lock:
+            self._collect()
+            self._statistics.peak_allocated = self._statistics.allocated
+            self._statistics.peak_reserved = self._statistics.reserved
+
+    def empty_cache(self) -> None:
+        """Give all memory that no array holds back to the device."""
+        with self._lock:
+            self._collect()
+            self._give_back()
+
+    def _collect(self) -> None:
+        """Take in what arrays have freed."""
+        self._collect_returned()
+        self._collect_shared()
+
+    def _collect_returned(self) -> None:
+        returned, statistics, note = self.returned, self._statistics, self._note
+        while returned:
+            try:
+                block = returned.popleft()
+            except IndexError:  # another thread took it to allocate
+                return
+            shelf = block.shelf
+            statistics.allocated -= shelf.size
+            if note is not None:
+                note(block.pointer, 0)
+            shelf.blocks.append(block)
+
+    def _collect_shared(self) -> None:
+        """Blocks that other streams used go to their shelves when those streams are past that use."""
+        while self.returned_shared:
+            block = self.returned_shared.popleft()
+            others, block.others = block.others, ()
+            self._statistics.allocated -= block.shelf.size
+            if self._note is not None:
+                self._note(block.pointer, 0)
+            events = []
+            for other in others:
+                event = self._driver.create_event(self._device, False)
+                self._driver.record_event(self._device, event, other)
+                events.append(event)
+            self._waiting.append((events, block))
+        for _ in range(len(self._waiting)):
+            events, block = self._waiting.popleft()
+            if all(self._driver.event_done(self._device, event) for event in events):
+                for event in events:
+                    self._driver.destroy_event(event)
+                block.shelf.blocks.append(block)
+            else:
+                self._waiting.append((events, block))
+
+    def _obtain(self, num_bytes: int, shelf: Shelf) -> Block:
+        """Memory from the device; if it has none, once more after giving back what is cached, and once more after what
+        Python's collector finds: a network that has grown, say, holds itself in a cycle."""
+        size = shelf.size
+        for attempt in range(3):
+            if attempt == 2:
+                self._collect_garbage()
+            if attempt:
+                self._give_back()
+            if self.limit is not None and self._statistics.reserved + size > self.limit:
+                continue
+            pointer = self._driver.allocate(self._device, size, shelf.stream)
+            if pointer:
+                self._statistics.num_driver_allocations += 1
+                self._statistics.reserved += size
+                self._statistics.peak_reserved = max(self._statistics.peak_reserved, self._statistics.reserved)
+                return Block(pointer, shelf)
+        free, total = self._driver.memory_info(self._device)
+        limit = "" if self.limit is None else f"; the limit is {_readable(self.limit)}"
+        raise OutOfMemoryError(
+            f"cuda:{self._device}: out of memory: asked for {_readable(num_bytes)}, arrays hold "
+            f"{_readable(self._statistics.allocated)}, {_readable(free)} of {_readable(total)} are free{limit}"
+        )
+
+    def _collect_garbage(self) -> None:
+        self._lock.release()  # what is collected may allocate on its way
+        try:
+            gc.collect()
+        finally:
+            self._lock.acquire()
+
+    def _give_back(self) -> None:
+        self._driver.synchronize(self._device)
+        self._collect()
+        for shelf in self._shelves.values():
+            for block in shelf.blocks:
+                self._driver.release(self._device, block.pointer, shelf.stream)
+                self._statistics.reserved -= shelf.size
+            shelf.blocks.clear()
+        self._driver.trim(self._device)
+
+
+def _readable(num_bytes: int) -> str:
+    amount = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} GiB"
+
+
+_pools: dict[tuple[str, int], Pool] = {}
+_active: dict[int, Pool] = {}  # those of the driver in force
+_pools_lock = threading.Lock()
+driver.forget_on_switch(_active.clear)
+
+
+def pool(device: int = 0) -> Pool:
+    """The pool of a device."""
+    found = _active.get(device)
+    if found is None:
+        with _pools_lock:
+            key = (driver.get().name, device)
+            if key not in _pools:
+                driver.get().properties(device)  # an error if there is no such device
+                _pools[key] = Pool(driver.get(), device)
+            found = _active[device] = _pools[key]
+    return found
+
+
+class Lender(Protocol):
+    """Another library's allocator, for the current device.
+
+    What it gives must be usable in the order of the current stream at once, and after the object that keeps it alive is
+    gone the library must reuse it only in that order.
+    """
+
+    def array(self, layout: Any) -> Any:
+        """A new DeviceArray of this layout."""
+
+    def memory(self, num_bytes: int) -> tuple[int, object]:
+        """The address of new memory, and what keeps it alive."""
+
+
+class _Lending(threading.local):
+    lender: Lender | None = None
+
+
+lending = _Lending()
+
+
+class LentBy:
+    """New arrays of this thread take their memory from another library's allocator, inside the with block."""
+
+    __slots__ = ("_before", "_lender")
+
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+
+    def __enter__(self) -> None:
+        self._before, lending.lender = lending.lender, self._lender
+
+    def __exit__(self, *error: object) -> None:
+        lending.lender = self._before
+
+
+class Storage:
+    """A stretch of device memory, which lives as long as any array that shows a part of it."""
+
+    __slots__ = ()
+    pointer: int
+    device_index: int
+    stream: int
+    owner: object  # what keeps the memory alive; None: the storage itself
+
+    def record_stream(self, stream: int) -> None:
+        """This stream uses the memory too."""
+        raise NotImplementedError
+
+
+class OwnedStorage(Storage):
+    """Memory of somebody else, who is kept alive; when it is reused is the owner's affair."""
+
+    __slots__ = ("device_index", "nbytes", "owner", "pointer", "stream")
+
+    def __init__(self, pointer: int, nbytes: int, device_index: int, stream: int, owner: object) -> None:
+        """nbytes may be 0 where nobody will ask for it."""
+        self.pointer, self.nbytes, self.device_index, self.stream = pointer, nbytes, device_index, stream
+        self.owner = owner
+        here = driver.get() if nbytes else None
+        if here is not None and here.watches_memory:
+            here.note_use(pointer, nbytes, fresh=False)
+
+    def record_stream(self, stream: int) -> None:
+        pass
+
+
+class PoolStorage(Storage):
+    """A block of the device's pool, and the one who gives it back: an object that costs little to make."""
+
+    __slots__ = ("block", "device_index", "pointer")
+    owner = None
+
+    def __init__(self, block: Block, device_index: int) -> None:
+        self.block, self.pointer, self.device_index = block, block.pointer, device_index
+
+    def __del__(self) -> None:
+        block = self.block
+        pool = block.shelf.pool
+        (pool.returned_shared if block.others else pool.returned).append(block)
+
+    @property
+    def stream(self) -> int:  # type: ignore[override]
+        return self.block.shelf.stream
+
+    def record_stream(self, stream: int) -> None:
+        """It is reused only after what the stream has been given by the time it is freed."""
+        block = self.block
+        if stream != self.stream and stream not in block.others:
+            block.others = (*block.others, stream)
+
+
+def allocate(nbytes: int, device_index: int, stream: int) -> Storage:
+    """New memory, in the order of a stream. Raises: OutOfMemoryError."""
+    lender = lending.lender
+    if lender is None:
+        return allocate_own(nbytes, device_index, stream)
+    pointer, owner = lender.memory(nbytes)
+    return OwnedStorage(pointer, nbytes, device_index, stream, owner)
+
+
+def allocate_own(nbytes: int, device_index: int, stream: int) -> PoolStorage:
+    """allocate() where no other library lends: from the device's pool."""
+    return PoolStorage((_active.get(device_index) or pool(device_index)).allocate(nbytes, stream), device_index)
+
+
+# --- page-locked host memory ------------------------------------------------------------------------------------------
+class _PinnedBlock:
+    """Host memory from which the device copies by itself; freed blocks are kept for the next array of their size."""
+
+    __slots__ = ("_home", "pointer", "size")
+
+    def __init__(self, num_bytes: int) -> None:
+        self.size = 1 << max(num_bytes - 1, 4095).bit_length()
+        self.pointer = 0
+        self._home = _pinned.setdefault((driver.get().name, self.size), deque())
+        try:
+            self.pointer = self._home.popleft()
+        except IndexError:
+            self.pointer = driver.get().allocate_pinned(self.size)
+
+    def __del__(self) -> None:
+        if self.pointer:
+            self._home.append(self.pointer)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
+
+
+_pinned: dict[tuple[str, int], deque[int]] = {}  # driver, size → free blocks
+_copied_from: deque[tuple[Event, np.ndarray]] = deque()  # pinned arrays that the device may still be reading
+
+
+def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A numpy array in page-locked memory, which copies to the device without the host waiting."""
+    _forget_copied()
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.asarray(_PinnedBlock(nbytes))[:nbytes].view(dtype).reshape(shape)
+
+
+def release_pinned() -> None:
+    """Give the page-locked memory that no array holds back to the host."""
+    _forget_copied()
+    name = driver.get().name
+    for (owner, _), blocks in list(_pinned.items()):
+        while owner == name and blocks:
+            try:
+                pointer = blocks.popleft()
+            except IndexError:  # another thread was faster
+                break
+            driver.get().release_pinned(pointer)
+
+
+def keep_until(event: Event, array: np.ndarray) -> None:
+    """Hold an array that the device copies from, whoever pinned it, until the event after the copy is passed."""
+    _forget_copied()
+    _copied_from.append((event, array))
+
+
+def _forget_copied() -> None:
+    for _ in range(len(_copied_from)):
+        try:
+            event, array = _copied_from.popleft()
+        except IndexError:  # another thread was faster
+            return
+        if not event.query():
+            _copied_from.append((event, array))

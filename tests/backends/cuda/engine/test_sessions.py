@@ -1,0 +1,260 @@
+"""Tuning what is met, and what is gathered first."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import pytest
+
+from genesis.backends.backend import Backend
+from genesis.backends.cuda.engine import bench, operation, platform, tuner
+from genesis.backends.cuda.engine import planner as plans
+from genesis.backends.cuda.engine.candidate import Launch
+from genesis.backends.cuda.engine.store import Entry
+from genesis.backends.cuda.ops.conv import accuracy, families
+from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.settings import override
+from tests.backends.cuda.engine.fake_candidates import PROBLEM, Fake, FakeFamily, arrays, chosen, run
+
+
+def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
+    """No candidate is measured before all problems are known; then none gets the time of another."""
+    fakes.candidates = [Fake(str(i), seconds=0.05) for i in range(40)]
+    problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]
+    session = plans.Session(2, gathers=True)  # less than one of them could use
+    plans.begin(session)
+    assert [plans.plan(CONV, problem).origin for problem in problems] == [plans.GUESSED] * 2
+    assert not session.outcomes
+    plans.share_out(session)
+    plans.end(session)
+    assert [outcome.problem for outcome in session.outcomes] == problems
+    assert not any(outcome.complete for outcome in session.outcomes)
+
+
+def gathered(problems: list[ConvProblem], seconds: float = 60.0) -> plans.Session:
+    session = plans.Session(seconds, gathers=True)
+    plans.begin(session)
+    for problem in problems:
+        plans.plan(CONV, problem)
+    plans.share_out(session)
+    plans.end(session)
+    return session
+
+
+def test_gathering_compiles_nothing_where_something_is_ready_made(fakes: FakeFamily) -> None:
+    """The call that finds out what there is to tune must not take longer than tuning."""
+    ready_made = Fake("ready-made")
+    ready_made.is_ready_made = True
+    fakes.candidates = [Fake("the best guess"), ready_made]
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    assert chosen()[0] == "fake/ready-made"
+    plans.end(session)
+    plans.forget()
+    assert chosen()[0] == "fake/the best guess"
+
+
+def test_gathering_counts_the_calls(fakes: FakeFamily, simulated: Backend) -> None:
+    fakes.candidates = [Fake("only")]
+    operands = arrays(simulated)
+    session = plans.Session(60, gathers=True)
+    plans.begin(session)
+    for _ in range(3):
+        run(simulated, *operands)
+    plans.end(session)
+    assert session.counts == {PROBLEM: 3}
+    assert plans._contest(session.met[PROBLEM], session).cost == pytest.approx(3 * tuner._estimate(PROBLEM))
+
+
+def test_a_guess_that_wins_a_short_contest_is_stored_too(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "FAMILIES", (fakes,))
+    fakes.candidates = [Fake("guess"), Fake("slow", seconds=0.3), *[Fake(str(i), seconds=0.3) for i in range(9)]]
+    session = gathered([PROBLEM], 0.5)
+    (outcome,) = session.outcomes
+    assert (outcome.candidate.name, outcome.complete) == ("fake/guess", False)
+    entry = platform.store(0).get(PROBLEM.key)
+    assert entry is not None
+    assert (entry.candidate, entry.complete) == ("fake/guess", False)
+
+
+def test_what_another_process_tuned_to_the_end_meanwhile_stays(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess"), *[Fake(str(i), seconds=0.3) for i in range(9)]]
+    session = plans.Session(0.5, gathers=True)
+    plans.begin(session)
+    plans.plan(CONV, PROBLEM)
+    theirs = Entry("fake/3", 9.0, 0.0, 0)
+    platform.store(0).put(PROBLEM.key, theirs)
+    plans.share_out(session)
+    plans.end(session)
+    assert platform.store(0).get(PROBLEM.key) == theirs
+
+
+def test_those_without_time_are_guessed_at_their_next_call(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    assert gathered([PROBLEM], 1e-9).outcomes == []
+    assert plans.all_plans() == []
+    assert chosen() == ("fake/guess", plans.GUESSED)
+
+
+def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake(str(i)) for i in range(12)]
+    problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2)), dataclasses.replace(PROBLEM, padding=(3, 3))]
+    done = dict.fromkeys(problems, 0)
+    ahead: list[int] = []
+
+    def told(problem: ConvProblem, number: int, total: int) -> None:
+        done[problem] = number
+        ahead.append(max(done.values()) - min(done.values()))
+
+    session = plans.Session(60, told, gathers=True)
+    plans.begin(session)
+    for problem in problems:
+        plans.plan(CONV, problem)
+    plans.share_out(session)
+    plans.end(session)
+    assert [outcome.problem for outcome in session.outcomes] == problems
+    assert all(outcome.complete and outcome.num_measured == done[outcome.problem] for outcome in session.outcomes)
+    assert max(ahead[: 3 * tuner._FIRST_ROUND]) == tuner._FIRST_ROUND
+    assert max(ahead) <= 2 * tuner._FIRST_ROUND
+
+
+def test_slow_ones_are_measured_last_and_only_a_few(fakes: FakeFamily) -> None:
+    slow = [Fake(f"slow {i}", slow=True) for i in range(10)]
+    fakes.candidates = [*slow, Fake("quick")]
+    names = [each.name for each in CONV.in_turns(PROBLEM)]
+    assert names[0] == "fake/quick"
+    assert names[-operation._MOST_SLOW :] == [each.name for each in slow[: operation._MOST_SLOW]]
+
+
+def test_candidates_are_built_at_once(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner.os, "cpu_count", lambda: 4)
+    both = threading.Barrier(2)
+
+    class Waits(Fake):
+        def prepare(self, problem: ConvProblem) -> Launch:
+            both.wait(10)  # raises where the other one is not being built meanwhile
+            return super().prepare(problem)
+
+    fakes.candidates = [Waits("first"), Waits("second")]
+    contest, deadline = tuner.Contest(CONV, PROBLEM, 0), time.monotonic() + 60
+    tuner.build_ahead([contest], 3, deadline)
+    assert contest.tasks(3, deadline) == []
+    contest.visit(deadline)
+    assert contest.is_over
+    assert contest.outcome is not None
+
+
+def test_what_is_in_use_is_measured_first(fakes: FakeFamily) -> None:
+    """A short session after a long one must not lose what that one found."""
+    fakes.candidates = [Fake("guess", seconds=0.02), Fake("other", seconds=0.02), Fake("best")]
+    contest = tuner.Contest(CONV, PROBLEM, 0, Fake("best"))
+    contest.visit(0.0)
+    assert contest.outcome is not None
+    assert (contest.outcome.candidate.name, contest.outcome.complete) == ("fake/best", False)
+    contest.visit(time.monotonic() + 60)
+    assert contest.outcome.num_measured == len(list(CONV.in_turns(PROBLEM)))
+
+
+def test_who_wins_when_times_are_close(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come out ahead when they are timed again are believed only if they are right."""
+    fakes.candidates = [Fake("lucky once"), Fake("wrong"), Fake("slower"), Fake("broken", builds=False)]
+    monkeypatch.setattr(families, "FAMILIES", (fakes,))
+    times = {"lucky once": [1.0, 1.3, 1.3], "wrong": [1.05, 1.05, 1.05], "slower": [1.09, 1.2, 1.2]}
+
+    class Scripted:
+        def __init__(self, problem: ConvProblem) -> None:
+            self.checked: list[str] = []
+
+        def milliseconds(self, built: bench.Built, best: float) -> float:
+            return times[built.candidate.name.removeprefix("fake/")].pop(0)
+
+        def error(self, built: bench.Built) -> float:
+            return 1.0 if built.candidate.name == "fake/wrong" else 0.0
+
+    monkeypatch.setattr(CONV, "bench", Scripted)
+    contest = tuner.Contest(CONV, PROBLEM, 0)
+    contest.visit(time.monotonic() + 60)
+    assert contest.outcome is not None
+    assert (contest.outcome.candidate.name, contest.outcome.milliseconds) == ("fake/slower", 1.2)
+    assert contest.is_over
+
+
+def test_families_take_turns_when_measured(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first"), Fake("second"), Fake("third")]
+    guesses, measured = ([each.name for each in order(PROBLEM)] for order in (CONV.candidates, CONV.in_turns))
+    assert guesses[:3] == ["fake/first", "fake/second", "fake/third"]
+    assert [name.partition("/")[0] for name in measured[:2]] == ["fake", "implicit_gemm"]
+    assert sorted(guesses) == sorted(measured)
+
+
+def test_tuning_takes_the_fastest_that_is_right(fakes: FakeFamily) -> None:
+    fakes.candidates = [
+        Fake("slow", seconds=0.05), Fake("quick", seconds=0.002), Fake("wrong", wrong_by=1.0),
+        Fake("broken", builds=False), Fake("large", workspace=2 << 20),
+    ]  # fmt: skip
+    told: list[tuple[int, int]] = []
+    session = plans.Session(60, lambda problem, done, total: told.append((done, total)))
+    with override(workspace=1):
+        plans.begin(session)
+        try:
+            name, origin = chosen()
+        finally:
+            plans.end(session)
+    (outcome,) = session.outcomes
+    assert origin == plans.TUNED
+    assert outcome.candidate.name == name
+    assert name not in ("fake/slow", "fake/wrong", "fake/broken", "fake/large")
+    assert outcome.error <= accuracy.error_bound(PROBLEM)
+    assert told == [(i + 1, len(told)) for i in range(len(told))]
+    assert outcome.complete
+
+
+def test_what_was_tuned_is_stored(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("quick")]
+    session = plans.Session(60)
+    plans.begin(session)
+    name, _ = chosen()
+    plans.end(session)
+    plans.forget()
+    fakes.candidates = [Fake("a new best guess"), Fake("quick")]
+    assert chosen() == (name, plans.STORED)
+    again = plans.Session(60)
+    plans.begin(again)
+    plans.plan(CONV, PROBLEM)
+    plans.end(again)
+    assert not again.outcomes
+    plans.forget()
+    fakes.candidates = [Fake("another")]  # what was the best is no longer there
+    if name.startswith("fake/"):
+        assert chosen() == ("fake/another", plans.GUESSED)
+
+
+def test_without_time_nothing_is_tuned(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    session = plans.Session(1e-9)
+    plans.begin(session)
+    assert chosen() == ("fake/guess", plans.GUESSED)
+    plans.end(session)
+    assert not session.outcomes
+
+
+def test_a_budget_that_ends_in_between(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first", seconds=0.05), *[Fake(str(i), seconds=0.05) for i in range(20)]]
+    session = plans.Session(0.2)
+    plans.begin(session)
+    _, origin = chosen()
+    plans.end(session)
+    assert origin == plans.GUESSED  # a later session goes on
+    assert not session.outcomes[0].complete
+    entry = platform.store(0).get(PROBLEM.key)
+    assert entry is not None
+    assert not entry.complete
+
+
+def test_the_environment_switch_tunes(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess")]
+    with override(tune=60.0):
+        assert chosen()[1] == plans.TUNED

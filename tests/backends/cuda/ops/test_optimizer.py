@@ -1,0 +1,164 @@
+"""Steps over lists of arrays against the CPU backend in float64: dtypes, orders of memory, many chunks, some steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from genesis import backends
+from genesis.backends.backend import Backend
+from genesis.backends.cuda.ops.optimizer import launch as optimizer_module
+
+Put = Callable[[Any], Any]
+Get = Callable[[Any], torch.Tensor]
+Tensors = list[torch.Tensor]
+
+CPU = backends.get("cpu")
+DTYPES = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+SHAPES = [(5,), (), (0,), (3, 4), (70, 80)]  # the last one takes several chunks
+
+
+def arrays(dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensors:
+    generator = torch.manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+
+
+def check(results: list[Any], expected: Tensors, get: Get) -> None:
+    for result, known in zip(results, expected, strict=True):
+        tolerance = DTYPES[known.dtype]
+        torch.testing.assert_close(get(result), known, rtol=tolerance, atol=tolerance)
+
+
+def reference(op: str, roles: list[Tensors | None], *call: Any) -> None:
+    """The step in float64 and row-major memory, rounded back into roles."""
+    wide = [None if role is None else [x.double().contiguous() for x in role] for role in roles]
+    getattr(CPU, op)(*wide, *call)
+    for role, values in zip(roles, wide, strict=True):
+        for x, value in zip(role or (), values or (), strict=True):
+            x.copy_(value)
+
+
+def check_step(
+    cuda: Backend, put: Put, get: Get, op: str, roles: list[Tensors | None], calls: list[tuple[Any, ...]]
+) -> None:
+    """All arrays after each of the calls, which differ in the gradients (role 1) and in the arguments."""
+    held = [None if role is None else [put(x.clone()) for x in role] for role in roles]
+    for seed, call in enumerate(calls, 10):
+        roles[1] = arrays(roles[0][0].dtype, seed)
+        held[1] = [put(g.clone()) for g in roles[1]]
+        reference(op, roles, *call)
+        getattr(cuda, op)(*held, *call)
+        for results, known in zip(held, roles, strict=True):
+            if known is not None:
+                check(results, known, get)
+
+
+SGD = {
+    "plain": (0.0, 0.0, 0.0, False, False),
+    "momentum": (0.9, 0.1, 0.01, False, False),
+    "nesterov": (0.9, 0.0, 0.0, True, True),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", SGD)
+def test_sgd_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dtype) -> None:
+    calls = [(0.1, *SGD[case], first) for first in (True, False)]
+    buffers = None if case == "plain" else [torch.zeros_like(p) for p in arrays(dtype)]
+    check_step(cuda, put, get, "sgd_step", [arrays(dtype), None, buffers], calls)
+
+
+ADAM = {"adam": (False, False, False), "adamw": (False, True, False), "amsgrad": (True, True, True)}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", ADAM)
+def test_adam_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dtype) -> None:
+    amsgrad, decoupled, maximize = ADAM[case]
+    states = [[torch.zeros_like(p) for p in arrays(dtype)] for _ in range(3)]
+    roles = [arrays(dtype), None, *states[:2], states[2] if amsgrad else None]
+    eps = 1e-3 if dtype in (torch.float16, torch.bfloat16) else 1e-8
+    calls = [(step, 0.01, 0.9, 0.99, eps, 0.1, decoupled, maximize) for step in (1, 2)]
+    check_step(cuda, put, get, "adam_step", roles, calls)
+
+
+def test_step_of_arrays_in_any_order_of_memory(cuda: Backend, put: Put, get: Get) -> None:
+    param = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    cut = torch.randn(4, 6)[:, ::2]
+    params, grads = [param.clone(), cut.clone()], [torch.randn(2, 3, 4, 5), torch.randn(3, 4).T]
+    buffers = [torch.randn(2, 3, 4, 5), torch.randn(4, 3)]
+    base = torch.randn(4, 6)
+    held = [[put(param.clone()), put(base)], [put(g) for g in grads], [put(b.clone()) for b in buffers]]
+    held[0][1] = cuda.view(held[0][1], (4, 3), (6, 2), 0)
+    params[1] = base.clone()[:, ::2]
+    call = (0.1, 0.9, 0.0, 0.1, False, False, False)
+    reference("sgd_step", [params, grads, buffers], *call)
+    cuda.sgd_step(*held, *call)
+    check(held[0], params, get)
+    check(held[2], buffers, get)
+    assert held[0][0].strides == param.stride()
+
+
+def test_arrays_of_several_dtypes(cuda: Backend, put: Put, get: Get) -> None:
+    mixed = [torch.randn(5), torch.randn(5).double(), torch.randn(7)]
+    held = [put(x.clone()) for x in mixed]
+    cuda.scale_into(held, 0.5)
+    check(held, [x * 0.5 for x in mixed], get)
+    result = cuda.norms(held, 2.0)
+    torch.testing.assert_close(get(result), torch.stack([(x * 0.5).double().norm() for x in mixed]), rtol=1e-6, atol=0)
+
+
+def test_a_table_is_kept_and_follows_the_addresses(cuda: Backend, put: Put, get: Get) -> None:
+    held, others = [put(x) for x in arrays()], [put(x) for x in arrays()]
+    cuda.scale_into(held, 0.5)
+    before = optimizer_module._table.cache_info()
+    cuda.scale_into(others, 0.25)
+    cuda.scale_into(held, 0.5)
+    after = optimizer_module._table.cache_info()
+    assert (after.misses, after.hits) == (before.misses, before.hits + 2)
+    check(held, [x * 0.25 for x in arrays()], get)
+    check(others, [x * 0.25 for x in arrays()], get)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_scale_into(cuda: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
+    for factor in (0.375, torch.tensor(0.375)):
+        held = [put(x) for x in arrays(dtype)]
+        cuda.scale_into(held, put(factor))
+        check(held, [x * 0.375 for x in arrays(dtype)], get)
+
+
+@pytest.mark.parametrize("bad", [None, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_unscale_into(cuda: Backend, put: Put, get: Get, dtype: torch.dtype, bad: float | None) -> None:
+    grads = arrays(dtype)
+    if bad is not None:
+        grads[4][69, 79] = bad
+    held = [put(x.clone()) for x in grads]
+    found = cuda.unscale_into(held, 0.5)
+    assert found.shape == ()
+    assert get(found).item() is (bad is not None)
+    check(held[:4], [x * 0.5 for x in grads[:4]], get)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("ord", [0.0, 1.0, 2.0, 3.0, math.inf, -math.inf])
+def test_norms(cuda: Backend, put: Put, get: Get, ord: float, dtype: torch.dtype) -> None:
+    given = [x for x in arrays(dtype) if x.numel()]
+    expected = torch.stack([torch.linalg.vector_norm(x.double(), ord) for x in given]).to(dtype)
+    check([cuda.norms([put(x) for x in given], ord)], [expected], get)
+    given[3][0, 0] = math.nan
+    assert ord == 0 or get(cuda.norms([put(given[3])], ord)).isnan().all()
+
+
+def test_norm_of_nothing_is_zero(cuda: Backend, put: Put, get: Get) -> None:
+    assert get(cuda.norms([put(torch.empty(0)), put(torch.ones(4))], 2.0)).tolist() == [0, 2]
+
+
+def test_integers_have_none(cuda: Backend, put: Put) -> None:
+    with pytest.raises(NotImplementedError, match="optimizer steps have no cuda implementation for int64"):
+        cuda.scale_into([put(torch.ones(3, dtype=torch.int64))], 2.0)

@@ -150,12 +150,12 @@ def empty(shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | No
 
 def from_dlpack(source: Any) -> DeviceArray:
     """An array on the memory of anything with __dlpack__."""
-    return DeviceArray(*interop.from_dlpack(source))
+    return DeviceArray(*interop.region_from_dlpack(source))
 
 
 def from_array_interface(source: Any) -> DeviceArray:
     """An array on the memory of anything with __cuda_array_interface__."""
-    return DeviceArray(*interop.from_array_interface(source))
+    return DeviceArray(*interop.region_from_array_interface(source))
 
 
 def require_float(op: str, dtype: DType) -> None:

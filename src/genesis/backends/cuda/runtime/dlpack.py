@@ -163,7 +163,7 @@ def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -
     return _new(ctypes.addressof(managed), name, _drop_capsule)
 
 
-def from_dlpack(source: Any) -> Region:
+def region_from_dlpack(source: Any) -> Region:
     """The memory of anything with __dlpack__."""
     device_type, index = source.__dlpack_device__()
     expected = driver.get().dlpack_device_type
@@ -206,7 +206,7 @@ class _Borrowed:
         return Region(storage, shape, strides, 0, dtype)
 
 
-def from_array_interface(source: Any) -> Region:
+def region_from_array_interface(source: Any) -> Region:
     """The memory of anything with __cuda_array_interface__; our stream waits for the one that it names."""
     found = source.__cuda_array_interface__
     dtype = _DTYPES_BY_NAME.get(found["typestr"])

@@ -133,6 +133,10 @@ def from_cpu(
     return x
 
 
+def from_dlpack(source: object) -> DeviceArray:
+    return array.from_dlpack(source)
+
+
 def to_cpu(x: DeviceArray) -> np.ndarray:
     if not is_contiguous(x.shape, x.strides):
         x = copy(x, contiguous_strides(x.shape))

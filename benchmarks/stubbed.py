@@ -20,7 +20,7 @@ from genesis.backends.cuda.simulated import SimulatedDriver
 from genesis.cuda import arguments
 from genesis.cuda.arguments import Operand
 from genesis.cuda.kernel import Kernel
-from genesis.torch import bridge, entries, handles, modules, ops, tensors
+from genesis.torch import bridge, entries, modules, ops, tensors
 
 _DONE = (cu.CUresult.CUDA_SUCCESS,)
 
@@ -76,6 +76,6 @@ def install() -> None:
     for module in (entries, modules, ops):
         module.call = bridge.call_cuda
     ops.call_arrays = bridge.call_cuda_arrays
-    bridge.arrays_of = handles.arrays_of
+    bridge.prepare = bridge.prepare_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

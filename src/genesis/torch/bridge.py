@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,22 +43,35 @@ def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
     return _handles().call_arrays(op, first, args)
 
 
-def arrays_of(tensors: Sequence[torch.Tensor | None]) -> Any:
-    """The CUDA backend's arrays of tensors, for further calls while is_same() says so; None where there are none."""
-    first = tensors[0]
-    return _handles().arrays_of(tensors) if first is not None and first.is_cuda else None
+def prepare(x: torch.Tensor, weight: torch.Tensor, vectors: Any, eps: float, geometry: Any) -> Any:
+    """A convolution and batch norm in training, ready for tensors that look like these: see prepared.py."""
+    return _prepared().prepare(x, weight, vectors, eps, geometry) if x.is_cuda else Unprepared(eps, lambda: True)
 
 
-def is_same(arrays: Any, tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Are arrays still those of these tensors, which look the same?"""
-    same: bool = _handles().is_same(arrays, tensors)
-    return same
+def prepare_cuda(x: torch.Tensor, weight: torch.Tensor, vectors: Any, eps: float, geometry: Any) -> Any:
+    """prepare() for the CUDA backend."""
+    return _prepared().prepare(x, weight, vectors, eps, geometry)
+
+
+class Unprepared:
+    """What takes the place of a Chain where there is none."""
+
+    def __init__(self, eps: float, is_current: Callable[[], bool]) -> None:
+        self.eps, self.is_current = eps, is_current
+
+    def begin(self, *args: Any) -> None:
+        """Nothing is begun."""
 
 
 @functools.cache
 def _handles() -> Any:
     """The CUDA backend is loaded when it is needed."""
     return importlib.import_module("genesis.torch.handles")
+
+
+@functools.cache
+def _prepared() -> Any:
+    return importlib.import_module("genesis.torch.prepared")
 
 
 def dtype_of(tensor: torch.Tensor) -> dtypes.DType:

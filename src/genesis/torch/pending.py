@@ -180,12 +180,13 @@ def batch_norm(
         if not _takes_norm(link, weight, bias, mean, var, training):
             return NOT_HERE
     else:
-        tensors, known = (weight, bias, mean, var), entry.seen_norm
+        tensors = (weight, bias, mean, var) if count is None else (weight, bias, mean, var, count)
+        known = entry.seen_norm
         if known is None or not known.fits(link.plan, link.dtype, tensors, training):
             if not _takes_norm(link, weight, bias, mean, var, training):
                 return NOT_HERE
             known = entry.seen_norm = SeenNorm(link.plan, link.dtype, tensors, training)
-        link.arrays = known.arrays((link.weight, *tensors, count))
+        link.known = known
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
         link = link.copy(0)

@@ -3,13 +3,12 @@ than the launches that they guard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from genesis.torch import bridge
 from genesis.torch.shapes import Plan
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -70,24 +69,21 @@ _any_autocast = torch._C._is_any_autocast_enabled
 
 
 class SeenNorm:
-    """Which batch norm followed a convolution, and what the backend takes for its tensors and the weight."""
+    """Which batch norm followed a convolution, and what was prepared for both."""
 
-    __slots__ = ("_arrays", "_dtype", "_plan", "_same", "_training")
+    __slots__ = ("_dtype", "_plan", "_same", "_training", "chain", "counts")
 
     def __init__(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> None:
-        """tensors: gamma, beta, running mean and variance."""
+        """tensors: gamma, beta, running mean and variance; and the count of batches, where it is to grow."""
         self._plan, self._dtype, self._training = plan, dtype, training
-        self._same = seen(*tensors)
-        self._arrays: Any = None
+        self._same, self.counts = seen(*tensors), len(tensors) == 5
+        self.chain: Any = None
 
     def fits(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> bool:
         return (
-            self._plan is plan and self._dtype is dtype and self._training is training and self._same(*tensors)
-        )  # fmt: skip
-
-    def arrays(self, tensors: Sequence[Tensor | None]) -> Any:
-        """Of weight, gamma, beta, running mean and variance, and count, where those of the norm fit; None: none."""
-        known = self._arrays
-        if known is None or not bridge.is_same(known, tensors):
-            known = self._arrays = bridge.arrays_of(tensors)
-        return known
+            self._plan is plan
+            and self._dtype is dtype
+            and self._training is training
+            and (len(tensors) == 5) is self.counts
+            and self._same(*tensors)
+        )

@@ -43,7 +43,7 @@ class Moments(NamedTuple):
 STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
 
 
-class _Ready(NamedTuple):
+class Ready(NamedTuple):
     """A candidate built for a problem."""
 
     candidate: Candidate
@@ -54,20 +54,20 @@ class _Ready(NamedTuple):
 
 # What plans have used, for good: a CUDA graph that captured a launch does not keep the kernel's code on the device, and
 # with a plan of cuDNN that it compiled, its code would go. Also, a plan that is made anew is ready at once.
-_used: dict[tuple[ConvProblem, str], _Ready] = {}
+_used: dict[tuple[ConvProblem, str], Ready] = {}
 driver.forget_on_switch(_used.clear)
 
 
 class Plan:
     """One problem and the candidate that computes it, ready to launch."""
 
-    __slots__ = ("_layout", "_ready", "candidate", "origin", "problem")
+    __slots__ = ("_layout", "candidate", "origin", "problem", "ready")
 
     def __init__(self, problem: ConvProblem) -> None:
         self.problem = problem
         self.origin = GUESSED
         self.candidate: Candidate | None = None
-        self._ready: _Ready | None = None
+        self.ready: Ready | None = None
         shape = problem.result_shape
         self._layout = layout_of(shape, problem.dtype, problem.device, channels_last_strides(shape))
 
@@ -77,7 +77,7 @@ class Plan:
         ready = _used.get(key)
         if ready is None:
             ready = _used[key] = _build(self.problem, candidate)
-        self._ready = ready  # one assignment: other threads see all or nothing
+        self.ready = ready  # one assignment: other threads see all or nothing
         self.candidate, self.origin = candidate, origin
         if settings.debug >= 1:
             print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
@@ -85,8 +85,8 @@ class Plan:
     @property
     def workspace(self) -> int:
         """Bytes of scratch memory."""
-        assert self._ready is not None
-        return self._ready.workspace
+        assert self.ready is not None
+        return self.ready.workspace
 
     def __call__(
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
@@ -98,7 +98,7 @@ class Plan:
         layout = self._layout
         stream = streams.current_handle(layout.device_index)
         out = layout.new(stream)
-        _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
+        _, launch, num_bytes, moments = self.ready  # type: ignore[misc]
         workspace: Any = None
         if num_bytes:
             try:
@@ -118,13 +118,13 @@ class Plan:
         return out, Moments(partial.on(workspace), rows)
 
 
-def _build(problem: ConvProblem, candidate: Candidate) -> _Ready:
+def _build(problem: ConvProblem, candidate: Candidate) -> Ready:
     moments = None
     if problem.statistics:
         parts = candidate.parts(problem)
         partial = layout_of((3, parts.number, problem.result_shape[1]), dtypes.float32, problem.device)
         moments = partial, parts.rows
-    return _Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
+    return Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
 
 
 _plans: dict[ConvProblem, Plan] = {}

@@ -1,0 +1,234 @@
+"""conv_bn_relu in training, prepared for operands of certain layouts: on addresses, in memory that the caller takes.
+
+For callers to whom a look-up of plans and an object for each array cost more than the launches: genesis.torch. All that
+calls in a row share is found once; is_current() says whether it still holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from genesis import dtypes
+from genesis.backends.contract import Pair
+from genesis.backends.cuda import driver, wide_conv_bn_relu
+from genesis.backends.cuda.array import Layout, layout_of
+from genesis.backends.cuda.conv import families, plans
+from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv_bn_launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
+from genesis.backends.cuda.rows import is_channels_last
+from genesis.precision import get_float32_precision
+from genesis.settings import settings
+from genesis.shapes import channels_last_strides, numel
+
+Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
+_age = 0  # grows whenever plans are to be chosen anew
+
+
+def _forget() -> None:
+    global _age
+    _age += 1
+
+
+plans.when_choosing_anew(_forget)
+driver.forget_on_switch(_forget)
+
+
+def unchanged() -> Callable[[], bool]:
+    """Are plans still those of now?"""
+    then = _age
+    return lambda: then == _age
+
+
+class Vectors(NamedTuple):
+    """Layouts of what there is one number per channel of, and of the count of batches; None for what is missing."""
+
+    bias: Layout | None
+    gamma: Layout | None
+    beta: Layout | None
+    mean: Layout | None
+    var: Layout | None
+    batches: Layout | None  # how many there were
+
+    def are_dense(self) -> bool:
+        return all(each is None or (each.aligned and each.strides in ((), (1,))) for each in self)
+
+
+class _Plans:
+    """Convolutions' plans, as they were found."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        """problem: the shapes and settings of all of them."""
+        self._age, self._problem = _age, problem
+        self._found: list[plans.Plan] = []
+        self._ready: list[plans.Ready | None] = []
+        self._precision = problem.precision if problem.dtype is dtypes.float32 else None
+
+    def add(self, **wanted: Any) -> plans.Ready:
+        problem = dataclasses.replace(self._problem, **wanted)
+        if problem.statistics and not families.gives_statistics(problem):
+            problem = dataclasses.replace(problem, statistics=False)
+        plan = plans.plan(problem)
+        ready = plan.ready
+        assert ready is not None
+        self._found.append(plan)
+        self._ready.append(ready)
+        return ready
+
+    def are_current(self) -> bool:
+        if self._age != _age or (self._precision is not None and self._precision != get_float32_precision()):
+            return False
+        return [plan.ready for plan in self._found] == self._ready
+
+
+class Training:
+    """Convolution, statistics, and the pass that normalizes, adds and activates.
+
+    kept: the convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through;
+    scratch: bytes that begin() wants, which y may lend.
+    """
+
+    def __init__(self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> None:
+        """Of layouts that supports() allows."""
+        self.x, self.weight, self.vectors, self.eps, self.geometry = x, weight, vectors, eps, geometry
+        self.problem = _problem(x, weight, geometry)
+        found = _Plans(self.problem)
+        self.is_current = found.are_current
+        _, self._convolve, workspace, moments = found.add(bias=vectors.bias is not None, statistics=True)
+        shape = self.problem.output_shape
+        self.kept = self.y = layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+        partial, rows = (None, 0) if moments is None else moments
+        running = (vectors.mean, vectors.var, vectors.batches)
+        partial, self.statistic, self._sum_up, self._join = StatisticsLaunches.of(
+            self.kept, partial, *running, rows, eps
+        )
+        self.scratch = max(workspace, partial.num_bytes if moments is None else 0)
+        self.inverse_std = _rounded(self.statistic.num_bytes)  # its place in the block
+        self.passed = 2 * self.inverse_std
+        self._finishes: dict[tuple[bool, str | None], FinishLaunch] = {}
+
+    def block_bytes(self, has_bits: bool) -> int:
+        num_channels = self.statistic.size
+        return self.passed + (self.y.size // num_channels * -(-num_channels // 8) if has_bits else 0)
+
+    def begin(
+        self, stream: int, kept: int, block: int, scratch: int, x: int, weight: int, bias: int, mean: int, var: int,
+        count: int, momentum: float,
+    ) -> None:  # fmt: skip
+        self._convolve(stream, kept, x, weight, bias, 0, scratch)
+        if self._sum_up is not None:
+            self._sum_up(stream, scratch, kept)
+        self._join(stream, block, block + self.inverse_std, mean, var, count, scratch, momentum)
+
+    def finish(
+        self, stream: int, y: int, kept: int, block: int, residual: int, gamma: int, beta: int, activation: str | None
+    ) -> None:
+        """residual: 0 for none. With one and an activation, the block has room for bits."""
+        found = self._finishes.get((residual != 0, activation))
+        if found is None:
+            added = self.y if residual else None
+            found = FinishLaunch.of(self.kept, self.vectors.gamma, self.vectors.beta, added, self.eps, activation)
+            self._finishes[residual != 0, activation] = found
+        found.normalize(
+            stream, y, 0 if found.bits is None else block + self.passed, kept, residual, block,
+            block + self.inverse_std, 0, 0, gamma, beta,
+        )  # fmt: skip
+
+    def backward(
+        self, grad: Layout, has_residual: bool, activation: str | None, needs: tuple[bool, ...], has_addend: bool
+    ) -> Backward | None:
+        """None where a gradient lies otherwise than y does."""
+        if not (is_channels_last(grad) and grad.aligned):
+            return None
+        return Backward(self, grad, has_residual and activation is not None, activation, needs, has_addend)
+
+
+class Backward:
+    """Gradients of input, weight, bias, gamma, beta, residual: their layouts, None for those that nobody wants.
+
+    scratch: bytes that run() wants.
+    """
+
+    def __init__(
+        self, of: Training, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
+        has_addend: bool,
+    ) -> None:  # fmt: skip
+        needs_input, needs_weight, *rest = needs
+        x, weight, (bias, gamma, beta, *_) = of.x, of.weight, of.vectors
+        statistic, device = of.statistic, x.device_index
+        bits = layout_of((of.y.size // statistic.size, -(-statistic.size // 8)), dtypes.uint8, device)
+        launches = BackwardLaunches.of(
+            grad, of.kept, bias, gamma, beta, statistic, statistic, bits if has_bits else None, True, activation,
+            needs_input or needs_weight, *rest,
+        )  # fmt: skip
+        self._launch, grad_x = launches.launch, launches.grad_x
+        convolutions = _Plans(of.problem)
+        self.is_current = convolutions.are_current
+        self._room = 0 if grad_x is None else _rounded(grad_x.num_bytes)  # the place of what is scratch to all launches
+        shared = launches.scratch.num_bytes
+        self._input_grad: Callable[..., None] | None = None
+        self._weight_grad: Callable[..., None] | None = None
+        if needs_input:
+            _, self._input_grad, num_bytes, _ = convolutions.add(direction=INPUT_GRAD, residual=has_addend)
+            shared = max(shared, num_bytes)
+        if needs_weight:
+            _, self._weight_grad, num_bytes, _ = convolutions.add(direction=WEIGHT_GRAD)
+            shared = max(shared, num_bytes)
+        self.scratch = self._room + shared
+        self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
+        self.layouts = (
+            _ordered(x) if needs_input else None, _ordered(weight) if needs_weight else None, launches.grad_bias,
+            launches.grad_gamma, launches.grad_beta, launches.grad_residual,
+        )  # fmt: skip
+
+    def run(
+        self, stream: int, out: tuple[int, ...], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
+        kept: int, block: int, addend: int,
+    ) -> None:  # fmt: skip
+        """out: an address for each gradient, 0 for those that nobody wants."""
+        out_input, out_weight, out_bias, out_gamma, out_beta, out_residual = out
+        room = scratch + self._room
+        passed = 0 if self._passed is None else block + self._passed
+        self._launch(
+            stream, scratch, out_bias, out_gamma, out_beta, out_residual, room, grad, passed, kept, block,
+            block + self._inverse_std, gamma, beta,
+        )  # fmt: skip
+        if self._input_grad is not None:
+            self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
+        if self._weight_grad is not None:
+            self._weight_grad(stream, out_weight, scratch, x, 0, 0, room)
+
+
+def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
+    """Operands that lie as the kernels want them, and a convolution whose output is written."""
+    stride, padding, _, groups = geometry
+    return (
+        x.aligned
+        and weight.aligned
+        and is_channels_last(x)
+        and is_channels_last(weight)
+        and x.dtype is weight.dtype
+        and vectors.are_dense()
+        and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
+        and not wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
+        and not plans.is_gathering()  # which counts calls of plan()
+    )
+
+
+def _problem(x: Layout, weight: Layout, geometry: Geometry) -> ConvProblem:
+    precision = get_float32_precision() if x.dtype is dtypes.float32 else "highest"
+    return ConvProblem(
+        FORWARD, x.shape, weight.shape, *geometry, dtype=x.dtype, precision=precision,
+        deterministic=settings.deterministic, device=x.device_index,
+    )  # fmt: skip
+
+
+def _ordered(layout: Layout) -> Layout:
+    """That of a new array in NHWC."""
+    return layout_of(layout.shape, layout.dtype, layout.device_index, channels_last_strides(layout.shape))
+
+
+def _rounded(num_bytes: int) -> int:
+    """To where the next part of a piece of memory may begin."""
+    return -(-num_bytes // 256) * 256

@@ -1,0 +1,180 @@
+"""Chains in training that are called again with tensors like those of before: straight to the launches.
+
+Everything that follows from what the tensors look like was found at an earlier call. What is left are their addresses,
+a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (seen.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genesis import dtypes
+from genesis.backends.cuda import conv_bn_relu
+from genesis.backends.cuda.array import layout_of
+from genesis.backends.cuda.conv_bn_prepared import Backward, Training, Vectors, supports, unchanged
+from genesis.torch.bridge import Unprepared, backend_of
+from genesis.torch.handles import Device, device_of
+from genesis.torch.seen import seen
+
+
+def prepare(
+    x: Tensor, weight: Tensor, vectors: tuple[Tensor | None, ...], eps: float, geometry: Any
+) -> Chain | Unprepared:  # fmt: skip
+    """vectors: bias, gamma, beta, running mean and variance, count."""
+    device = device_of(x)
+    first, second = device.handle(x).layout, device.handle(weight).layout
+    known = Vectors(*[None if each is None else device.handle(each).layout for each in vectors])
+    if not supports(first, second, known, geometry):
+        return Unprepared(eps, unchanged())
+    return Chain(device, Training(first, second, known, eps, geometry))
+
+
+def _is_plain() -> bool:
+    """No tool stands in front of the backend."""
+    return backend_of("cuda").conv_bn_relu is conv_bn_relu.conv_bn_relu
+
+
+def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
+    return device.maker(layout_of((number,), dtypes.uint8, device.index))
+
+
+class Begun:
+    """A convolution's output, and mean and inverse deviation in a block of memory, which may have room for bits."""
+
+    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "y")
+
+    def __init__(self, chain: Chain, stream: int, kept: Tensor, block: Tensor, y: Tensor, has_bits: bool) -> None:
+        self.chain, self.stream, self.kept, self.block, self.has_bits = chain, stream, kept, block, has_bits
+        self.y: Tensor | None = y  # memory for the result, which has served as scratch
+
+    def arrays(self) -> tuple[Any, ...]:
+        """As conv_bn_begin gives them."""
+        return *self.chain.statistics(self.block), self.kept, None
+
+
+class Chain:
+    """A convolution and batch norm, prepared."""
+
+    def __init__(self, device: Device, launches: Training) -> None:
+        self._device, self._launches = device, launches
+        self._stream, self.eps, self.geometry = device.current_stream, launches.eps, launches.geometry
+        self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
+        self._make_kept, self._make_y = device.maker(launches.kept), device.maker(launches.y)
+        self._make_block = [_bytes(device, launches.block_bytes(has_bits)) for has_bits in (False, True)]
+        self._make_scratch = None  # y has room for it
+        if launches.scratch > launches.y.num_bytes:
+            self._make_scratch = _bytes(device, launches.scratch)
+        self._backwards: dict[Any, _Backward] = {}
+        self.is_current = launches.is_current
+
+    def begin(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor | None, var: Tensor | None,
+        count: Tensor | None, momentum: float, has_bits: bool,
+    ) -> Begun | None:  # fmt: skip
+        """None where it goes another way: has_bits: a residual will be added, and ReLU follow."""
+        x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+        mean_at, var_at = (0, 0) if mean is None or var is None else (mean.data_ptr(), var.data_ptr())
+        count_at = 0 if count is None else count.data_ptr()
+        if (x_at | weight_at | bias_at | mean_at | var_at | count_at) & 15 or x.stride() != self._x_strides:
+            return None
+        if not _is_plain():
+            return None
+        stream, make_scratch = self._stream(), self._make_scratch
+        kept, block, y = self._make_kept(), self._make_block[has_bits](), self._make_y()
+        scratch = y if make_scratch is None else make_scratch()
+        if self._device.watched:
+            self._device.watch(x, weight, bias, mean, var, count)
+        self._launches.begin(
+            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), x_at, weight_at, bias_at, mean_at, var_at,
+            count_at, momentum,
+        )  # fmt: skip
+        return Begun(self, stream, kept, block, y, has_bits)
+
+    def finish(
+        self, begun: Begun, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None, activation: str | None
+    ) -> Tensor | None:
+        """None where it goes another way."""
+        gamma_at, beta_at = 0 if gamma is None else gamma.data_ptr(), 0 if beta is None else beta.data_ptr()
+        residual_at = 0
+        if residual is not None:
+            residual_at = residual.data_ptr()
+            if residual.stride() != self._y_strides or (activation is not None and not begun.has_bits):
+                return None
+            begun.has_bits = False  # its block has room for those of one result
+        if (gamma_at | beta_at | residual_at) & 15:
+            return None
+        y, begun.y, stream = begun.y, None, self._stream()
+        if y is None or stream != begun.stream:
+            y = self._make_y()
+        if self._device.watched:
+            self._device.watch(residual, gamma, beta)
+        self._launches.finish(
+            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), residual_at, gamma_at, beta_at,
+            activation,
+        )  # fmt: skip
+        return y
+
+    def backward(
+        self, grad: Tensor, saved: tuple[Any, ...], has_residual: bool, activation: str | None,
+        needs: tuple[bool, ...], addend: Tensor | None,
+    ) -> tuple[Any, ...] | None:  # fmt: skip
+        """Gradients of input, weight, bias, gamma, beta, residual. saved: the first five of these, kept and block."""
+        key = (grad.stride(), saved[-1].shape, has_residual, activation, needs, addend is not None)
+        found = self._backwards.get(key)
+        if found is None or not found.is_current():
+            grad_layout = self._device.handle(grad).layout
+            launches = self._launches.backward(grad_layout, has_residual, activation, needs, addend is not None)
+            if launches is None:
+                return None
+            found = self._backwards[key] = _Backward(self._device, launches, saved)
+        return found.run(self._stream(), grad, saved, addend) if _is_plain() else None
+
+    def statistics(self, block: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and inverse deviation, as tensors."""
+        layout, place = self._launches.statistic, self._launches.inverse_std
+        dtype = torch.float64 if layout.dtype.itemsize == 8 else torch.float32
+        return block[: layout.num_bytes].view(dtype), block[place : place + layout.num_bytes].view(dtype)
+
+    def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
+        """What ReLU let through, as the backend's op gives it."""
+        if not has_residual or activation is None:
+            return None
+        num_channels = self._launches.statistic.size
+        return block[self._launches.passed :].view(-1, -(-num_channels // 8))
+
+
+class _Backward:
+    """Of gradients that look the same, with the same wishes."""
+
+    def __init__(self, device: Device, launches: Backward, saved: tuple[Any, ...]) -> None:
+        self._device, self._run, self.is_current = device, launches.run, launches.is_current
+        self._makers: list[Callable[[], Tensor] | None] = [
+            None if layout is None else device.maker(layout) for layout in launches.layouts
+        ]
+        self._make_scratch = _bytes(device, launches.scratch)
+        self._same = seen(*[each for each in saved if each is not None])
+        self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
+
+    def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:
+        there = [each for each in saved if each is not None]
+        if not self._same(*there):  # hooks of saved tensors may give others
+            return None
+        x, weight, _, gamma, beta, kept, block = [0 if each is None else each.data_ptr() for each in saved]
+        grad_at, addend_at = grad.data_ptr(), 0
+        if addend is not None:
+            addend_at = addend.data_ptr()
+            if addend.stride() != self._addend_strides or addend.dtype is not saved[0].dtype:
+                return None
+        if (x | weight | gamma | beta | kept | block | grad_at | addend_at) & 15:
+            return None
+        grads = tuple([None if make is None else make() for make in self._makers])
+        scratch = self._make_scratch()
+        if self._device.watched:
+            self._device.watch(grad, addend, *there)
+        out = tuple([0 if each is None else each.data_ptr() for each in grads])
+        self._run(stream, out, scratch.data_ptr(), grad_at, x, weight, gamma, beta, kept, block, addend_at)
+        return grads

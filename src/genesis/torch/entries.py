@@ -27,7 +27,7 @@ from genesis.torch.pending import (
     settled,
 )  # fmt: skip
 from genesis.torch.pooling import max_pool2d, takes
-from genesis.torch.seen import SeenConvolution, SeenNorm
+from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import only_contiguous, plan
 
 CONV, FORWARD, SCRIPT = "_conv_forward", "forward", "__prepare_scriptable__"  # the attributes
@@ -83,7 +83,6 @@ class ConvEntry(_Entry):
         self.norm = 0  # the id of its norm's parameter
         self.reason = ""
         self.seen: SeenConvolution | None = None
-        self.seen_norm: SeenNorm | None = None
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if torch.compiler.is_compiling():
@@ -121,7 +120,7 @@ class ConvEntry(_Entry):
                 return None
         how, dtype = known.plan, known.dtype
         modes = guards.modes()
-        link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias), inner)
+        link = Link(self, known, input, weight, bias, modes, versions_of(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no counter of changes
             if modes != (False, True):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from genesis.torch import bridge, handing, ops
 from genesis.torch.guards import nothing_watches
+from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import Plan
 
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -20,14 +21,15 @@ class Link:
 
     __slots__ = (
         "begun", "bias", "cast", "dtype", "entry", "inner", "input", "known", "modes", "norm", "norm_versions",
-        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "versions", "weight",
+        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
+        "versions", "weight",
     )  # fmt: skip
 
     def __init__(
-        self, entry: Any, input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, dtype: torch.dtype,
+        self, entry: Any, seen: SeenConvolution, input: Tensor, weight: Tensor, bias: Tensor | None,
         modes: tuple[bool, bool], versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.entry, self.plan, self.dtype, self.modes = entry, plan, dtype, modes
+        self.entry, self.seen, self.plan, self.dtype, self.modes = entry, seen, seen.plan, seen.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, where they are known
         self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
@@ -44,7 +46,7 @@ class Link:
     def copy(self, stage: int) -> Link:
         """To be taken elsewhere from a stage."""
         link = Link(
-            self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions, self.inner
+            self.entry, self.seen, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:

@@ -181,11 +181,11 @@ def batch_norm(
             return NOT_HERE
     else:
         tensors = (weight, bias, mean, var) if count is None else (weight, bias, mean, var, count)
-        known = entry.seen_norm
-        if known is None or not known.fits(link.plan, link.dtype, tensors, training):
+        known = link.seen.norm
+        if known is None or not known.fits(tensors, training):
             if not _takes_norm(link, weight, bias, mean, var, training):
                 return NOT_HERE
-            known = entry.seen_norm = SeenNorm(link.plan, link.dtype, tensors, training)
+            known = link.seen.norm = SeenNorm(tensors, training)
         link.known = known
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms

@@ -128,10 +128,18 @@ class Chain:
         if found is None or not found.is_current():
             grad_layout = self._device.handle(grad).layout
             launches = self._launches.backward(grad_layout, has_residual, activation, needs, addend is not None)
-            if launches is None:
+            if launches is None or not self._are_those_of_forward(saved):
                 return None
             found = self._backwards[key] = _Backward(self._device, launches, saved)
         return found.run(self._stream(), grad, saved, addend) if _is_plain() else None
+
+    def _are_those_of_forward(self, saved: tuple[Any, ...]) -> bool:
+        """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
+        of, handle = self._launches, self._device.handle
+        x, weight, bias, gamma, beta, kept, block = [None if each is None else handle(each).layout for each in saved]
+        return (x, weight, kept, (bias, gamma, beta)) == (of.x, of.weight, of.kept, of.vectors[:3]) and (
+            block is not None and block.strides == (1,) and block.dtype is dtypes.uint8
+        )
 
     def statistics(self, block: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and inverse deviation, as tensors."""
@@ -161,7 +169,7 @@ class _Backward:
 
     def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:
         there = [each for each in saved if each is not None]
-        if not self._same(*there):  # hooks of saved tensors may give others
+        if not self._same(*there):
             return None
         x, weight, _, gamma, beta, kept, block = [0 if each is None else each.data_ptr() for each in saved]
         grad_at, addend_at = grad.data_ptr(), 0

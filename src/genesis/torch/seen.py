@@ -43,7 +43,7 @@ def _facts(tensor: Tensor) -> tuple[Any, ...]:
 class SeenConvolution:
     """What a convolution was called with, and what was found for it."""
 
-    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "dtype", "plan")
+    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "dtype", "norm", "plan")
 
     def __init__(
         self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...], plan: Plan,
@@ -52,6 +52,7 @@ class SeenConvolution:
         self._same, self._strides, self._settings = seen(*operands), strides, settings
         self._number, self._autocast = len(operands), autocast_dtype(operands[0])
         self.plan, self.dtype = plan, dtype
+        self.norm: SeenNorm | None = None
 
     def fits(self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...]) -> bool:
         """strides: those that the input has for PyTorch, where they are not its own."""
@@ -69,21 +70,14 @@ _any_autocast = torch._C._is_any_autocast_enabled
 
 
 class SeenNorm:
-    """Which batch norm followed a convolution, and what was prepared for both."""
+    """Which batch norm followed such a convolution, and what was prepared for both."""
 
-    __slots__ = ("_dtype", "_plan", "_same", "_training", "chain", "counts")
+    __slots__ = ("_same", "_training", "chain", "counts")
 
-    def __init__(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...], training: bool) -> None:
         """tensors: gamma, beta, running mean and variance; and the count of batches, where it is to grow."""
-        self._plan, self._dtype, self._training = plan, dtype, training
-        self._same, self.counts = seen(*tensors), len(tensors) == 5
+        self._training, self._same, self.counts = training, seen(*tensors), len(tensors) == 5
         self.chain: Any = None
 
-    def fits(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> bool:
-        return (
-            self._plan is plan
-            and self._dtype is dtype
-            and self._training is training
-            and (len(tensors) == 5) is self.counts
-            and self._same(*tensors)
-        )
+    def fits(self, tensors: tuple[Tensor, ...], training: bool) -> bool:
+        return self._training is training and (len(tensors) == 5) is self.counts and self._same(*tensors)

@@ -76,6 +76,6 @@ def install() -> None:
     for module in (entries, modules, ops):
         module.call = bridge.call_cuda
     ops.call_arrays = bridge.call_cuda_arrays
-    bridge.prepare = bridge.prepare_cuda
+    bridge.prepare, bridge.prepare_inference = bridge.prepare_cuda, bridge.prepare_inference_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

@@ -50,6 +50,7 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.setattr(module, "call", bridge.call_cuda)
         monkeypatch.setattr(ops, "call_arrays", bridge.call_cuda_arrays)
         monkeypatch.setattr(bridge, "prepare", bridge.prepare_cuda)
+        monkeypatch.setattr(bridge, "prepare_inference", bridge.prepare_inference_cuda)
         yield
 
 

@@ -45,7 +45,9 @@ def chains(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
 
         return run
 
-    for name in went:
+    went["run"] = []
+    monkeypatch.setattr(prepared.Folded, "run", watched("run", prepared.Folded.run))
+    for name in ("begin", "finish", "backward"):
         monkeypatch.setattr(prepared.Chain, name, watched(name, getattr(prepared.Chain, name)))
     return went
 
@@ -80,7 +82,7 @@ def test_values_gradients_and_statistics_of_several_steps(bias: bool, chains: di
     for _ in range(3):
         same(step(fused, x), step(plain, x))
     assert all(went for each in chains.values() for went in each)
-    assert [len(each) for each in chains.values()] == [6, 6, 6]
+    assert [len(each) for each in chains.values()] == [6, 6, 6, 0]
 
 
 @pytest.mark.parametrize("frozen", [["conv1.weight"], ["norm1.weight", "norm2.bias"], ["conv1.weight", "conv2.weight"]])
@@ -165,6 +167,31 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "a bias": lambda model: setattr(model.conv2, "bias", nn.Parameter(torch.ones(16))),
     "dtype": lambda model: model.double(),
 }
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_inference(bias: bool, chains: dict[str, list[bool]]) -> None:
+    plain, fused, x = both(bias)
+    for _ in range(2):
+        same(step(fused, x), step(plain, x))
+    plain.eval(), fused.eval()
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fused(x), plain(x), atol=2e-4, rtol=2e-4)
+    assert chains["run"] == [True] * 6
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_between_calls_count_in_inference(name: str) -> None:
+    plain, fused, x = both()
+    plain.eval(), fused.eval()
+    with torch.no_grad():
+        fused(x), fused(x)
+        for model in (plain, fused):
+            CHANGES[name](model)
+        x = x.to(next(plain.parameters()).dtype)
+        for _ in range(2):
+            torch.testing.assert_close(fused(x), plain(x), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -43,24 +43,39 @@ def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
     return _handles().call_arrays(op, first, args)
 
 
-def prepare(x: torch.Tensor, weight: torch.Tensor, vectors: Any, eps: float, geometry: Any) -> Any:
+def prepare(x: torch.Tensor, *args: Any) -> Any:
     """A convolution and batch norm in training, ready for tensors that look like these: see prepared.py."""
-    return _prepared().prepare(x, weight, vectors, eps, geometry) if x.is_cuda else Unprepared(eps, lambda: True)
+    return _prepared().prepare(x, *args) if x.is_cuda else UNPREPARED
 
 
-def prepare_cuda(x: torch.Tensor, weight: torch.Tensor, vectors: Any, eps: float, geometry: Any) -> Any:
+def prepare_inference(x: torch.Tensor, *args: Any) -> Any:
+    """The same in inference, with all that follows."""
+    return _prepared().prepare_inference(x, *args) if x.is_cuda else UNPREPARED
+
+
+def prepare_cuda(*args: Any) -> Any:
     """prepare() for the CUDA backend."""
-    return _prepared().prepare(x, weight, vectors, eps, geometry)
+    return _prepared().prepare(*args)
+
+
+def prepare_inference_cuda(*args: Any) -> Any:
+    """prepare_inference() for the CUDA backend."""
+    return _prepared().prepare_inference(*args)
 
 
 class Unprepared:
-    """What takes the place of a Chain where there is none."""
+    """What takes the place of what is prepared where nothing is."""
 
     def __init__(self, eps: float, is_current: Callable[[], bool]) -> None:
         self.eps, self.is_current = eps, is_current
 
     def begin(self, *args: Any) -> None:
         """Nothing is begun."""
+
+    run = begin
+
+
+UNPREPARED = Unprepared(0.0, lambda: True)  # for good, as on the CPU
 
 
 @functools.cache

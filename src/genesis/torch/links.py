@@ -126,12 +126,31 @@ class Link:
         residual = residual if residual is None or self.residual_inner is None else self.residual_inner
         vectors = (gamma, beta, mean, var, residual)
         if options[0]:
-            y = ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
-        else:
-            input = self._cast(self.input if self.inner is None else self.inner)
-            operands = (input, self.weight, self.bias)
+            return self._plain(
+                ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
+            )
+        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias)
+        y = self._folded(operands, vectors, options[2], activation)
+        if y is None:
             y = ops.conv_bn_relu_inference(*operands, *vectors, options[2], *geometry, activation)
         return self._plain(y)
+
+    def _folded(self, operands: Any, vectors: Any, eps: float, activation: str | None) -> Tensor | None:
+        """Inference by the short way, if there is one."""
+        known = self.known
+        if known is None:
+            return None
+        has_residual = vectors[4] is not None
+        folded = known.folded.get((has_residual, activation))
+        if folded is None or folded.eps != eps or not folded.is_current():
+            if folded is bridge.UNPREPARED:
+                return None
+            tensors = (*operands, *vectors[:4])
+            how = (eps, self.plan.geometry, has_residual, activation)
+            folded = bridge.prepare_inference(*tensors[:2], tensors[2:], *how)
+            known.folded[has_residual, activation] = folded
+        y: Tensor | None = folded.run(*operands, *vectors)
+        return y
 
     def _applied(self, residual: Any, others: Any, options: Any) -> Any:
         """By the op with a backward."""
@@ -191,6 +210,8 @@ class Link:
             return False
         x, weight, bias = self._values()
         chain = known.chain
+        if chain is bridge.UNPREPARED:
+            return False
         if chain is None or chain.eps != eps or not chain.is_current():
             vectors = (bias, gamma, beta, mean, var, count)
             chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)

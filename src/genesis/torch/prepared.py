@@ -1,4 +1,4 @@
-"""Chains in training that are called again with tensors like those of before: straight to the launches.
+"""Chains that are called again with tensors like those of before: straight to the launches.
 
 Everything that follows from what the tensors look like was found at an earlier call. What is left are their addresses,
 a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (seen.py).
@@ -15,7 +15,15 @@ from torch import Tensor
 from genesis import dtypes
 from genesis.backends.cuda import conv_bn_relu
 from genesis.backends.cuda.array import layout_of
-from genesis.backends.cuda.conv_bn_prepared import Backward, Training, Vectors, supports, unchanged
+from genesis.backends.cuda.conv_bn_prepared import (
+    Backward,
+    Inference,
+    Training,
+    Vectors,
+    supports,
+    supports_inference,
+    unchanged,
+)
 from genesis.torch.bridge import Unprepared, backend_of
 from genesis.torch.handles import Device, device_of
 from genesis.torch.seen import seen
@@ -31,6 +39,19 @@ def prepare(
     if not supports(first, second, known, geometry):
         return Unprepared(eps, unchanged())
     return Chain(device, Training(first, second, known, eps, geometry))
+
+
+def prepare_inference(
+    x: Tensor, weight: Tensor, vectors: tuple[Tensor | None, ...], eps: float, geometry: Any, has_residual: bool,
+    activation: str | None,
+) -> Folded | Unprepared:  # fmt: skip
+    """vectors: bias, gamma, beta, running mean and variance."""
+    device = device_of(x)
+    first, second = device.handle(x).layout, device.handle(weight).layout
+    known = Vectors(*[None if each is None else device.handle(each).layout for each in (*vectors, None)])
+    if not supports_inference(first, second, known, geometry):
+        return Unprepared(eps, unchanged())
+    return Folded(device, Inference(first, second, known, eps, geometry, has_residual, activation), eps)
 
 
 def _is_plain() -> bool:
@@ -56,8 +77,43 @@ class Begun:
         return *self.chain.statistics(self.block), self.kept, None
 
 
+class Folded:
+    """A convolution, batch norm and what follows in inference, prepared."""
+
+    def __init__(self, device: Device, launches: Inference, eps: float) -> None:
+        self._device, self._run, self._stream = device, launches.run, device.current_stream
+        self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
+        self._make_y, self._make_scratch = device.maker(launches.y), _bytes(device, launches.scratch)
+        self.eps, self.is_current = eps, launches.is_current
+
+    def run(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """None where it goes another way."""
+        x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+        gamma_at, beta_at, mean_at, var_at = gamma.data_ptr(), beta.data_ptr(), mean.data_ptr(), var.data_ptr()
+        residual_at = 0
+        if residual is not None:
+            residual_at = residual.data_ptr()
+            if residual.stride() != self._y_strides:
+                return None
+        if (x_at | weight_at | bias_at | gamma_at | beta_at | mean_at | var_at | residual_at) & 15:
+            return None
+        if x.stride() != self._x_strides or not _is_plain():
+            return None
+        y, scratch = self._make_y(), self._make_scratch()
+        if self._device.watched:
+            self._device.watch(x, weight, bias, gamma, beta, mean, var, residual)
+        self._run(
+            self._stream(), y.data_ptr(), scratch.data_ptr(), x_at, weight_at, residual_at, bias_at, gamma_at, beta_at,
+            mean_at, var_at,
+        )  # fmt: skip
+        return y
+
+
 class Chain:
-    """A convolution and batch norm, prepared."""
+    """A convolution and batch norm in training, prepared."""
 
     def __init__(self, device: Device, launches: Training) -> None:
         self._device, self._launches = device, launches

@@ -72,12 +72,15 @@ _any_autocast = torch._C._is_any_autocast_enabled
 class SeenNorm:
     """Which batch norm followed such a convolution, and what was prepared for both."""
 
-    __slots__ = ("_same", "_training", "chain", "counts")
+    __slots__ = ("_same", "_training", "chain", "counts", "folded")
 
     def __init__(self, tensors: tuple[Tensor, ...], training: bool) -> None:
         """tensors: gamma, beta, running mean and variance; and the count of batches, where it is to grow."""
         self._training, self._same, self.counts = training, seen(*tensors), len(tensors) == 5
-        self.chain: Any = None
+        self.chain: Any = None  # what was prepared for training
+        self.folded: dict[
+            tuple[bool, str | None], Any
+        ] = {}  # for inference: by whether a residual is added, activation
 
     def fits(self, tensors: tuple[Tensor, ...], training: bool) -> bool:
         return self._training is training and (len(tensors) == 5) is self.counts and self._same(*tensors)

@@ -1,4 +1,4 @@
-"""conv_bn_relu in training, prepared for operands of certain layouts: on addresses, in memory that the caller takes.
+"""conv_bn_relu, prepared for operands of certain layouts: on addresses, in memory that the caller takes.
 
 For callers to whom a look-up of plans and an object for each array cost more than the launches: genesis.torch. All that
 calls in a row share is found once; is_current() says whether it still holds.
@@ -16,6 +16,7 @@ from genesis.backends.cuda import driver, wide_conv_bn_relu
 from genesis.backends.cuda.array import Layout, layout_of
 from genesis.backends.cuda.conv import families, plans
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.conv_bn_folded import FoldLaunch
 from genesis.backends.cuda.conv_bn_launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
 from genesis.backends.cuda.rows import is_channels_last
 from genesis.precision import get_float32_precision
@@ -198,6 +199,50 @@ class Backward:
             self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
         if self._weight_grad is not None:
             self._weight_grad(stream, out_weight, scratch, x, 0, 0, room)
+
+
+class Inference:
+    """The norm folded into the weight, and the convolution with all that follows.
+
+    scratch: bytes that run() wants.
+    """
+
+    def __init__(
+        self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry, has_residual: bool,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        """Of layouts that supports_inference() allows."""
+        assert vectors.mean is not None
+        assert vectors.var is not None
+        found = FoldLaunch.of(x.dtype, weight, *vectors[:3], vectors.mean, vectors.var, eps)
+        self._bias, self._fold = found.bias_place, found.fold
+        problem = _problem(x, weight, geometry)
+        convolutions = _Plans(problem)
+        self.is_current = convolutions.are_current
+        _, self._convolve, workspace, _ = convolutions.add(bias=True, residual=has_residual, activation=activation)
+        self._workspace = _rounded(self._bias + found.bias.num_bytes)
+        self.scratch = self._workspace + workspace
+        shape = problem.output_shape
+        self.x, self.y = x, layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+
+    def run(
+        self, stream: int, y: int, scratch: int, x: int, weight: int, residual: int, *vectors: int
+    ) -> None:  # fmt: skip
+        """vectors: bias, gamma, beta, mean, variance."""
+        bias = scratch + self._bias
+        self._fold(stream, scratch, bias, weight, *vectors)
+        self._convolve(stream, y, x, scratch, bias, residual, scratch + self._workspace)
+
+
+def supports_inference(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
+    return (
+        x.aligned
+        and weight.aligned
+        and is_channels_last(x)
+        and vectors.are_dense()
+        and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
+        and not plans.is_gathering()
+    )
 
 
 def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:

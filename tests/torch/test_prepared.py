@@ -85,6 +85,50 @@ def test_values_gradients_and_statistics_of_several_steps(bias: bool, chains: di
     assert [len(each) for each in chains.values()] == [6, 6, 6, 0]
 
 
+def test_weights_in_another_order(chains: dict[str, list[bool]]) -> None:
+    """As they are unless somebody says otherwise."""
+    plain, fused, x = both(memory_format=torch.contiguous_format)
+    x = x.to(memory_format=_LAST)
+    for _ in range(2):
+        same(step(fused, x), step(plain, x))
+    assert all(went for each in chains.values() for went in each)
+    for name, parameter in fused.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.stride() == parameter.stride(), name
+    y = fused(x)
+    with torch.no_grad():
+        fused.conv1.weight.mul_(2)  # type: ignore[operator, union-attr]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_contiguous_images(chains: dict[str, list[bool]]) -> None:
+    plain, fused, x = both(memory_format=torch.contiguous_format)
+    for _ in range(2):
+        same(step(fused, x), step(plain, x))
+    assert chains["begin"] == [True] * 2  # the second convolution, whose input has come from the first
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_long_way_gives_the_same_bits(
+    autocast: bool, chains: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights in float32 are cast by the chain's own launches, and so are their gradients."""
+    _, fused, x = both(memory_format=torch.contiguous_format)
+    other = copy.deepcopy(fused)
+    x = (x.bfloat16() if autocast else x).to(memory_format=_LAST)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = step(fused, x)
+            with monkeypatch.context() as patch:
+                patch.setattr(prepared, "_is_plain", lambda: False)
+                wanted = step(other, x)
+        assert all(map(torch.equal, found, wanted))
+    assert chains["backward"] == [True] * 4
+    assert chains["begin"] == [True, True, False, False] * 2
+    assert all(parameter.grad.dtype is torch.float32 for parameter in fused.parameters())  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("frozen", [["conv1.weight"], ["norm1.weight", "norm2.bias"], ["conv1.weight", "conv2.weight"]])
 def test_what_needs_no_gradient_gets_none(frozen: list[str], chains: dict[str, list[bool]]) -> None:
     plain, fused, x = both()

@@ -208,10 +208,14 @@ class Link:
         gamma, beta, _, _, training, momentum, eps = self.norm
         if not training:
             return False
-        x, weight, bias = self._values()
         chain = known.chain
         if chain is bridge.UNPREPARED:
             return False
+        x, weight, bias = (
+            self._cast(self.input if self.inner is None else self.inner),
+            self.weight,
+            self._cast(self.bias),
+        )
         if chain is None or chain.eps != eps or not chain.is_current():
             vectors = (bias, gamma, beta, mean, var, count)
             chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)
@@ -260,12 +264,14 @@ class Link:
     def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
         """y, which has been computed, with its backward."""
         residual = None if residual is None else handing.view_of(residual)
-        x, weight, _ = self._values()
-        input, hands_on = handing.taken(self, self._cast(self.input))
-        if self.inner is None:
-            x = input
+        if self.input.dtype is self.dtype:
+            input, hands_on = handing.taken(self, self.input)
+            x = input if self.inner is None else begun.x
+        else:
+            x, hands_on = begun.x, False
+            input = x if self.inner is None else self._cast(self.input)
         operands = (input, self.weight, self.bias, *self.norm[:2], residual)
-        return self._noted(hands_on, ops.apply_prepared(hands_on, *operands, (begun, x, weight, activation, y)))
+        return self._noted(hands_on, ops.apply_prepared(hands_on, *operands, (begun, x, activation, y)))
 
     def _plain(self, y: Tensor) -> Tensor | Computed:
         return self._given(y, None) if self.plan.contiguous else y

@@ -200,10 +200,16 @@ class _Prepared(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, (begun, x, values, activation, y) = args
-        ctx.how = begun.chain, residual is not None, activation, tensors[1].dtype
-        saved = _read_only_by_shape(ctx, (x, values, *tensors[2:]), (None, None, begun.kept))
-        ctx.save_for_backward(*saved, begun.kept, begun.block)
+        _, weight, bias, gamma, beta, residual, (begun, x, activation, y) = args
+        ctx.how = begun.chain, residual is not None, activation, weight.dtype
+        values = weight if begun.values is None else begun.values
+        unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
+        needs = ctx.needs_input_grad
+        if not (needs[0] or needs[1] or needs[2]):  # their shapes are all that is asked: they may change as they like
+            x, values = x.data, values.data
+        elif begun.values is not None and weight.dtype is x.dtype:
+            unchanged = (weight,)
+        ctx.save_for_backward(x, values, bias, gamma, beta, begun.kept, begun.block, *unchanged)
         ctx.set_materialize_grads(False)
         return y
 
@@ -220,7 +226,7 @@ class _PreparedAndInput(_Prepared):
 
 def _prepared_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     chain, has_residual, activation, dtype = ctx.how
-    needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors
+    needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors[:7]
     grads = chain.backward(grad, saved, has_residual, activation, needs, addend)
     if grads is None:
         *tensors, kept, block = saved

@@ -66,10 +66,15 @@ def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
 class Begun:
     """A convolution's output, and mean and inverse deviation in a block of memory, which may have room for bits."""
 
-    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "y")
+    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "values", "x", "y")
 
-    def __init__(self, chain: Chain, stream: int, kept: Tensor, block: Tensor, y: Tensor, has_bits: bool) -> None:
-        self.chain, self.stream, self.kept, self.block, self.has_bits = chain, stream, kept, block, has_bits
+    def __init__(
+        self, chain: Chain, stream: int, x: Tensor, kept: Tensor, block: Tensor, values: Tensor | None, y: Tensor,
+        has_bits: bool,
+    ) -> None:  # fmt: skip
+        self.chain, self.stream, self.x, self.kept, self.block = chain, stream, x, kept, block
+        self.has_bits = has_bits
+        self.values = values  # of the weight, where the kernels take it in another dtype or order
         self.y: Tensor | None = y  # memory for the result, which has served as scratch
 
     def arrays(self) -> tuple[Any, ...]:
@@ -121,6 +126,7 @@ class Chain:
         self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
         self._make_kept, self._make_y = device.maker(launches.kept), device.maker(launches.y)
         self._make_block = [_bytes(device, launches.block_bytes(has_bits)) for has_bits in (False, True)]
+        self._make_values = None if launches.values is None else device.maker(launches.values)
         self._make_scratch = None  # y has room for it
         if launches.scratch > launches.y.num_bytes:
             self._make_scratch = _bytes(device, launches.scratch)
@@ -142,13 +148,17 @@ class Chain:
         stream, make_scratch = self._stream(), self._make_scratch
         kept, block, y = self._make_kept(), self._make_block[has_bits](), self._make_y()
         scratch = y if make_scratch is None else make_scratch()
+        values, values_at = None, 0
+        if self._make_values is not None:
+            values = self._make_values()
+            values_at = values.data_ptr()
         if self._device.watched:
             self._device.watch(x, weight, bias, mean, var, count)
         self._launches.begin(
-            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), x_at, weight_at, bias_at, mean_at, var_at,
-            count_at, momentum,
+            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, x_at, weight_at, bias_at, mean_at,
+            var_at, count_at, momentum,
         )  # fmt: skip
-        return Begun(self, stream, kept, block, y, has_bits)
+        return Begun(self, stream, x, kept, block, values, y, has_bits)
 
     def finish(
         self, begun: Begun, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None, activation: str | None
@@ -193,7 +203,8 @@ class Chain:
         """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
         of, handle = self._launches, self._device.handle
         x, weight, bias, gamma, beta, kept, block = [None if each is None else handle(each).layout for each in saved]
-        return (x, weight, kept, (bias, gamma, beta)) == (of.x, of.weight, of.kept, of.vectors[:3]) and (
+        wanted = of.weight if of.values is None else of.values
+        return (x, weight, kept, (bias, gamma, beta)) == (of.x, wanted, of.kept, of.vectors[:3]) and (
             block is not None and block.strides == (1,) and block.dtype is dtypes.uint8
         )
 

@@ -18,6 +18,10 @@ from genesis.backends.cuda.conv import families, plans
 from genesis.backends.cuda.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.conv_bn_folded import FoldLaunch
 from genesis.backends.cuda.conv_bn_launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
+from genesis.backends.cuda.kernels import conv_bn_weight as kernels
+from genesis.backends.cuda.kernels.pointwise import COMPUTE
+from genesis.backends.cuda.launch import prepare_raw
+from genesis.backends.cuda.pointwise import is_dense
 from genesis.backends.cuda.rows import is_channels_last
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
@@ -86,7 +90,8 @@ class _Plans:
 class Training:
     """Convolution, statistics, and the pass that normalizes, adds and activates.
 
-    kept: the convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through;
+    values: the weight's, where it is of another dtype or order than the kernels take, else None; kept: the
+    convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through;
     scratch: bytes that begin() wants, which y may lend.
     """
 
@@ -94,6 +99,11 @@ class Training:
         """Of layouts that supports() allows."""
         self.x, self.weight, self.vectors, self.eps, self.geometry = x, weight, vectors, eps, geometry
         self.problem = _problem(x, weight, geometry)
+        self.values: Layout | None = None
+        self._convert: Callable[[int, int, int], None] | None = None
+        if weight.dtype is not x.dtype or not is_channels_last(weight):
+            self.values = _ordered(weight, x.dtype)
+            self._convert = _prepare_copy(self.values, weight)
         found = _Plans(self.problem)
         self.is_current = found.are_current
         _, self._convolve, workspace, moments = found.add(bias=vectors.bias is not None, statistics=True)
@@ -114,9 +124,13 @@ class Training:
         return self.passed + (self.y.size // num_channels * -(-num_channels // 8) if has_bits else 0)
 
     def begin(
-        self, stream: int, kept: int, block: int, scratch: int, x: int, weight: int, bias: int, mean: int, var: int,
-        count: int, momentum: float,
+        self, stream: int, kept: int, block: int, scratch: int, values: int, x: int, weight: int, bias: int, mean: int,
+        var: int, count: int, momentum: float,
     ) -> None:  # fmt: skip
+        """values: an address where there are any."""
+        if self._convert is not None:
+            self._convert(stream, values, weight)
+            weight = values
         self._convolve(stream, kept, x, weight, bias, 0, scratch)
         if self._sum_up is not None:
             self._sum_up(stream, scratch, kept)
@@ -173,13 +187,18 @@ class Backward:
         if needs_input:
             _, self._input_grad, num_bytes, _ = convolutions.add(direction=INPUT_GRAD, residual=has_addend)
             shared = max(shared, num_bytes)
+        self._convert: Callable[[int, int, int], None] | None = None
+        self._values = 0  # the place of the weight's gradient as the kernel gives it
         if needs_weight:
             _, self._weight_grad, num_bytes, _ = convolutions.add(direction=WEIGHT_GRAD)
+            if of.values is not None:
+                self._values, self._convert = self._room, _prepare_copy(weight, of.values)
+                self._room += _rounded(of.values.num_bytes)
             shared = max(shared, num_bytes)
         self.scratch = self._room + shared
         self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
         self.layouts = (
-            _ordered(x) if needs_input else None, _ordered(weight) if needs_weight else None, launches.grad_bias,
+            _ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, launches.grad_bias,
             launches.grad_gamma, launches.grad_beta, launches.grad_residual,
         )  # fmt: skip
 
@@ -197,7 +216,10 @@ class Backward:
         )  # fmt: skip
         if self._input_grad is not None:
             self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
-        if self._weight_grad is not None:
+        if self._convert is not None:
+            self._weight_grad(stream, scratch + self._values, scratch, x, 0, 0, room)  # type: ignore[misc]
+            self._convert(stream, out_weight, scratch + self._values)
+        elif self._weight_grad is not None:
             self._weight_grad(stream, out_weight, scratch, x, 0, 0, room)
 
 
@@ -252,8 +274,7 @@ def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) ->
         x.aligned
         and weight.aligned
         and is_channels_last(x)
-        and is_channels_last(weight)
-        and x.dtype is weight.dtype
+        and is_dense(weight)
         and vectors.are_dense()
         and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
         and not wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
@@ -269,9 +290,19 @@ def _problem(x: Layout, weight: Layout, geometry: Geometry) -> ConvProblem:
     )  # fmt: skip
 
 
-def _ordered(layout: Layout) -> Layout:
+def _ordered(layout: Layout, dtype: dtypes.DType) -> Layout:
     """That of a new array in NHWC."""
-    return layout_of(layout.shape, layout.dtype, layout.device_index, channels_last_strides(layout.shape))
+    return layout_of(layout.shape, dtype, layout.device_index, channels_last_strides(layout.shape))
+
+
+def _prepare_copy(out: Layout, weight: Layout) -> Callable[[int, int, int], None]:
+    """run(stream, out, weight): out = weight, in another dtype or order."""
+    wide = out.dtype if out.dtype.itemsize > weight.dtype.itemsize else weight.dtype
+    num_elements, block = weight.size, 1024
+    return prepare_raw(
+        kernels._weight_kernel, out.device_index, (-(-num_elements // block),), (out, weight), num_elements,
+        *weight.shape[1:], *out.strides, *weight.strides, COMPUTE=COMPUTE[wide], BLOCK=block,
+    )  # fmt: skip
 
 
 def _rounded(num_bytes: int) -> int:

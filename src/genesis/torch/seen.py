@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genesis.torch.guards import watching
 from genesis.torch.shapes import Plan
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -17,7 +18,8 @@ _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 def seen(*tensors: Tensor) -> Callable[..., bool]:
     """as_seen(*tensors): have these the very types, dtypes, devices, shapes, strides and requires_grad of those?
 
-    It is false too where autocast is on for one and off for the other. Values and addresses may be others.
+    It is false too where autocast, a mode of dispatch, a transform or a tracer is on for one and off for the other, as
+    these work by dispatch keys. Values and addresses may be others.
     """
     try:
         sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
@@ -36,14 +38,14 @@ def _seen_in_python(*tensors: Tensor) -> Callable[..., bool]:
 def _facts(tensor: Tensor) -> tuple[Any, ...]:
     return (
         type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.requires_grad,
-        tensor.is_inference(), torch._C._is_any_autocast_enabled(),
+        tensor.is_inference(), torch._C._is_any_autocast_enabled(), watching(),
     )  # fmt: skip
 
 
 class SeenConvolution:
     """What a convolution was called with, and what was found for it."""
 
-    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "dtype", "norm", "plan")
+    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "device", "dtype", "make", "norm", "plan")
 
     def __init__(
         self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...], plan: Plan,
@@ -53,12 +55,16 @@ class SeenConvolution:
         self._number, self._autocast = len(operands), autocast_dtype(operands[0])
         self.plan, self.dtype = plan, dtype
         self.norm: SeenNorm | None = None
+        self.device = operands[0].device
+        self.make: Callable[[], Any] | None = None  # what makes its Pendings
 
     def fits(self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...]) -> bool:
         """strides: those that the input has for PyTorch, where they are not its own."""
         if len(operands) != self._number or self._strides != strides or self._settings != settings:
             return False
-        return self._same(*operands) and self._autocast is autocast_dtype(operands[0])
+        if not self._same(*operands):
+            return False
+        return self._autocast is None or self._autocast is autocast_dtype(operands[0])
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:

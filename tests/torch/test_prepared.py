@@ -85,6 +85,40 @@ def test_values_gradients_and_statistics_of_several_steps(bias: bool, chains: di
     assert [len(each) for each in chains.values()] == [6, 6, 6, 0]
 
 
+class Wide(nn.Module):
+    """Convolutions whose output is not written, in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(16, 32, 1), nn.BatchNorm2d(32)
+        self.conv2, self.norm2 = nn.Conv2d(16, 32, 1), nn.BatchNorm2d(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm2(self.conv2(x)) + torch.relu(self.norm1(self.conv1(x))))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("frozen", [(), ("conv1.weight", "conv1.bias")])
+def test_wide_convolutions(
+    autocast: bool, frozen: tuple[str, ...], chains: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    fused = genesis.torch.fuse(Wide().to(torch.float32 if autocast else torch.bfloat16))
+    for name in frozen:
+        fused.get_parameter(name).requires_grad_(False)
+    other = copy.deepcopy(fused)
+    x = torch.randn(2, 16, 4, 4).bfloat16().to(memory_format=_LAST)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = step(fused, x)
+            with monkeypatch.context() as patch:
+                patch.setattr(prepared, "_is_plain", lambda: False)
+                wanted = step(other, x)
+        assert all(map(torch.equal, found, wanted))
+    assert chains["begin"] == [True, True, False, False] * 2
+    assert chains["finish"] == chains["backward"] == [True] * 4
+
+
 def test_weights_in_another_order(chains: dict[str, list[bool]]) -> None:
     """As they are unless somebody says otherwise."""
     plain, fused, x = both(memory_format=torch.contiguous_format)

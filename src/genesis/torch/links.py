@@ -104,8 +104,10 @@ class Link:
             self.check_convolution()
             return self.whole(activation, None, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged and type(self.begun) is tuple and len(self.begun[2].shape) != 4:
-            self.check_convolution()  # which has still to be done
+        if not unchanged:
+            kept = self.begun[2] if type(self.begun) is tuple else self.begun.kept
+            if len(kept.shape) != 4:  # the convolution has still to be done
+                self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
             raises = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)
@@ -119,7 +121,7 @@ class Link:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
         geometry = self.plan.geometry
-        if options[0] and self._begin_prepared(mean, var, count, False):
+        if options[0] and self._begin_prepared(mean, var, count, False, activation):
             return self._finished(activation, None, 1)
         if self.needs_gradients(1):
             return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
@@ -189,7 +191,7 @@ class Link:
         gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
         if self.output is not None:
             self.begun = None, None, self.output, None
-        elif self._begin_prepared(mean, var, count, True):
+        elif self._begin_prepared(mean, var, count, True, "relu"):
             return
         else:
             options = (training, momentum, eps, *self.plan.geometry, count)
@@ -200,8 +202,10 @@ class Link:
                 inverse_std = torch.rsqrt(running_var.to(wide) + eps)
                 self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
 
-    def _begin_prepared(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_bits: bool) -> bool:
-        """begin() by the short way, if there is one. has_bits: a residual and ReLU are to be expected."""
+    def _begin_prepared(
+        self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_residual: bool, activation: str | None
+    ) -> bool:
+        """begin() by the short way, if there is one; for what is to be expected."""
         known = self.known
         if known is None or mean is None or (count is not None) is not known.counts:
             return False
@@ -219,7 +223,7 @@ class Link:
         if chain is None or chain.eps != eps or not chain.is_current():
             vectors = (bias, gamma, beta, mean, var, count)
             chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)
-        begun = chain.begin(x, weight, bias, mean, var, count, momentum, has_bits)
+        begun = chain.begin(x, weight, bias, mean, var, count, momentum, has_residual, activation)
         if begun is None:
             return False
         self.begun = begun

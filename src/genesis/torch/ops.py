@@ -202,12 +202,12 @@ class _Prepared(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> Tensor:
         _, weight, bias, gamma, beta, residual, (begun, x, activation, y) = args
         ctx.how = begun.chain, residual is not None, activation, weight.dtype
-        values = weight if begun.values is None else begun.values
+        values = begun.weight
         unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
         needs = ctx.needs_input_grad
-        if not (needs[0] or needs[1] or needs[2]):  # their shapes are all that is asked: they may change as they like
-            x, values = x.data, values.data
-        elif begun.values is not None and weight.dtype is x.dtype:
+        if not (needs[0] or needs[1] or needs[2]) and begun.kept.dim() == 4:
+            x, values = x.data, values.data  # their shapes are all that is asked: they may change as they like
+        elif values is not weight and weight.dtype is x.dtype:
             unchanged = (weight,)
         ctx.save_for_backward(x, values, bias, gamma, beta, begun.kept, begun.block, *unchanged)
         ctx.set_materialize_grads(False)

@@ -20,8 +20,10 @@ from genesis.backends.cuda.conv_bn_prepared import (
     Inference,
     Training,
     Vectors,
+    WideBackward,
     supports,
     supports_inference,
+    training,
     unchanged,
 )
 from genesis.torch.bridge import Unprepared, backend_of
@@ -38,7 +40,7 @@ def prepare(
     known = Vectors(*[None if each is None else device.handle(each).layout for each in vectors])
     if not supports(first, second, known, geometry):
         return Unprepared(eps, unchanged())
-    return Chain(device, Training(first, second, known, eps, geometry))
+    return Chain(device, training(first, second, known, eps, geometry))
 
 
 def prepare_inference(
@@ -66,15 +68,15 @@ def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
 class Begun:
     """A convolution's output, and mean and inverse deviation in a block of memory, which may have room for bits."""
 
-    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "values", "x", "y")
+    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "weight", "x", "y")
 
     def __init__(
-        self, chain: Chain, stream: int, x: Tensor, kept: Tensor, block: Tensor, values: Tensor | None, y: Tensor,
+        self, chain: Chain, stream: int, x: Tensor, weight: Tensor, kept: Tensor, block: Tensor, y: Tensor,
         has_bits: bool,
     ) -> None:  # fmt: skip
-        self.chain, self.stream, self.x, self.kept, self.block = chain, stream, x, kept, block
-        self.has_bits = has_bits
-        self.values = values  # of the weight, where the kernels take it in another dtype or order
+        """weight: or its values, where the kernels take it in another dtype or order."""
+        self.chain, self.stream, self.x, self.weight = chain, stream, x, weight
+        self.kept, self.block, self.has_bits = kept, block, has_bits
         self.y: Tensor | None = y  # memory for the result, which has served as scratch
 
     def arrays(self) -> tuple[Any, ...]:
@@ -135,9 +137,9 @@ class Chain:
 
     def begin(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor | None, var: Tensor | None,
-        count: Tensor | None, momentum: float, has_bits: bool,
+        count: Tensor | None, momentum: float, has_residual: bool, activation: str | None,
     ) -> Begun | None:  # fmt: skip
-        """None where it goes another way: has_bits: a residual will be added, and ReLU follow."""
+        """None where it goes another way; has_residual, activation: what finish() is to be expected with."""
         x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
         mean_at, var_at = (0, 0) if mean is None or var is None else (mean.data_ptr(), var.data_ptr())
         count_at = 0 if count is None else count.data_ptr()
@@ -146,6 +148,7 @@ class Chain:
         if not _is_plain():
             return None
         stream, make_scratch = self._stream(), self._make_scratch
+        has_bits = self._launches.needs_bits(has_residual, activation)
         kept, block, y = self._make_kept(), self._make_block[has_bits](), self._make_y()
         scratch = y if make_scratch is None else make_scratch()
         values, values_at = None, 0
@@ -158,7 +161,7 @@ class Chain:
             stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, x_at, weight_at, bias_at, mean_at,
             var_at, count_at, momentum,
         )  # fmt: skip
-        return Begun(self, stream, x, kept, block, values, y, has_bits)
+        return Begun(self, stream, x, weight if values is None else values, kept, block, y, has_bits)
 
     def finish(
         self, begun: Begun, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None, activation: str | None
@@ -168,19 +171,25 @@ class Chain:
         residual_at = 0
         if residual is not None:
             residual_at = residual.data_ptr()
-            if residual.stride() != self._y_strides or (activation is not None and not begun.has_bits):
+            if residual.stride() != self._y_strides:
+                return None
+        launches, x_at, weight_at = self._launches, 0, 0
+        if launches.needs_bits(residual is not None, activation):
+            if not begun.has_bits:
                 return None
             begun.has_bits = False  # its block has room for those of one result
-        if (gamma_at | beta_at | residual_at) & 15:
+        if launches.reads_operands:
+            x_at, weight_at = begun.x.data_ptr(), begun.weight.data_ptr()
+        if (gamma_at | beta_at | residual_at | x_at | weight_at) & 15:
             return None
         y, begun.y, stream = begun.y, None, self._stream()
         if y is None or stream != begun.stream:
             y = self._make_y()
         if self._device.watched:
             self._device.watch(residual, gamma, beta)
-        self._launches.finish(
-            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), residual_at, gamma_at, beta_at,
-            activation,
+        launches.finish(
+            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), x_at, weight_at, residual_at, gamma_at,
+            beta_at, activation,
         )  # fmt: skip
         return y
 
@@ -202,9 +211,9 @@ class Chain:
     def _are_those_of_forward(self, saved: tuple[Any, ...]) -> bool:
         """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
         of, handle = self._launches, self._device.handle
-        x, weight, bias, gamma, beta, kept, block = [None if each is None else handle(each).layout for each in saved]
+        x, weight, _, gamma, beta, kept, block = [None if each is None else handle(each).layout for each in saved]
         wanted = of.weight if of.values is None else of.values
-        return (x, weight, kept, (bias, gamma, beta)) == (of.x, wanted, of.kept, of.vectors[:3]) and (
+        return (x, weight, kept, (gamma, beta)) == (of.x, wanted, of.kept, of.vectors[1:3]) and (
             block is not None and block.strides == (1,) and block.dtype is dtypes.uint8
         )
 
@@ -216,7 +225,7 @@ class Chain:
 
     def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
         """What ReLU let through, as the backend's op gives it."""
-        if not has_residual or activation is None:
+        if not self._launches.needs_bits(has_residual, activation):
             return None
         num_channels = self._launches.statistic.size
         return block[self._launches.passed :].view(-1, -(-num_channels // 8))
@@ -225,7 +234,7 @@ class Chain:
 class _Backward:
     """Of gradients that look the same, with the same wishes."""
 
-    def __init__(self, device: Device, launches: Backward, saved: tuple[Any, ...]) -> None:
+    def __init__(self, device: Device, launches: Backward | WideBackward, saved: tuple[Any, ...]) -> None:
         self._device, self._run, self.is_current = device, launches.run, launches.is_current
         self._makers: list[Callable[[], Tensor] | None] = [
             None if layout is None else device.maker(layout) for layout in launches.layouts

@@ -22,7 +22,7 @@ from genesis.backends.cuda.kernels import conv_bn_weight as kernels
 from genesis.backends.cuda.kernels.pointwise import COMPUTE
 from genesis.backends.cuda.launch import prepare_raw
 from genesis.backends.cuda.pointwise import is_dense
-from genesis.backends.cuda.rows import is_channels_last
+from genesis.backends.cuda.rows import is_channels_last, statistics_dtype
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
 from genesis.shapes import channels_last_strides, numel
@@ -91,9 +91,14 @@ class Training:
     """Convolution, statistics, and the pass that normalizes, adds and activates.
 
     values: the weight's, where it is of another dtype or order than the kernels take, else None; kept: the
-    convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through;
-    scratch: bytes that begin() wants, which y may lend.
+    convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through; scratch: bytes
+    that begin() wants, which y may lend.
     """
+
+    kept: Layout
+    scratch: int
+    is_current: Callable[[], bool]
+    reads_operands = False  # finish() does, once more
 
     def __init__(self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> None:
         """Of layouts that supports() allows."""
@@ -104,20 +109,27 @@ class Training:
         if weight.dtype is not x.dtype or not is_channels_last(weight):
             self.values = _ordered(weight, x.dtype)
             self._convert = _prepare_copy(self.values, weight)
-        found = _Plans(self.problem)
-        self.is_current = found.are_current
-        _, self._convolve, workspace, moments = found.add(bias=vectors.bias is not None, statistics=True)
         shape = self.problem.output_shape
-        self.kept = self.y = layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
-        partial, rows = (None, 0) if moments is None else moments
-        running = (vectors.mean, vectors.var, vectors.batches)
-        partial, self.statistic, self._sum_up, self._join = StatisticsLaunches.of(
-            self.kept, partial, *running, rows, eps
-        )
-        self.scratch = max(workspace, partial.num_bytes if moments is None else 0)
+        self.y = layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+        self.statistic = layout_of(shape[1:2], statistics_dtype(x.dtype), x.device_index)
         self.inverse_std = _rounded(self.statistic.num_bytes)  # its place in the block
         self.passed = 2 * self.inverse_std
-        self._finishes: dict[tuple[bool, str | None], FinishLaunch] = {}
+        self._finishes: dict[tuple[bool, str | None], Any] = {}
+        self._prepare_begin()
+
+    def _prepare_begin(self) -> None:
+        found, vectors = _Plans(self.problem), self.vectors
+        self.is_current, self.kept = found.are_current, self.y
+        _, self._convolve, workspace, moments = found.add(bias=vectors.bias is not None, statistics=True)
+        partial, rows = (None, 0) if moments is None else moments
+        running = (vectors.mean, vectors.var, vectors.batches)
+        launches = StatisticsLaunches.of(self.kept, partial, *running, rows, self.eps)
+        self._sum_up, self._join = launches.sum_up, launches.join
+        self.scratch = max(workspace, launches.partial.num_bytes if moments is None else 0)
+
+    def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
+        """Must the backward be told what ReLU let through?"""
+        return has_residual and activation is not None
 
     def block_bytes(self, has_bits: bool) -> int:
         num_channels = self.statistic.size
@@ -137,9 +149,10 @@ class Training:
         self._join(stream, block, block + self.inverse_std, mean, var, count, scratch, momentum)
 
     def finish(
-        self, stream: int, y: int, kept: int, block: int, residual: int, gamma: int, beta: int, activation: str | None
-    ) -> None:
-        """residual: 0 for none. With one and an activation, the block has room for bits."""
+        self, stream: int, y: int, kept: int, block: int, x: int, weight: int, residual: int, gamma: int, beta: int,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        """residual: 0 for none; x, weight: where this reads operands. The block has room for bits that are needed."""
         found = self._finishes.get((residual != 0, activation))
         if found is None:
             added = self.y if residual else None
@@ -152,11 +165,60 @@ class Training:
 
     def backward(
         self, grad: Layout, has_residual: bool, activation: str | None, needs: tuple[bool, ...], has_addend: bool
-    ) -> Backward | None:
+    ) -> Backward | WideBackward | None:
         """None where a gradient lies otherwise than y does."""
         if not (is_channels_last(grad) and grad.aligned):
             return None
-        return Backward(self, grad, has_residual and activation is not None, activation, needs, has_addend)
+        return self._backward(grad, self.needs_bits(has_residual, activation), activation, needs, has_addend)
+
+    def _backward(self, *how: Any) -> Backward | WideBackward:
+        return Backward(self, *how)
+
+
+class WideTraining(Training):
+    """Where the convolution's output is not written: kept is what stands for it."""
+
+    reads_operands = True
+
+    def _prepare_begin(self) -> None:
+        self.is_current, vectors = _Plans(self.problem).are_current, self.vectors
+        self.matrix = layout_of(self.weight.shape[:2], self.x.dtype, self.x.device_index)
+        running = (vectors.mean, vectors.var, vectors.batches)
+        partial, gram, self.kept, _, self._find = wide_conv_bn_relu.StatisticsLaunches.of(
+            self.x, self.matrix, vectors.bias, *running, self.eps
+        )
+        self._gram = _rounded(partial.num_bytes)  # its place in scratch
+        self.scratch = self._gram + gram.num_bytes
+
+    def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
+        return activation is not None
+
+    def begin(
+        self, stream: int, kept: int, block: int, scratch: int, values: int, x: int, weight: int, bias: int, mean: int,
+        var: int, count: int, momentum: float,
+    ) -> None:  # fmt: skip
+        if self._convert is not None:
+            self._convert(stream, values, weight)
+            weight = values
+        self._find(
+            stream, block, block + self.inverse_std, mean, var, count, kept, scratch, scratch + self._gram, x, weight,
+            bias, momentum,
+        )  # fmt: skip
+
+    def finish(
+        self, stream: int, y: int, kept: int, block: int, x: int, weight: int, residual: int, gamma: int, beta: int,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        found = self._finishes.get((residual != 0, activation))
+        if found is None:
+            vectors, added = (self.vectors.gamma, self.vectors.beta), self.y if residual else None
+            found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, *vectors, added, activation)
+            self._finishes[residual != 0, activation] = found
+        passed = 0 if found.bits is None else block + self.passed
+        found.normalize(stream, y, passed, x, weight, residual, kept, block + self.inverse_std, gamma, beta)
+
+    def _backward(self, *how: Any) -> WideBackward:
+        return WideBackward(self, *how)
 
 
 class Backward:
@@ -223,6 +285,49 @@ class Backward:
             self._weight_grad(stream, out_weight, scratch, x, 0, 0, room)
 
 
+class WideBackward:
+    """As Backward."""
+
+    def __init__(
+        self, of: WideTraining, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
+        has_addend: bool,
+    ) -> None:  # fmt: skip
+        x, weight, (bias, gamma, beta, *_) = of.x, of.weight, of.vectors
+        bits = layout_of((of.y.size // of.statistic.size, -(-of.statistic.size // 8)), dtypes.uint8, x.device_index)
+        launches = wide_conv_bn_relu.BackwardLaunches.of(
+            grad, x, of.matrix, bias, gamma, beta, of.statistic, of.kept, bits if has_bits else None,
+            _ordered(x, x.dtype) if has_addend and needs[0] else None, weight.shape, *needs,
+        )  # fmt: skip
+        self._launch, self.is_current = launches.launch, _Plans(of.problem).are_current
+        grad_input, _, *others = launches.gradients
+        self.layouts = (grad_input, weight if needs[1] else None, *others)
+        place, self._places = 0, list[int]()
+        for layout in launches.scratch:
+            self._places.append(place)
+            place += 0 if layout is None else _rounded(layout.num_bytes)
+        self._convert: Callable[[int, int, int], None] | None = None
+        self._values = place  # the place of the weight's gradient as the kernel gives it
+        if needs[1] and of.values is not None:
+            self._convert = _prepare_copy(weight, of.values)
+            place += _rounded(of.values.num_bytes)
+        self.scratch = place
+        self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
+
+    def run(
+        self, stream: int, out: tuple[int, ...], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
+        kept: int, block: int, addend: int,
+    ) -> None:  # fmt: skip
+        out_input, out_weight, *others = out
+        passed = 0 if self._passed is None else block + self._passed
+        values = out_weight if self._convert is None else scratch + self._values
+        self._launch(
+            stream, out_input, values, *others, *[scratch + place for place in self._places], grad, x, weight, gamma,
+            block + self._inverse_std, kept, passed, addend,
+        )  # fmt: skip
+        if self._convert is not None:
+            self._convert(stream, out_weight, values)
+
+
 class Inference:
     """The norm folded into the weight, and the convolution with all that follows.
 
@@ -267,9 +372,15 @@ def supports_inference(x: Layout, weight: Layout, vectors: Vectors, geometry: Ge
     )
 
 
-def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
-    """Operands that lie as the kernels want them, and a convolution whose output is written."""
+def training(x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> Training:
+    """Of layouts that supports() allows."""
     stride, padding, _, groups = geometry
+    is_wide = wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
+    return (WideTraining if is_wide else Training)(x, weight, vectors, eps, geometry)
+
+
+def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
+    """Do operands lie as the kernels want them?"""
     return (
         x.aligned
         and weight.aligned
@@ -277,7 +388,6 @@ def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) ->
         and is_dense(weight)
         and vectors.are_dense()
         and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
-        and not wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
         and not plans.is_gathering()  # which counts calls of plan()
     )
 

@@ -200,7 +200,7 @@ class _Prepared(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        _, weight, bias, gamma, beta, residual, (begun, x, activation, y) = args
+        _, weight, _, gamma, beta, residual, (begun, x, activation, y) = args
         ctx.how = begun.chain, residual is not None, activation, weight.dtype
         values = begun.weight
         unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
@@ -209,7 +209,7 @@ class _Prepared(torch.autograd.Function):
             x, values = x.data, values.data  # their shapes are all that is asked: they may change as they like
         elif values is not weight and weight.dtype is x.dtype:
             unchanged = (weight,)
-        ctx.save_for_backward(x, values, bias, gamma, beta, begun.kept, begun.block, *unchanged)
+        ctx.save_for_backward(x, values, gamma, beta, begun.kept, begun.block, *unchanged)
         ctx.set_materialize_grads(False)
         return y
 
@@ -226,10 +226,11 @@ class _PreparedAndInput(_Prepared):
 
 def _prepared_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     chain, has_residual, activation, dtype = ctx.how
-    needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors[:7]
+    needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors[:6]
     grads = chain.backward(grad, saved, has_residual, activation, needs, addend)
     if grads is None:
-        *tensors, kept, block = saved
+        x, weight, gamma, beta, kept, block = saved
+        tensors = (x, weight, chain.bias_like(kept), gamma, beta)
         found = (*chain.statistics(block), kept, chain.passed(block, has_residual, activation))
         options = (True, *chain.geometry, activation, needs, False, addend)
         grads = call("conv_bn_relu_backward", grad, *tensors, *found, *options)

@@ -197,7 +197,7 @@ class Chain:
         self, grad: Tensor, saved: tuple[Any, ...], has_residual: bool, activation: str | None,
         needs: tuple[bool, ...], addend: Tensor | None,
     ) -> tuple[Any, ...] | None:  # fmt: skip
-        """Gradients of input, weight, bias, gamma, beta, residual. saved: the first five of these, kept and block."""
+        """Gradients of input, weight, bias, gamma, beta, residual; saved: input, weight, gamma, beta, kept, block."""
         key = (grad.stride(), saved[-1].shape, has_residual, activation, needs, addend is not None)
         found = self._backwards.get(key)
         if found is None or not found.is_current():
@@ -211,11 +211,14 @@ class Chain:
     def _are_those_of_forward(self, saved: tuple[Any, ...]) -> bool:
         """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
         of, handle = self._launches, self._device.handle
-        x, weight, _, gamma, beta, kept, block = [None if each is None else handle(each).layout for each in saved]
+        x, weight, gamma, beta, kept, block = [handle(each).layout for each in saved]
         wanted = of.weight if of.values is None else of.values
-        return (x, weight, kept, (gamma, beta)) == (of.x, wanted, of.kept, of.vectors[1:3]) and (
-            block is not None and block.strides == (1,) and block.dtype is dtypes.uint8
-        )
+        found = (x, weight, kept, gamma, beta, block.strides, block.dtype)
+        return found == (of.x, wanted, of.kept, *of.vectors[1:3], (1,), dtypes.uint8)
+
+    def bias_like(self, kept: Tensor) -> Tensor | None:
+        """A tensor as the bias is, where there is one."""
+        return None if self._launches.vectors.bias is None else kept.new_empty(self._launches.statistic.shape)
 
     def statistics(self, block: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and inverse deviation, as tensors."""
@@ -240,14 +243,13 @@ class _Backward:
             None if layout is None else device.maker(layout) for layout in launches.layouts
         ]
         self._make_scratch = _bytes(device, launches.scratch)
-        self._same = seen(*[each for each in saved if each is not None])
+        self._same = seen(*saved)
         self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
 
     def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:
-        there = [each for each in saved if each is not None]
-        if not self._same(*there):
+        if not self._same(*saved):
             return None
-        x, weight, _, gamma, beta, kept, block = [0 if each is None else each.data_ptr() for each in saved]
+        x, weight, gamma, beta, kept, block = [each.data_ptr() for each in saved]
         grad_at, addend_at = grad.data_ptr(), 0
         if addend is not None:
             addend_at = addend.data_ptr()
@@ -255,10 +257,18 @@ class _Backward:
                 return None
         if (x | weight | gamma | beta | kept | block | grad_at | addend_at) & 15:
             return None
-        grads = tuple([None if make is None else make() for make in self._makers])
+        grads: list[Tensor | None] = []
+        out: list[int] = []
+        for make in self._makers:
+            if make is None:
+                grads.append(None)
+                out.append(0)
+            else:
+                made = make()
+                grads.append(made)
+                out.append(made.data_ptr())
         scratch = self._make_scratch()
         if self._device.watched:
-            self._device.watch(grad, addend, *there)
-        out = tuple([0 if each is None else each.data_ptr() for each in grads])
+            self._device.watch(grad, addend, *saved)
         self._run(stream, out, scratch.data_ptr(), grad_at, x, weight, gamma, beta, kept, block, addend_at)
-        return grads
+        return tuple(grads)

@@ -265,7 +265,7 @@ class Backward:
         )  # fmt: skip
 
     def run(
-        self, stream: int, out: tuple[int, ...], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
+        self, stream: int, out: list[int], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
         kept: int, block: int, addend: int,
     ) -> None:  # fmt: skip
         """out: an address for each gradient, 0 for those that nobody wants."""
@@ -314,7 +314,7 @@ class WideBackward:
         self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
 
     def run(
-        self, stream: int, out: tuple[int, ...], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
+        self, stream: int, out: list[int], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
         kept: int, block: int, addend: int,
     ) -> None:  # fmt: skip
         out_input, out_weight, *others = out

@@ -21,7 +21,7 @@ from genesis.cuda import arguments
 from genesis.cuda.frameworks.interface import Operand
 from genesis.cuda.frameworks.torch import TorchTensors
 from genesis.cuda.kernel import Kernel
-from genesis.torch import bridge, entries, handles, modules, ops
+from genesis.torch import bridge, entries, modules, ops
 
 _DONE = (cu.CUresult.CUDA_SUCCESS,)
 
@@ -77,6 +77,6 @@ def install() -> None:
     for module in (entries, modules, ops):
         module.call = bridge.call_cuda
     ops.call_arrays = bridge.call_cuda_arrays
-    bridge.arrays_of = handles.arrays_of
+    bridge.prepare, bridge.prepare_inference = bridge.prepare_cuda, bridge.prepare_inference_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,22 +43,50 @@ def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
     return _handles().call_arrays(op, first, args)
 
 
-def arrays_of(tensors: Sequence[torch.Tensor | None]) -> Any:
-    """The CUDA backend's arrays of tensors, for further calls while is_same() says so; None where there are none."""
-    first = tensors[0]
-    return _handles().arrays_of(tensors) if first is not None and first.is_cuda else None
+def prepare(x: torch.Tensor, *args: Any) -> Any:
+    """A convolution and batch norm in training, ready for tensors that look like these: see prepared.py."""
+    return _prepared().prepare(x, *args) if x.is_cuda else UNPREPARED
 
 
-def is_same(arrays: Any, tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Are arrays still those of these tensors, which look the same?"""
-    same: bool = _handles().is_same(arrays, tensors)
-    return same
+def prepare_inference(x: torch.Tensor, *args: Any) -> Any:
+    """The same in inference, with all that follows."""
+    return _prepared().prepare_inference(x, *args) if x.is_cuda else UNPREPARED
+
+
+def prepare_cuda(*args: Any) -> Any:
+    """prepare() for the CUDA backend."""
+    return _prepared().prepare(*args)
+
+
+def prepare_inference_cuda(*args: Any) -> Any:
+    """prepare_inference() for the CUDA backend."""
+    return _prepared().prepare_inference(*args)
+
+
+class Unprepared:
+    """What takes the place of what is prepared where nothing is."""
+
+    def __init__(self, eps: float, is_current: Callable[[], bool]) -> None:
+        self.eps, self.is_current = eps, is_current
+
+    def begin(self, *args: Any) -> None:
+        """Nothing is begun."""
+
+    run = begin
+
+
+UNPREPARED = Unprepared(0.0, lambda: True)  # for good, as on the CPU
 
 
 @functools.cache
 def _handles() -> Any:
     """The CUDA backend is loaded when it is needed."""
     return importlib.import_module("genesis.torch.handles")
+
+
+@functools.cache
+def _prepared() -> Any:
+    return importlib.import_module("genesis.torch.prepared")
 
 
 def dtype_of(tensor: torch.Tensor) -> dtypes.DType:

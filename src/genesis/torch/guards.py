@@ -30,6 +30,16 @@ def nothing_watches() -> bool:
     )
 
 
+def nothing_else_watches() -> bool:
+    """nothing_watches(), where tensors are as they were seen before: what works by dispatch keys shows in them."""
+    return not (_function_modes() and not _only_devices()) and forward_ad._current_level < 0
+
+
+def watching() -> tuple[Any, ...]:
+    """What works by dispatch keys."""
+    return _dispatch_modes(), _transforms(), _tracing() is not None
+
+
 def _only_devices() -> bool:
     """torch.set_default_device is a mode too, which changes nothing but where tensors are made."""
     return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
@@ -42,6 +52,11 @@ def modes() -> tuple[bool, bool]:
 def is_same(then: tuple[bool, bool]) -> bool:
     """Are these the modes, and nothing watches?"""
     return _is_grad_enabled() is then[0] and _is_inference() is then[1] and nothing_watches()
+
+
+def is_same_else(then: tuple[bool, bool]) -> bool:
+    """is_same(), where tensors are as they were seen before."""
+    return _is_grad_enabled() is then[0] and _is_inference() is then[1] and nothing_else_watches()
 
 
 def is_plain(tensor: Any) -> bool:

@@ -84,12 +84,12 @@ def test_an_imported_plan_replaces_ours_only_if_there_is_such_a_kernel(fakes: Fa
 def test_what_was_in_use_stays_built(fakes: FakeFamily) -> None:
     """A CUDA graph may have captured its kernels, whose code would go from the device with a plan of cuDNN's."""
     fakes.candidates = [Fake("quick")]
-    ready, candidate = plans.plan(CONV, PROBLEM)._ready, weakref.ref(fakes.candidates.pop())
+    ready, candidate = plans.plan(CONV, PROBLEM).ready, weakref.ref(fakes.candidates.pop())
     plans.forget()
     gc.collect()
     assert candidate() is not None
     fakes.candidates = [Fake("quick", builds=False)]  # of that name there is one that is built
-    assert plans.plan(CONV, PROBLEM)._ready is ready
+    assert plans.plan(CONV, PROBLEM).ready is ready
 
 
 def test_the_workspace_limit(fakes: FakeFamily) -> None:

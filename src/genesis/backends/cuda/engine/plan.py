@@ -32,13 +32,13 @@ driver.forget_on_switch(_used.clear)
 class Plan(Generic[P]):
     """Subclasses are called with operands, and launch what is ready."""
 
-    __slots__ = ("_ready", "candidate", "operation", "origin", "problem")
+    __slots__ = ("candidate", "operation", "origin", "problem", "ready")
 
     def __init__(self, operation: Operation[P], problem: P) -> None:
         self.operation, self.problem = operation, problem
         self.origin = GUESSED
         self.candidate: Candidate[P] | None = None
-        self._ready: Ready | None = None
+        self.ready: Ready | None = None
 
     def use(self, candidate: Candidate[P], origin: str) -> None:
         """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
@@ -46,7 +46,7 @@ class Plan(Generic[P]):
         ready = _used.get(key)
         if ready is None:
             ready = _used[key] = self._built(candidate)
-        self._ready = ready  # one assignment: other threads see all or nothing
+        self.ready = ready  # one assignment: other threads see all or nothing
         self.candidate, self.origin = candidate, origin
         if settings.debug >= 1:
             print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
@@ -62,5 +62,5 @@ class Plan(Generic[P]):
     @property
     def workspace(self) -> int:
         """Bytes of scratch memory."""
-        assert self._ready is not None
-        return self._ready.workspace
+        assert self.ready is not None
+        return self.ready.workspace

@@ -32,7 +32,7 @@ class AttentionPlan(Plan[AttentionProblem]):
         self, y: DeviceArray, logsumexp: DeviceArray, query: DeviceArray, key: DeviceArray, value: DeviceArray
     ) -> None:
         """Compute y and logsumexp; by another candidate from now on, if the device refuses this one."""
-        candidate, launch, num_bytes, _ = self._ready  # type: ignore[misc]
+        candidate, launch, num_bytes, _ = self.ready  # type: ignore[misc]
         device = self.problem.device
         stream = streams.current_handle(device)
         workspace: Any = None

@@ -42,7 +42,7 @@ class ConvPlan(Plan[ConvProblem]):
         layout = self._layout
         stream = streams.current_handle(layout.device_index)
         out = layout.new(stream)
-        _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
+        _, launch, num_bytes, moments = self.ready  # type: ignore[misc]
         workspace: Any = None
         if num_bytes:
             try:

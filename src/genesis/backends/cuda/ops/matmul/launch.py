@@ -53,7 +53,7 @@ def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, transpose
     stream = streams.current_handle(result.device_index)
     out = result.new(stream)
     if plan is not None:
-        _, launch, num_bytes, _ = plan._ready  # type: ignore[misc]
+        _, launch, num_bytes, _ = plan.ready  # type: ignore[misc]
         third = 0 if bias is None else bias.data_pointer
         if num_bytes:
             plan.launch_with_workspace(stream, out.data_pointer, x.data_pointer, y.data_pointer, third)

@@ -26,7 +26,7 @@ class MatmulPlan(Plan[MatmulProblem]):
 
     def launch_with_workspace(self, stream: int, out: int, x: int, y: int, bias: int) -> None:
         """Addresses; 0 where there is no bias."""
-        _, launch, num_bytes, _ = self._ready  # type: ignore[misc]
+        _, launch, num_bytes, _ = self.ready  # type: ignore[misc]
         workspace: Any = None
         if num_bytes:
             try:

@@ -14,13 +14,13 @@ from genesis.shapes import channels_last_strides, equivalent
 
 def channels_last(x: Any) -> Any:
     """x, or a copy of it in NHWC; None stays None."""
-    if x is None or _is_channels_last(x._layout or x.layout):
+    if x is None or is_channels_last(x._layout or x.layout):
         return x
     return copy(x, channels_last_strides(x.shape))
 
 
 @functools.cache
-def _is_channels_last(layout: Layout) -> bool:
+def is_channels_last(layout: Layout) -> bool:
     return equivalent(layout.shape, layout.strides, channels_last_strides(layout.shape))
 
 

@@ -155,7 +155,7 @@ class Kernel:
             key = (self._program, self._expressions, device)
             module = _modules.get(key)
             if module is None:
-                module = _modules[key] = NativeModule(active, device, self._program.name, entry.cubin)
+                module = _modules[key] = NativeModule(driver.gpu(), device, self._program.name, entry.cubin)
             slots = [kind.slot for kind in self._kinds]
             self._loaded[device] = module.function(entry.names.get(self.name, self.name), self.name, slots)
         return self._loaded[device]

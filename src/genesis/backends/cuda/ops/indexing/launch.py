@@ -358,7 +358,9 @@ class _Way(NamedTuple):
 
 
 @planned
-def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way: _Way) -> Callable[..., None]:
+def _walk(
+    table: Layout, other: Layout, index: Layout, action: str, op: str, way: _Way
+) -> Callable[[DeviceArray, DeviceArray, DeviceArray], None]:
     """Do action over other's shape."""
     if not other.size:
         return lambda table, other, index: None
@@ -379,7 +381,9 @@ def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way
     return run
 
 
-def _geometry(other: Layout, way: _Way, table_reach: int) -> tuple[tuple[int], tuple[object, ...], dict[str, object]]:
+def _geometry(
+    other: Layout, way: _Way, table_reach: int
+) -> tuple[tuple[int], tuple[int | Shape, ...], dict[str, object]]:
     """The grid of a walk over other's shape, what it gives the kernel to step by, and the kernel's constants."""
     sizes, walks = collapse(other.shape, [other.strides, way.table_steps, way.index_steps])
     if len(sizes) == 1:  # the kernel has rows

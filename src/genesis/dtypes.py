@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BOOL, INTEGER, FLOAT = 0, 1, 2
 Number = bool | int | float
-HostArray: TypeAlias = "npt.NDArray[np.generic[object]]"  # a NumPy array of any dtype
+HostArray: TypeAlias = "npt.NDArray[np.generic[bool | int | float]]"  # a NumPy array of numbers
 
 
 class DType:

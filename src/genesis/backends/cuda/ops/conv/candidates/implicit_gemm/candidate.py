@@ -133,14 +133,14 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
 
 
 def _prepare_gather(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
-    launches = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
-    launches = [each for each in launches if each is not None]
+    found = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
+    launches = [each for each in found if each is not None]
     if len(launches) == 1:
         return launches[0]
 
-    def run(*args: int) -> None:
+    def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
         for each in launches:
-            each(*args)
+            each(stream, out, first, second, bias, residual, workspace)
 
     return run
 

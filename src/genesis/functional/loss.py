@@ -1,4 +1,4 @@
-"""Losses that compare numbers: differences, distributions, overlaps. binary_loss.py and classification.py have the others."""
+"""Losses that compare numbers: differences, distributions, overlaps. See also binary_loss.py and classification.py."""
 
 from __future__ import annotations
 

@@ -98,6 +98,7 @@ from genesis.functional.joining import *
 from genesis.functional.linalg import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
+from genesis.functional.sorting import *
 from genesis.functional.unary import *
 from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack

@@ -9,12 +9,17 @@ import math
 import numbers
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from genesis.errors import DTypeError, describe
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 BOOL, INTEGER, FLOAT = 0, 1, 2
 Number = bool | int | float
+HostArray: TypeAlias = "npt.NDArray[np.generic[bool | int | float]]"  # a NumPy array of numbers
 
 
 class DType:
@@ -63,7 +68,7 @@ def set_default_dtype(dtype: DType) -> None:
     _default = dtype
 
 
-def of_array(op: str, array: Any) -> DType:
+def of_array(op: str, array: HostArray) -> DType:
     """The dtype of a numpy array's elements."""
     dtype = BY_NAME.get(array.dtype.name)
     if dtype is None or dtype is bfloat16:  # numpy holds the bits of bfloat16 as uint16, so that must be said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
 from genesis.autograd.graph import Context, Differentiable, Node, Variable, array_from
@@ -111,7 +112,7 @@ class Function(Differentiable):
             args = modes["autocast"](cls, args)
         recording, on_arrays = modes["recording"], cls.on_arrays
         first: Variable | None = None
-        inputs: list[Any] = []
+        inputs: list[object] = []
         recorded = False
         for arg in args:
             if arg is not None and isinstance(arg, Variable):
@@ -126,15 +127,9 @@ class Function(Differentiable):
             else:
                 inputs.append(arg)
         if first is None:
-            kinds = ", ".join(type(arg).__name__ for arg in args)
-            raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
+            raise _no_tensor(cls.__name__, args)
         ctx = Context()
-        if recorded:
-            ctx.needs_input_grad = tuple(
-                [arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args]
-            )
-        else:
-            ctx.needs_input_grad = (False,) * len(args)
+        ctx.needs_input_grad = _needs(args) if recorded else (False,) * len(args)
         if on_arrays:  # handing on no keywords takes its time too
             result = cls.forward(ctx, *inputs, **kwargs) if kwargs else cls.forward(ctx, *inputs)
         else:
@@ -147,18 +142,14 @@ class Function(Differentiable):
                 variable._viewed_at = origin.changes.count
             return variable
         outputs = result if isinstance(result, tuple) else (result,)
-        variables: list[Any] = []
+        variables: list[Tensor] = []
         for output in outputs:
             array = output if on_arrays else array_from(f"{cls.__name__}.forward", output)
             variables.append(variable := make(array))
             if array.is_view_of(origin):
                 variable._viewed_at = origin.changes.count
         if recorded:
-            node = Node(cls, ctx, args, variables)
-            for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
-                unwanted = ctx.non_differentiable and any(output is each for each in ctx.non_differentiable)
-                if variable.array.dtype.is_floating_point and not unwanted:
-                    variable.requires_grad, variable._node, variable._output_index = True, node, index
+            _record(cls, ctx, args, outputs, variables)
         if modes["observer"] is not None:
             modes["observer"](cls, args, kwargs, variables)
         return tuple(variables) if outputs is result else variables[0]
@@ -183,6 +174,26 @@ class BinaryFunction(ElementwiseFunction):
     """An ElementwiseFunction of two operands, whose result is new memory; it leaves nothing in ctx but by save()."""
 
     unrecorded = Unrecorded(2)
+
+
+def _needs(args: tuple[object, ...]) -> tuple[bool, ...]:
+    """Which arguments require a gradient."""
+    return tuple([arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args])
+
+
+def _no_tensor(op: str, args: tuple[object, ...]) -> DTypeError:
+    kinds = ", ".join(type(arg).__name__ for arg in args)
+    return DTypeError(f"{op}: expected a Tensor among the arguments, got ({kinds})")
+
+
+def _record(
+    function: type[Function], ctx: Context, args: tuple[Any, ...], outputs: Sequence[object], made: list[Tensor]
+) -> None:
+    """Put a call into the graph: made are the tensors of its outputs."""
+    node, unwanted = Node(function, ctx, args, made), ctx.non_differentiable
+    for index, variable in enumerate(made):
+        if variable.array.dtype.is_floating_point and not (unwanted and any(outputs[index] is x for x in unwanted)):
+            variable.requires_grad, variable._node, variable._output_index = True, node, index
 
 
 def _refuse_stale_view(op: str, view: Variable) -> None:

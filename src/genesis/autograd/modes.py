@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 Autocast: TypeAlias = "Callable[[type, tuple[Any, ...]], tuple[Any, ...]]"  # a function's arguments, in its precision
-Observer: TypeAlias = "Callable[[type, tuple[Any, ...], dict[str, Any], list[Tensor]], None]"  # see observe
+Observer: TypeAlias = "Callable[[type, tuple[object, ...], dict[str, object], list[Tensor]], None]"  # see observe
 
 
 class Watcher(Protocol):

@@ -12,13 +12,14 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.autograd import Variable
+from genesis.backends.cuda.driver import Value
 from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
 from genesis.cuda.frameworks.foreign import FOREIGN, array_on
 from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.cuda.frameworks.interface import Framework
 from genesis.errors import DTypeError
 
-Read = Callable[[Any], tuple[Any, Any]]
+Read = Callable[[Any], tuple[object, Value]]  # a mark, what is packed
 
 
 def array_of(tensor: Any) -> DeviceArray:
@@ -79,9 +80,9 @@ def reader_of(kind: type) -> Read:
     return reader
 
 
-def _read_number(value: Any) -> tuple[Any, Any]:
+def _read_number(value: float) -> tuple[object, Value]:
     return type(value), value
 
 
-def _read_none(value: None) -> tuple[Any, Any]:
+def _read_none(value: None) -> tuple[object, Value]:
     return None, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.runtime import streams
@@ -15,13 +15,16 @@ from genesis.cuda.frameworks.interface import Framework
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError, DTypeError, describe
 
-Grid = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+Grid = int | Sequence[int] | Callable[[dict[str, object]], int | Sequence[int]]
 
 
 class TritonKernel:
     """A @triton.jit function on tensors, launched as in Triton: kernel[grid](x, out, n, BLOCK=1024, num_warps=4)."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: JITFunction) -> None:
         if not (hasattr(kernel, "arg_names") and hasattr(kernel, "params")):
             raise DTypeError(describe("triton_kernel", "kernel", "a @triton.jit function", type(kernel).__name__))
         self.name = self.__name__ = kernel.__name__
@@ -90,7 +93,7 @@ class TritonKernel:
         return next(iter(devices)), list(frameworks)
 
 
-def triton_kernel(kernel: Any) -> TritonKernel:
+def triton_kernel(kernel: JITFunction) -> TritonKernel:
     """Let a @triton.jit function take tensors of Genesis and of PyTorch; it is launched as in Triton.
 
     Launched on the current stream of the tensors' library, compiled once and kept, on the simulated device interpreted.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, ops
+
+Operand: TypeAlias = "NDArray | Number"
+Comparison: TypeAlias = "Callable[[Operand, Operand], NDArray]"
 
 __all__ = [
     "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le",
@@ -22,7 +26,7 @@ class Compare(ElementwiseFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray | Number, y: NDArray | Number, *, op: Callable[..., NDArray]) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand, *, op: Comparison) -> NDArray:
         return op(x, y)
 
 
@@ -32,7 +36,7 @@ class Ask(ElementwiseFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray]) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[[NDArray], NDArray]) -> NDArray:
         return op(x)
 
 

@@ -17,14 +17,13 @@ import numpy as np
 from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.autograd.modes import state
-from genesis.dtypes import Number
+from genesis.dtypes import HostArray, Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
 Slice: TypeAlias = "slice[object, object, object]"
-HostArray: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
 Item: TypeAlias = "int | Slice | EllipsisType | Tensor | Sequence[object] | HostArray | None"
 Indices: TypeAlias = "Item | tuple[Item, ...]"  # what may stand in x[…]
 Part: TypeAlias = "int | Slice | EllipsisType | NDArray | None"  # an item, by the few kinds that there are

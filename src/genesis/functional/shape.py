@@ -382,7 +382,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 class Triangle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], diagonal: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[[NDArray, int], NDArray], diagonal: int) -> NDArray:
         ctx.op, ctx.diagonal = op, diagonal
         return op(x, diagonal)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import genesis
 from genesis import nn
@@ -106,7 +106,7 @@ def _parallel_conv(op: str, module: Module, passage: Passage, channels: int, ker
     """A convolution that gives planes of the module's size: with a convolution's own settings, or strided."""
     given, made = passage.input_shape, passage.output_shape
     if isinstance(module, _Conv):
-        settings: dict[str, Any] = {
+        settings = {
             name: getattr(module, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
         }
         if module.transposed:

@@ -137,8 +137,7 @@ def load(
                 other.load_state_dict(saved)
     except GrowthError as error:
         raise GrowthError(f"{path}: {error}") from error
-    more: dict[str, Any] = state["more"]
-    return more
+    return state["more"]
 
 
 def _unsaved(network: Module) -> Iterator[tuple[str, Tensor]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
@@ -246,7 +247,7 @@ def _resize(
 
 def _scores(
     opened: Transaction, mapped: ChannelMap, op: str, name: str, group: ChannelGroup, by: str
-) -> np.ndarray:  # fmt: skip
+) -> npt.NDArray[np.float64]:  # fmt: skip
     """How much each unit of a group matters."""
     learned = {name for name, _ in opened.model.named_parameters(remove_duplicate=False)}
     wanted = "normal" if by == "magnitude" else "mean"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.backends.backend import Backend, Op
 from genesis.backends.contract import TRAITS
@@ -34,7 +34,7 @@ def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, O
         if traits.idle:
             return function
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def noted(*args: object, **kwargs: object) -> object:
             inputs = operands.arguments(op, (*args, *kwargs.values()))
             if inputs:
                 _, device = inputs[0].__dlpack_device__()

@@ -22,7 +22,7 @@ class Operand(NamedTuple):
 class Framework(Protocol):
     """What a launch asks of the library whose tensors it is given."""
 
-    def read(self, tensor: Any) -> tuple[Any, Any]:
+    def read(self, tensor: Any) -> tuple[object, int]:
         """(a mark that is equal only for tensors which every check treats alike, the address)."""
 
     def describe(self, tensor: Any) -> Operand: ...

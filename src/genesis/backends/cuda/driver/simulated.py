@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
-from genesis.backends.cuda.driver.interface import Properties, Signature, kernel_name
+from genesis.backends.cuda.driver.interface import Grid, Properties, RawLaunch, Signature, Value, kernel_name
 from genesis.errors import DeviceError
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 _ALIGNMENT = 512
 
@@ -28,7 +33,7 @@ class SimulatedDriver:
     def __init__(self, num_devices: int = 2, total_memory: int = 8 << 30) -> None:
         self.total_memory = total_memory
         self._num_devices = num_devices
-        self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # pointer → device, memory
+        self._blocks: dict[int, tuple[int, npt.NDArray[np.uint8]]] = {}  # pointer → device, memory
         self._regions: dict[int, int] = {}  # pointer → bytes in use by an array
         self._foreign: dict[int, int] = {}
         self._pinned: dict[int, int] = {}  # pointer → bytes
@@ -111,44 +116,56 @@ class SimulatedDriver:
     def synchronize(self, device: int) -> None:
         pass
 
-    def create_event(self, device: int, timing: bool) -> Any:
-        return [None]
+    def create_event(self, device: int, timing: bool) -> object:
+        return _Event()
 
-    def destroy_event(self, event: Any) -> None:
-        event.clear()
-
-    def record_event(self, device: int, event: Any, stream: int) -> None:
-        event[0] = time.perf_counter()
-
-    def wait_event(self, device: int, stream: int, event: Any) -> None:
+    def destroy_event(self, event: object) -> None:
         pass
 
-    def event_done(self, device: int, event: Any) -> bool:
+    def record_event(self, device: int, event: object, stream: int) -> None:
+        assert isinstance(event, _Event)
+        event.seconds = time.perf_counter()
+
+    def wait_event(self, device: int, stream: int, event: object) -> None:
+        pass
+
+    def event_done(self, device: int, event: object) -> bool:
         return True
 
-    def synchronize_event(self, device: int, event: Any) -> None:
+    def synchronize_event(self, device: int, event: object) -> None:
         pass
 
-    def elapsed_ms(self, device: int, start: Any, end: Any) -> float:
-        return (end[0] - start[0]) * 1e3
+    def elapsed_ms(self, device: int, start: object, end: object) -> float:
+        assert isinstance(start, _Event)
+        assert isinstance(end, _Event)
+        return (end.seconds - start.seconds) * 1e3
 
-    def load_kernel(self, device: int, kernel: Any, signature: Signature) -> SimulatedKernel:
+    def load_kernel(self, device: int, kernel: JITFunction, signature: Signature) -> SimulatedKernel:
         show_code(kernel_name(kernel, signature), f"{kernel.src}\n{signature}")
         return SimulatedKernel(self, kernel, signature)
+
+
+class _Event:
+    """A point in time."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = math.nan  # until it is recorded
 
 
 class SimulatedKernel:
     """A kernel that Triton's interpreter runs."""
 
-    def __init__(self, driver: SimulatedDriver, kernel: Any, signature: Signature) -> None:
+    def __init__(self, driver: SimulatedDriver, kernel: JITFunction, signature: Signature) -> None:
         self.name = kernel_name(kernel, signature)
         self._driver, self._kernel, self._signature = driver, kernel, signature
 
-    def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+    def launch(self, grid: Grid, stream: int, values: Sequence[Value]) -> None:
         show_launch(self.name, grid, stream, values)
         from genesis.backends.cuda.driver import interpreter  # patches Triton, so only when something runs
 
         interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver.regions()))
 
-    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
+    def prepare(self, grid: Grid, num_leading: int, rest: Sequence[Value]) -> RawLaunch:
         return lambda stream, *leading: self.launch(grid, stream, (*leading, *rest))

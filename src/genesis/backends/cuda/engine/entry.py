@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 COLUMNS = "problem, candidate, microseconds, error, workspace, complete"
 _LONGEST_PROBLEM, _LONGEST_CANDIDATE = 4096, 256  # characters
@@ -60,11 +60,11 @@ def _renamed(candidate: str) -> str:
     return "/".join([*(_RENAMED.get(family, family) for family in families), parameters])
 
 
-def _is_text(value: Any, longest: int) -> bool:
+def _is_text(value: object, longest: int) -> TypeGuard[str]:
     return type(value) is str and 0 < len(value) <= longest and value.isascii() and value.isprintable()
 
 
-def _require(column: str, holds: bool, value: Any) -> None:
+def _require(column: str, holds: bool, value: object) -> None:
     if not holds:
         shown = ascii(value)
         raise ValueError(f"{column} {shown if len(shown) < 60 else f'{shown[:56]} …'}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from genesis.backends.cuda.engine.candidate import Candidate, Family, P, admissible
 
 if TYPE_CHECKING:
     from genesis.backends.cuda.engine.bench import Bench
     from genesis.backends.cuda.engine.planner import Plan
+
+T = TypeVar("T")
 
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 
@@ -70,7 +72,7 @@ def _admissible(choice: Iterable[Candidate[P]], problem: P) -> Iterator[Candidat
     return (candidate for candidate in choice if admissible(candidate, problem))
 
 
-def _alternating(waiting: list[tuple[Iterator[Any], int]]) -> Iterator[Any]:
+def _alternating(waiting: list[tuple[Iterator[T], int]]) -> Iterator[T]:
     """So many of each at a time."""
     while waiting:
         for variants in list(waiting):

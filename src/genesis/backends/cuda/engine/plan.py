@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import Candidate, Launch, P
+from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, Launch, P
 from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.runtime.array import Layout
 from genesis.settings import settings
 
@@ -17,7 +18,7 @@ STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
 class Ready(NamedTuple):
     """A candidate built for a problem."""
 
-    candidate: Candidate[Any]
+    candidate: AnyCandidate
     launch: Launch
     workspace: int  # bytes of scratch memory
     moments: tuple[Layout, int] | None  # where it leaves the statistics, and of how many rows each part is
@@ -25,7 +26,7 @@ class Ready(NamedTuple):
 
 # What plans have used, for good: a CUDA graph that captured a launch does not keep the kernel's code on the device, and
 # with a plan of cuDNN that it compiled, its code would go. Also, a plan that is made anew is ready at once.
-_used: dict[tuple[Any, str], Ready] = {}
+_used: dict[tuple[Problem, str], Ready] = {}
 driver.forget_on_switch(_used.clear)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import platform, rounds, tuner
-from genesis.backends.cuda.engine.candidate import Candidate, P
+from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import GUESSED as GUESSED
 from genesis.backends.cuda.engine.plan import STORED as STORED
@@ -29,11 +29,11 @@ from genesis.backends.cuda.engine.plan import TUNED as TUNED
 from genesis.backends.cuda.engine.plan import Plan as Plan
 from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.engine.store import Entry
-from genesis.backends.cuda.engine.tuner import Outcome
+from genesis.backends.cuda.engine.tuner import AnyOutcome
 from genesis.backends.cuda.runtime import streams
 from genesis.settings import on_change, settings
 
-AnyPlan = Plan[Any]
+AnyPlan = Plan[Any]  # of whatever problem
 _plans: dict[Problem, AnyPlan] = {}
 _lock = threading.RLock()
 
@@ -73,7 +73,7 @@ def forget() -> None:
 driver.forget_on_switch(forget)
 
 
-def all_plans(operation: Operation[Any] | None = None) -> list[AnyPlan]:
+def all_plans(operation: Operation[P] | None = None) -> list[AnyPlan]:
     """Those in use, of all ops or of one."""
     return [plan for plan in _plans.values() if operation is None or plan.operation is operation]
 
@@ -113,7 +113,7 @@ class Session:
         self.gathers = gathers
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[AnyOutcome] = []
 
 
 _sessions: list[Session] = []
@@ -271,7 +271,7 @@ def use_smaller(plan: AnyPlan, num_bytes: int) -> None:
             _guess(plan, below=num_bytes)
 
 
-def use_another(plan: AnyPlan, refused: Candidate[Any]) -> None:
+def use_another(plan: AnyPlan, refused: AnyCandidate) -> None:
     """The device refuses a candidate that it has run before: the best guess among the others."""
     with _lock:
         if plan.candidate is refused:
@@ -283,7 +283,7 @@ def workspace_limit() -> int:
     return settings.workspace << 20
 
 
-_followed: Any = None
+_followed: tuple[object, ...] | None = None
 
 
 def _follow_settings() -> None:

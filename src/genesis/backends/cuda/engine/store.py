@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from genesis.backends.cuda.engine import store_file
 from genesis.backends.cuda.engine.entry import COLUMNS, parsed
@@ -143,7 +142,9 @@ class Store:
         rows = connection.execute(f"SELECT {COLUMNS} FROM plans WHERE problem = ?", (problem,)).fetchall()
         return dict(self._believed(connection, rows)).get(problem)
 
-    def _believed(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, Entry]]:
+    def _believed(
+        self, connection: sqlite3.Connection, rows: Sequence[tuple[object, ...]]
+    ) -> Iterator[tuple[str, Entry]]:
         """Those that Genesis may have written; others are dropped from the file, one by one."""
         for row in rows:
             try:
@@ -187,11 +188,11 @@ class Store:
             warnings.warn(f"{self.path} is no store of tuned plans ({error}); it is now {aside.name}", stacklevel=3)
 
 
-def _all_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+def _all_rows(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
     return connection.execute(f"SELECT {COLUMNS} FROM plans").fetchall()
 
 
-def _drop(connection: sqlite3.Connection, problem: Any) -> None:
+def _drop(connection: sqlite3.Connection, problem: object) -> None:
     """Delete a row by its key, which may be of any type, and text in any encoding; where the file can be written."""
     with contextlib.suppress(sqlite3.Error):
         if isinstance(problem, str):

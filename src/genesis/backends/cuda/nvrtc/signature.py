@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from genesis.backends.cuda.nvrtc.preprocessor import Preprocessor, split
 from genesis.backends.cuda.nvrtc.types import Kind, kind_of
@@ -75,7 +74,7 @@ def find(
 def _joined(declarations: Sequence[Declaration], aliases: Mapping[str, Sequence[str]]) -> Declaration:
     """The declarations of one name as one: that which names its parameters, with those that contradict it."""
 
-    def meaning(declaration: Declaration) -> tuple[Any, ...]:
+    def meaning(declaration: Declaration) -> tuple[object, ...]:
         names = [name for name, _ in declaration.template or ()]
         known = {**aliases, **{name: (f"template argument {index}",) for index, name in enumerate(names)}}
         return (*(kind_of(parameter.type, known) for parameter in declaration.parameters), len(names))

@@ -12,14 +12,19 @@ import gc
 import itertools
 import threading
 from collections import deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import Driver
 from genesis.backends.cuda.runtime.streams import Event
+from genesis.dtypes import HostArray
 from genesis.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 
 
 @dataclasses.dataclass
@@ -82,7 +87,7 @@ class Pool:
         self._lock = threading.Lock()
         self._shelves: dict[tuple[int, int], Shelf] = {}  # (stream, size class) → its free blocks
         self._asked: dict[tuple[int, int], Shelf] = {}  # the same by (stream, bytes asked for), to skip size_class
-        self._waiting: deque[tuple[list[Any], Block]] = deque()  # events of other streams, block
+        self._waiting: deque[tuple[list[object], Block]] = deque()  # events of other streams, block
         self._statistics = Statistics()
         self._allocations = itertools.count()  # next() counts one more, in whatever thread, and without a lock
         self._times_counted = 0  # how often next() was called for the figure itself
@@ -272,7 +277,7 @@ class Lender(Protocol):
     gone the library must reuse it only in that order.
     """
 
-    def array(self, layout: Any) -> Any:
+    def array(self, layout: Layout) -> DeviceArray:
         """A new DeviceArray of this layout."""
 
     def memory(self, num_bytes: int) -> tuple[int, object]:
@@ -391,15 +396,15 @@ class _PinnedBlock:
             self._home.append(self.pointer)
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
 
 _pinned: dict[tuple[str, int], deque[int]] = {}  # driver, size → free blocks
-_copied_from: deque[tuple[Event, np.ndarray]] = deque()  # pinned arrays that the device may still be reading
+_copied_from: deque[tuple[Event, HostArray]] = deque()  # pinned arrays that the device may still be reading
 
 
-def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def pinned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> HostArray:
     """A numpy array in page-locked memory, which copies to the device without the host waiting."""
     _forget_copied()
     dtype = np.dtype(dtype)
@@ -420,7 +425,7 @@ def release_pinned() -> None:
             driver.get().release_pinned(pointer)
 
 
-def keep_until(event: Event, array: np.ndarray) -> None:
+def keep_until(event: Event, array: HostArray) -> None:
     """Hold an array that the device copies from, whoever pinned it, until the event after the copy is passed."""
     _forget_copied()
     _copied_from.append((event, array))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from genesis.backends.cuda.runtime.array import DeviceArray
 
 
-def prepare(op: str, args: Sequence[Any]) -> Callable[[DeviceArray], DeviceArray] | None:
+def prepare(op: str, args: Sequence[object]) -> Callable[[DeviceArray], DeviceArray] | None:
     return None

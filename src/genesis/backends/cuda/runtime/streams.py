@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.current import current_handle as current_handle
@@ -118,7 +117,7 @@ class Event:
 
     def __init__(self, device_index: int = 0, enable_timing: bool = False) -> None:
         self.device_index = device_index
-        self.handle: Any = None
+        self.handle: object = None
         self._driver = driver.get()
         self.handle = self._driver.create_event(device_index, enable_timing)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
@@ -125,7 +124,7 @@ class ConvProblem:
     def from_key(cls, key: str, device: int = 0) -> ConvProblem:
         """The problem that has this key. Raises: ValueError: none has, such as that of another op."""
         try:
-            record: dict[str, Any] = json.loads(key)
+            record = json.loads(key)
             shapes = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
             problem = cls(**{**record, **shapes, "dtype": BY_NAME[record["dtype"]], "device": device})
             if problem.key == key and problem._is_sound():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import planner
@@ -24,7 +24,7 @@ class _Call(NamedTuple):
     plan: MatmulPlan | None  # None: the result is empty
 
 
-_calls: dict[tuple[Any, ...], _Call] = {}
+_calls: dict[tuple[object, ...], _Call] = {}
 planner.when_choosing_anew(_calls.clear)
 
 
@@ -78,7 +78,8 @@ def _prepared(
     result = layout_of(shape, x.dtype, x.device_index)
     if result.size == 0:
         return _Call(result, None)
-    plan: Any = planner.plan(MATMUL, problem_of(x, y, has_bias, alignment, precision, batch))
+    plan = planner.plan(MATMUL, problem_of(x, y, has_bias, alignment, precision, batch))
+    assert isinstance(plan, MatmulPlan)
     return _Call(result, plan)
 
 

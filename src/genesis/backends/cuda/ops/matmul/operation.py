@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import accuracy, planner, stored
@@ -15,7 +14,7 @@ from genesis.backends.cuda.ops.matmul import bench
 from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
-from genesis.backends.cuda.runtime.memory import allocate
+from genesis.backends.cuda.runtime.memory import Storage, allocate
 from genesis.errors import OutOfMemoryError
 
 _FEW = 200  # results whose error is not spread: a single one may be off by all of its rounding
@@ -27,7 +26,7 @@ class MatmulPlan(Plan[MatmulProblem]):
     def launch_with_workspace(self, stream: int, out: int, x: int, y: int, bias: int) -> None:
         """Addresses; 0 where there is no bias."""
         _, launch, num_bytes, _ = self.ready  # type: ignore[misc]
-        workspace: Any = None
+        workspace: Storage | None = None
         if num_bytes:
             try:
                 workspace = allocate(num_bytes, self.problem.device, stream)

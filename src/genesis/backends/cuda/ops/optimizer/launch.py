@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import triton.language as tl
 
 from genesis import dtypes
@@ -28,6 +29,9 @@ from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.dtypes import DType
 from genesis.shapes import contiguous_strides, equivalent
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 _BLOCK = 2048
 
@@ -127,7 +131,7 @@ def _table(num_roles: int, sizes: tuple[int, ...], device: int, stream: int, thr
     return _Table(num_roles, sizes, device)
 
 
-def _upload(values: np.ndarray, device: int) -> DeviceArray:
+def _upload(values: npt.NDArray[np.int64], device: int) -> DeviceArray:
     return storage.from_cpu(values.astype(np.int64), dtypes.int64, device)
 
 
@@ -150,8 +154,8 @@ class _Group(NamedTuple):
     aligned: bool
 
     def launch(
-        self, kernel: Any, arrays: tuple[Any, ...], numbers: tuple[float, ...], flags: dict[str, Any],
-        out: DeviceArray | None = None,
+        self, kernel: JITFunction, arrays: tuple[DeviceArray | None, ...], numbers: tuple[float, ...],
+        flags: Mapping[str, object], out: DeviceArray | None = None,
     ) -> None:  # fmt: skip
         lead = () if out is None else (out,)
         launch(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
-from genesis.backends.contract import Operand
+from genesis.backends.contract import Operand, SupportsDLPack
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
@@ -15,8 +17,10 @@ from genesis.backends.cuda.ops.pointwise.launch import Number, apply_into, new_l
 from genesis.backends.cuda.ops.storage import kernels
 from genesis.backends.cuda.runtime import array, faults, memory, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
-from genesis.dtypes import DType
+from genesis.dtypes import DType, HostArray
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
+
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 
 _ALIGNMENT = 256  # of what copies() puts into one allocation, in bytes: as if each had its own
 _CHUNK = 1 << 16  # bytes that one program copies
@@ -117,7 +121,7 @@ def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
 
 
 def from_cpu(
-    array: np.ndarray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
+    array: HostArray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
 ) -> DeviceArray:
     dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
     assert array.itemsize == dtype.itemsize, f"from_cpu: {array.dtype} cannot hold {dtype.name}"
@@ -133,11 +137,11 @@ def from_cpu(
     return x
 
 
-def from_dlpack(source: object) -> DeviceArray:
+def from_dlpack(source: SupportsDLPack) -> DeviceArray:
     return array.from_dlpack(source)
 
 
-def to_cpu(x: DeviceArray) -> np.ndarray:
+def to_cpu(x: DeviceArray) -> HostArray:
     if not is_contiguous(x.shape, x.strides):
         x = copy(x, contiguous_strides(x.shape))
     name = "uint16" if x.dtype is dtypes.bfloat16 else x.dtype.name
@@ -149,11 +153,11 @@ def to_cpu(x: DeviceArray) -> np.ndarray:
     return out
 
 
-def empty_pinned(shape: Shape, dtype: DType) -> np.ndarray:
+def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return memory.pinned_empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
 
 
-def is_pinned(array: np.ndarray) -> bool:
+def is_pinned(array: HostArray) -> bool:
     return array.nbytes > 0 and driver.get().is_pinned(array.ctypes.data)
 
 
@@ -180,7 +184,7 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
     driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
 
 
-def share_out(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def share_out(counts: Integers) -> tuple[Integers, Integers]:
     """For programs of which each item gets so many: whose each program is, and the how-manieth of that item's.
 
     >>> share_out(np.array([2, 0, 1]))
@@ -190,7 +194,7 @@ def share_out(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _copy_all_bytes(targets: np.ndarray, sources: np.ndarray, num_bytes: np.ndarray, device: int) -> None:
+def _copy_all_bytes(targets: Integers, sources: Integers, num_bytes: Integers, device: int) -> None:
     """Addresses, all aligned, and how many bytes lie there: one launch, of whose programs each copies one chunk."""
     which, chunks = share_out(-(-num_bytes // _CHUNK))
     first = _CHUNK * chunks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import overload
 
 from genesis import dtypes
 from genesis.backends.cuda.ops.storage.launch import copy
@@ -12,7 +12,11 @@ from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, equivalent
 
 
-def channels_last(x: Any) -> Any:
+@overload
+def channels_last(x: DeviceArray) -> DeviceArray: ...
+@overload
+def channels_last(x: DeviceArray | None) -> DeviceArray | None: ...
+def channels_last(x: DeviceArray | None) -> DeviceArray | None:
     """x, or a copy of it in NHWC; None stays None."""
     if x is None or is_channels_last(x._layout or x.layout):
         return x
@@ -24,7 +28,11 @@ def is_channels_last(layout: Layout) -> bool:
     return equivalent(layout.shape, layout.strides, channels_last_strides(layout.shape))
 
 
-def dense(x: Any) -> Any:
+@overload
+def dense(x: DeviceArray) -> DeviceArray: ...
+@overload
+def dense(x: DeviceArray | None) -> DeviceArray | None: ...
+def dense(x: DeviceArray | None) -> DeviceArray | None:
     """A vector, or a copy of it without gaps; None stays None."""
     return x if x is None or x.strides == (1,) else copy(x, (1,))
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
@@ -110,7 +111,7 @@ class SmallCDgrad(Candidate[ConvProblem]):
 
         return run
 
-    def _launch(self, problem: ConvProblem, part: _Part, first_residue: int) -> Any:
+    def _launch(self, problem: ConvProblem, part: _Part, first_residue: int) -> AddressLaunch:
         p, shape = problem, self.shape
         images, inputs, *size = p.input_shape
         outputs, _, *taps = p.weight_shape

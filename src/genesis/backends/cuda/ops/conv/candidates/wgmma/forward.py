@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, Parts
@@ -24,6 +24,9 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma.weight_grad import weight_g
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, numel
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.driver.tensor_maps import Pixels
 
 _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # of a step: BK
@@ -282,7 +285,7 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
     return [(row, column) for row in input_grad_axes(*sizes[0]) for column in input_grad_axes(*sizes[1])]
 
 
-def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Any, dict[str, int]]:
+def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Pixels, dict[str, int]]:
     """(the input's map, the members of the kernel's structure Geometry) of one launch."""
     from genesis.backends.cuda.driver.tensor_maps import Pixels
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Launch
@@ -15,6 +15,9 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from genesis.shapes import numel
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
 
 _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # BK
@@ -216,7 +219,7 @@ def _axes(problem: ConvProblem) -> list[Axis]:
     return [forward_axis(*each) for each in along]
 
 
-def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any, dict[str, int]]:
+def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Box | Pixels, Pixels, dict[str, int]]:
     """(the gradient's map, the input's, the members of the kernel's structure Geometry)."""
     from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
 

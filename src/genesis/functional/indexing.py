@@ -90,7 +90,7 @@ def setitem(input: Tensor, index: Indices, value: Tensor | Number) -> None:
     Args:
         input: any shape and dtype.
         index: as for getitem.
-        value: a tensor that broadcasts, is cast; or a number.
+        value: a tensor that broadcasts to input[index], cast to its dtype; or a number.
     Returns: None.
     Raises: IndexError, DTypeError, ValueError: as getitem. ShapeError: value does not broadcast. GraphError: input is
         a leaf that requires grad, or a view in the graph.
@@ -109,7 +109,8 @@ def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     Args:
         input: any shape and dtype.
         indices: a tensor for each dimension; None for all of it.
-        values: a tensor that broadcasts; it is cast.
+        values: a tensor that broadcasts to input[indices]; it is cast.
+        accumulate: add instead of assigning; repeated indices add up.
     Returns: the shape and dtype of input.
     Raises: as setitem.
     Grad: input, values. Saves indices.
@@ -125,7 +126,9 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, 
 
     Args:
         input: any shape and dtype. It is changed.
-        indices, values, accumulate: as for index_put.
+        indices: a tensor for each dimension; None for all of it.
+        values: a tensor that broadcasts to input[indices]; it is cast.
+        accumulate: add instead of assigning; repeated indices add up.
     Returns: input.
     Raises: as setitem.
     Grad: input, values. Saves indices.

@@ -26,10 +26,12 @@ def mse_loss(
     """The squared difference (input − target)².
 
     Args:
-        input, target: shapes that broadcast (with a warning where they differ).
+        input, target: floating, at least one of them; shapes that broadcast (with a warning where they differ).
         size_average, reduce: PyTorch's old names for reduction.
         reduction: "mean", "sum" or "none".
         weight: the shape of input; the mean is then Σ w·loss / Σ w.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: another reduction; weight's shape. DTypeError: no operand is floating.
     Grad: input, target, weight. Saves the difference.
 
     Example:
@@ -72,10 +74,11 @@ def l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The absolute difference |input − target|; the arguments are those of mse_loss.
+    """The absolute difference |input − target|.
 
     Args:
         input, target: shapes that broadcast (with a warning where they differ).
+        size_average, reduce, reduction, weight: as in `F.mse_loss`.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: another reduction; weight's shape. DTypeError: integers that would be averaged.
     Grad: input, target, weight. Saves the sign of the difference.
@@ -111,6 +114,7 @@ def smooth_l1_loss(
 
     Args:
         the others are those of mse_loss.
+        input, target, size_average, reduce, reduction: as in `F.mse_loss`.
         beta: where the parabola goes over into the line; at least 0.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: beta < 0; another reduction.
@@ -136,6 +140,7 @@ def huber_loss(
         delta: where the parabola goes over into the line; positive.
         weight: the shape of input; multiplies each loss before an unweighted mean.
         the others are those of mse_loss.
+        input, target, reduction: as in `F.mse_loss`.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: delta ≤ 0; another reduction; weight's shape.
     Grad: input, target, weight. Saves the slope.
@@ -170,9 +175,12 @@ def binary_cross_entropy(
     """−(t·ln x + (1 − t)·ln(1 − x)), the logarithms limited to at least −100.
 
     Args:
-        input: probabilities, in [0, 1] (elsewhere the loss is NaN).
+        input: probabilities in [0, 1], any shape and floating dtype; elsewhere the loss is NaN.
         target: the shape of input.
-        weight: broadcasts to input.
+        weight: any shape that broadcasts to input.
+        size_average, reduce, reduction: as in `F.mse_loss`.
+    Returns: 0-d, or for "none" the shape of input.
+    Raises: ValueError: another reduction. ShapeError: target's or weight's shape. DTypeError: no floating dtype.
     Grad: input, target. Saves both.
 
     Example:
@@ -225,10 +233,14 @@ def binary_cross_entropy_with_logits(
         softplus(x) − t·x;  with pos_weight p: (1 − t)·x + (1 + (p − 1)·t)·softplus(−x)
 
     Args:
-        input: logits, any numbers.
+        input: logits, any shape and floating dtype.
         target: the shape of input.
-        weight: broadcasts to input.
-        pos_weight: the weight of positive targets, broadcasts to input.
+        weight: any shape that broadcasts to input.
+        size_average, reduce, reduction: as in `F.mse_loss`.
+        pos_weight: weight of positive targets, any shape that broadcasts to input.
+    Returns: 0-d, or for "none" the shape of input.
+    Raises: ValueError: another reduction. ShapeError: the shape of target, weight or pos_weight. DTypeError: no
+        floating dtype.
     Grad: input, target. Saves both.
 
     Example:
@@ -289,9 +301,12 @@ def kl_div(
     """The Kullback-Leibler divergence, element by element: t·(ln t − input), where input holds logarithms.
 
     Args:
-        input: logarithms of probabilities.
-        target: probabilities, or their logarithms with log_target.
+        input: logarithms of probabilities, any shape and floating dtype.
+        target: probabilities, or their logarithms with log_target; a shape that broadcasts with input.
+        size_average, reduce: PyTorch's old names for reduction.
         reduction: "mean", "sum", "none", or "batchmean" (the sum divided by the first size: the divergence proper).
+        log_target: whether target holds logarithms.
+    Returns: 0-d, or for "none" the common shape.
     Grad: input, target. Saves both.
 
     Example:
@@ -336,6 +351,8 @@ def dice_loss(input: Tensor, target: Tensor, reduction: str = "mean", eps: float
         target: the shape of input, 0 or 1.
         reduction: over the N losses: "mean", "sum" or "none".
         eps: added to numerator and denominator, so that two empty masks have loss 0.
+    Returns: 0-d, or (N,) for "none".
+    Raises: ValueError: another reduction. ShapeError: fewer than 2 dimensions; target has another shape than input.
     Grad: input. Saves both.
     Source: Milletari, Navab & Ahmadi 2016, arXiv:1606.04797 (equation 3).
 

@@ -30,6 +30,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension of the slices.
         index: int64 or int32, at most 1 dimension.
     Returns: a copy; its size in dim is that of index.
     Raises: TypeError: index is no tensor of integers. ShapeError: its rank. IndexError: a position out of range.
@@ -58,8 +59,10 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
     Args:
         input: any shape and dtype.
+        dim: the dimension of the slices.
         index: int64 or int32, at most 1 dimension.
         source: the shape of input, but index's size in dim; dtype of input.
+        alpha: factor of source.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes. ShapeError: source's shape, index's rank. IndexError: out of range.
     Grad: input, source. Saves index.
@@ -93,7 +96,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in; counts from the end if negative.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim.
+        sparse_grad: must be False; gradients are dense.
     Returns: the shape of index, dtype of input.
     Raises: TypeError: index's dtype. ShapeError: its shape. NotImplementedError: sparse_grad.
     Grad: input. Saves index.
@@ -126,6 +131,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     Args:
         input: any shape and dtype.
         indices: int64 or int32, as many dimensions as input.
+        dim: the dimension that indices select in; None for the flattened input.
     Returns: the common shape, dtype of input.
     Raises: TypeError: the dtype of indices. ShapeError: shapes that don't fit.
     Grad: input. Saves indices.
@@ -160,8 +166,10 @@ def scatter(
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src: dtype of input, or a number, which may be given as value.
+        src, value: dtype of input, any shape that holds index; or a number, under either name.
+        reduce: must be None; see scatter_add.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes; neither src nor value. ShapeError: shapes. NotImplementedError: reduce.
     Grad: input, src. Saves index.
@@ -197,8 +205,9 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src: dtype of input.
+        src: dtype of input, any shape that holds index.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes; src is no tensor. ShapeError: shapes that don't fit.
     Grad: input, src. Saves index.
@@ -344,6 +353,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
 
     Args:
         input: any shape, numbers or bool.
+        dim: counts from the end if negative.
+        descending: largest first.
         stable: equal elements keep their order.
     Returns: (values, indices): dtype of input, and int64.
     Raises: IndexError: input has no such dimension.
@@ -374,10 +385,11 @@ class Sort(Ordered):
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort input along dim; the arguments are those of sort.
+    """The indices that sort input along dim.
 
     Args:
         input: any shape, numbers or bool.
+        dim, descending, stable: as in `F.sort`.
     Returns: the shape of input, int64.
     Grad: none.
     Example: >>> F.argsort(genesis.tensor([3.0, 1.0, 2.0]), descending=True).tolist()
@@ -391,6 +403,9 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
     Args:
         input: any shape, numbers.
+        k: how many, from 0 to the size of dim.
+        dim: counts from the end if negative.
+        largest, sorted: the largest or the smallest; they are sorted in either case.
     Returns: (values, indices) with k in the place of dim: dtype of input, and int64.
     Raises: ShapeError: k is negative or more than there are. DTypeError: k is no int; input is bool.
     Grad: input. Saves the indices.
@@ -424,11 +439,8 @@ def cummax(input: Tensor, dim: int) -> ValuesAndIndices:
         dim: the dimension to go along.
     Returns: values, as input; indices, int64. Both have the shape of input.
     Grad: input, at the indices. Saves the indices.
-
-    Example:
-        >>> values, indices = F.cummax(genesis.tensor([1.0, 3.0, 2.0, 3.0]), 0)
-        >>> values.tolist(), indices.tolist()
-        ([1.0, 3.0, 3.0, 3.0], [0, 1, 1, 3])
+    Example: >>> F.cummax(genesis.tensor([1.0, 3.0, 2.0, 3.0]), 0).indices.tolist()
+    [0, 1, 1, 3]
     """
     dim = shapes.normalize_dim("cummax", dim, input.array.ndim)
     return ValuesAndIndices(*CumMax.apply(input, dim=dim))

@@ -46,7 +46,17 @@ state = _State()
 
 
 class set_grad_enabled:  # noqa: N801  (PyTorch's name)
-    """Record ops or not: as a with block, as a decorator, or for good when just called."""
+    """Record ops or not: as a with block, as a decorator, or for good when just called.
+
+    Args:
+        mode: whether ops are recorded.
+
+    Example:
+        >>> x = genesis.ones(2, requires_grad=True)
+        >>> with genesis.set_grad_enabled(False):
+        ...     (x * 2).requires_grad
+        False
+    """
 
     def __init__(self, mode: bool) -> None:
         self._before, self._mode = state.recording, mode
@@ -107,7 +117,7 @@ class _GradMode:
 
 
 class no_grad(_GradMode):  # noqa: N801  (PyTorch's name)
-    """Nothing inside is recorded: a with block or a decorator.
+    """Record nothing inside a with block or a decorated function.
 
     Example:
         >>> x = genesis.ones(2, requires_grad=True)
@@ -120,7 +130,14 @@ class no_grad(_GradMode):  # noqa: N801  (PyTorch's name)
 
 
 class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
-    """Record again, inside a no_grad block."""
+    """Record again, inside a no_grad block.
+
+    Example:
+        >>> x = genesis.ones(2, requires_grad=True)
+        >>> with genesis.no_grad(), genesis.enable_grad():
+        ...     (x * 2).requires_grad
+        True
+    """
 
     mode = True
 
@@ -142,4 +159,11 @@ def unrecordable(reason: str) -> None:
 
 
 def is_grad_enabled() -> bool:
+    """Whether this thread records ops for gradients.
+
+    Example:
+        >>> with genesis.no_grad():
+        ...     genesis.is_grad_enabled()
+        False
+    """
     return state.recording

@@ -26,6 +26,7 @@ def fuse(model: Any, example: Tensor | None = None) -> Any:
         model: any Module; it is changed in place.
         example: an input of the model, or None to look into Sequentials only.
     Returns: model.
+    Raises: DTypeError: model is not a Module.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 1, 1))

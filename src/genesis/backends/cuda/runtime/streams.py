@@ -107,7 +107,11 @@ class Stream:
         driver.get().wait_event(self.device_index, self.handle, event.handle)
 
     def wait_stream(self, other: Stream) -> None:
-        """What comes later on this stream starts after all that is on the other one now."""
+        """Let work launched on this stream from now on start after all that the other has now.
+
+        Args:
+            other: of any device.
+        """
         self.wait_event(other.record_event())
 
 

@@ -104,7 +104,7 @@ _Cache = dict[tuple[int, DType, bool], tuple[Tensor, NDArray, int, Tensor]]
 
 
 class _Casts:
-    """What an autocast block does to the arguments of a Function: Function.apply calls it."""
+    """The casts of an autocast block: Function.apply applies them to a Function's arguments."""
 
     def __init__(self, targets: dict[str, DType | None], cache: _Cache, cache_enabled: bool) -> None:
         self.targets = targets  # the lower dtype by type of device; None where autocast is switched off

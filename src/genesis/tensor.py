@@ -367,7 +367,7 @@ class Tensor(InPlace):
         return _restored, (type(self), memory, *place, self.requires_grad), self._given_attributes() or None
 
     def _given_attributes(self) -> dict[str, object]:
-        """What users have hung on this tensor."""
+        """The attributes that users have set on this tensor."""
         own = ("array", "grad", "requires_grad")
         return {name: value for name, value in vars(self).items() if name not in own and not name.startswith("_")}
 

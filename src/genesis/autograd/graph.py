@@ -287,7 +287,7 @@ class Context:
 
 
 class Differentiable:
-    """What a node asks of its function: Function is made of it."""
+    """The interface that a node needs of its function; Function implements it."""
 
     on_arrays: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False  # its backward adds ctx.addend to the gradient of its first argument
@@ -419,7 +419,7 @@ _NO_GRAD = (None, False)
 
 
 def edge_to(variable: Tensor) -> Edge:
-    """Where the gradient of variable goes: to itself if it is a leaf, else to the node that made it."""
+    """Return where the gradient of variable goes: to itself if it is a leaf, else to the node that made it."""
     return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
 
 

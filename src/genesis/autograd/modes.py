@@ -18,7 +18,7 @@ Observer: TypeAlias = "Callable[[type, tuple[Any, ...], dict[str, Any], list[Ten
 
 
 class Watcher(Protocol):
-    """Who records a run of this thread as calls of a backend, and must hear of what happens besides."""
+    """Records a run of this thread as calls of a backend, and hears of what happens besides."""
 
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""
@@ -28,7 +28,7 @@ class Watcher(Protocol):
 
 
 class _State(threading.local):
-    """In a thread, state.__dict__ holds them all: who asks for several finds it once, which is what takes the time."""
+    """Holds a thread's modes in state.__dict__, so that a function that needs several looks it up once."""
 
     def __init__(self) -> None:
         self.recording = True

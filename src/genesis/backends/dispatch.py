@@ -1,4 +1,4 @@
-"""From arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
+"""Dispatch from arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
 
 An array is whatever has `handle`, `device`, `dtype`, `changes` and `to(dtype)`, and is made by type(array)(handle,
 device): an NDArray. A stub of the contract becomes a function that is written for it, see dispatcher().

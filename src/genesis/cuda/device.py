@@ -1,4 +1,4 @@
-"""Which devices there are, and which of them "cuda" without a number means in this thread."""
+"""The devices, and which of them "cuda" without a number means in this thread."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ def check_conv(
     groups: int,
 ) -> tuple[Geometry, Pair, Shape | None]:
     """All that is checked before a convolution in so many dimensions; and what Conv2d wants: see check_shapes()."""
-    if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the short way of most
+    if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the fast path of most calls
         return check_shapes(
             op, spatial, input.array.shape, weight.array.shape, None, stride, padding, dilation, groups
         )  # fmt: skip
@@ -307,7 +307,7 @@ def check_shapes(
     op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Size,
     padding: Size | str, dilation: Size, groups: int,
 ) -> tuple[Geometry, Pair, Shape | None]:  # fmt: skip
-    """What conv_geometry() gives, and the strides of an input that needs no change before it is convolved, if any."""
+    """Return conv_geometry()'s result, and the strides of an input that can be convolved unchanged, if any."""
     _check_ranks(op, spatial, x_shape, w_shape)
     geometry, extra = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
     check_bias(op, bias_shape, w_shape[0])

@@ -279,7 +279,7 @@ _NUMBERS = (int, type(None))  # what a plain slice is made of
 
 
 def _plain(index: Indices) -> tuple[object, ...] | None:
-    """What tells an index of integers, slices, None and Ellipsis from others; None where there is more in it."""
+    """A hashable key of an index of integers, slices, None and Ellipsis; None for all others."""
     marks: list[object] = []
     for item in index if type(index) is tuple else (index,):
         if item is None or item is Ellipsis or type(item) is int:

@@ -173,7 +173,7 @@ def _step(module: nn.Module, call: Call) -> Step:
 
 
 def _kind_of(module: nn.Module | None) -> tuple[str, str]:
-    """What a layer is, and why it must stay."""
+    """The kind of a layer, and why it must stay."""
     for kind, layer in ((CONV, nn.Conv2d), (NORM, nn.BatchNorm2d), (RELU, nn.ReLU)):
         if type(module) is layer:
             hooked = module._forward_hooks or module._forward_pre_hooks

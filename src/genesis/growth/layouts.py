@@ -1,4 +1,4 @@
-"""Which dimensions of a run's values show channels, and what that says of parameters."""
+"""Track which dimensions of a run's values show channels, and what that implies for parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops without weights do with channels: element by element, joining, taking apart, reshaping, reducing."""
+"""Rules of ops without weights: element by element, joining, taking apart, reshaping, reducing."""
 
 from __future__ import annotations
 

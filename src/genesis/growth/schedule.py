@@ -1,4 +1,4 @@
-"""When a network grows: at epochs or on a plateau, within a budget, and kept or undone by what came of it."""
+"""Schedules of growth: at epochs or on a plateau, within a budget, kept or undone by the outcome."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ class Module(Convertible, Hookable, Learnable, Printable, Stateful):
             ['', '0', '1']
         """
         memo = set() if memo is None else memo
-        waiting = [(prefix, self)]  # a stack, as each level of a recursion would hand on all that lies below it
+        waiting = [(prefix, self)]  # a stack, as each level of a recursion would pass up all that lies below it
         while waiting:
             path, module = waiting.pop()
             if module in memo:

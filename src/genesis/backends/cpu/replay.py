@@ -1,4 +1,4 @@
-"""What a replay can prepare: convolutions whose weights no longer change get them packed."""
+"""Prepare replays: convolutions whose weights no longer change get them packed."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def version() -> str:
 
 @functools.cache
 def installed() -> str:
-    """What is installed, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is not.
+    """The installed version, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is
+    missing.
 
     A cuDNN that came without a package is asked for its version.
     """

@@ -1,4 +1,4 @@
-"""What an implementation of a problem looks like: a Candidate; and where candidates come from: a Family.
+"""An implementation of a problem, a Candidate; and its source, a Family.
 
 How to add one: a module of ops/<op>/candidates/ with a subclass of Candidate per kernel (tile, splits, … are its fields
 and stand in its name), and a Family that yields those worth trying for a problem, the best guess first; then list the

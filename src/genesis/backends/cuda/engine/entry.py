@@ -1,4 +1,4 @@
-"""What was tuned for one problem, and the rows that it is kept in: each value is checked before it is believed."""
+"""A tuned problem and its row in the store; each value is checked before it is believed."""
 
 from __future__ import annotations
 

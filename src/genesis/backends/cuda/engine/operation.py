@@ -1,4 +1,4 @@
-"""What the engine asks of an op: its families of candidates, and how results are measured; and the order of both."""
+"""The interface of an op to the engine: its families of candidates, how results are measured, and the order of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a problem to its plan: chosen once, remembered on disk, found by a dictionary look-up.
+"""Plan problems: chosen once, remembered on disk, found by a dictionary look-up.
 
 On a miss: what the store knows, else what tuning finds (if there is time for it), else the best guess. A guess that
 takes long to build is built in the background, and the next best computes meanwhile. All of it under one lock; the way

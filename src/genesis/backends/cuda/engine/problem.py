@@ -1,4 +1,4 @@
-"""What the engine knows of a problem, whichever op it is of: a frozen record of all that decides how it is computed."""
+"""A problem, of whichever op: a frozen record of all that decides how it is computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PRECISIONS = ("highest", "high", "medium")  # of float32
 
 
 class Epilogue(NamedTuple):
-    """What a problem wants done with each result before it is stored, in this order; and beside it, its statistics."""
+    """Steps after each result of a problem before it is stored, in this order; and beside it, its statistics."""
 
     bias: bool = False  # added, one number per column or channel
     residual: bool = False  # added, in the result's shape

@@ -1,4 +1,4 @@
-"""What was tuned, on disk: one SQLite file per device and library versions, shared by all processes.
+"""Store tuned plans on disk: one SQLite file per device and library versions, shared by all processes.
 
 SQLite's transactions give what a store must: a process that is killed while it writes loses at most what it was
 writing, and writers wait for each other. A file that is no store of ours, or a damaged one, is set aside with a warning

@@ -34,7 +34,7 @@ _MOST_BUILDERS = 16  # threads
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What tuning one problem found."""
+    """The result of tuning one problem."""
 
     problem: Problem
     candidate: Candidate[Any]

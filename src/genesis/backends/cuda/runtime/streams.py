@@ -103,7 +103,7 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        """What comes later on this stream starts after the event."""
+        """Let work that this stream is given from now on start after the event."""
         driver.get().wait_event(self.device_index, self.handle, event.handle)
 
     def wait_stream(self, other: Stream) -> None:
@@ -136,7 +136,7 @@ class Event:
         self._driver.record_event(self.device_index, self.handle, handle)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """What comes later on a stream, the current one by default, starts after this event."""
+        """Let work that a stream is given from now on, the current one by default, start after this event."""
         handle = current_handle(self.device_index) if stream is None else stream.handle
         self._driver.wait_event(self.device_index, handle, self.handle)
 

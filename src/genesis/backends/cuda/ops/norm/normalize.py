@@ -1,4 +1,4 @@
-"""What the norms are made of: statistics over some dimensions, and one pass that applies them."""
+"""Building blocks of the norms: statistics over some dimensions, and one pass that applies them."""
 
 from __future__ import annotations
 

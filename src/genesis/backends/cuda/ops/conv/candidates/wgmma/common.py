@@ -1,4 +1,4 @@
-"""What the Hopper kernels in CUDA C++ have in common: compiling, and the limits of tensor maps."""
+"""Shared by the Hopper kernels in CUDA C++: compiling, and the limits of tensor maps."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Layouts:
         self._layouts: dict[int, Layout] = {}
 
     def of(self, value: object) -> Layout:
-        """Where a value has channels; () for what is no array."""
+        """The layout of a value's channels; () for what is no array."""
         if not isinstance(value, Value):
             return ()
         owner = self.owner(value)

@@ -51,7 +51,7 @@ def _conv_forward(
 def _conv_prepacked(
     input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
 ) -> Prepared | None:
-    """What conv_prepacked does with such an input, and nothing of what it asks before."""
+    """Compute conv_prepacked on such an input, without its checks."""
     if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
     weight, bias, attribute = packed.weight, packed.bias, activation or "none"

@@ -99,7 +99,7 @@ class Gemm(NamedTuple):
 
 
 class _Operation:
-    """What the algorithms for one problem share. One launch at a time: the bias is an attribute of the descriptor."""
+    """Shared by the algorithms for one problem. One launch at a time: the bias is an attribute of the descriptor."""
 
     def __init__(self, *handles: Any) -> None:
         """handles: the library, its context, the descriptor, the layouts of A, B and D."""

@@ -43,7 +43,7 @@ def is_available() -> bool:
 
 
 def version() -> str:
-    """Of cuDNN: "9.19.0"; "" where there is none."""
+    """Version of cuDNN: "9.19.0"; "" where there is none."""
     module = _module()
     if module is None:
         return ""

@@ -72,7 +72,7 @@ class Candidate(abc.ABC, Generic[P]):
         return 0
 
     def parts(self, problem: P) -> Parts:
-        """Those of the statistics that the problem wants. Only for candidates that fuse them."""
+        """Parts of the statistics that the problem wants. Only for candidates that fuse them."""
         raise NotImplementedError(f"{self.name} finds no statistics")
 
     @abc.abstractmethod
@@ -92,10 +92,10 @@ class Family(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def variants(self, problem: P) -> Iterable[Candidate[P]]:
-        """Those worth trying for this problem, the most promising first; none where it has none that supports it."""
+        """Variants worth trying for this problem, the most promising first; none if none supports it."""
 
     def trials(self, problem: P) -> Iterable[Candidate[P]]:
-        """Those worth measuring: also such as nobody should use unless their result has been checked."""
+        """Variants worth measuring, some of which need their result checked before use."""
         return self.variants(problem)
 
     def named(self, problem: P, name: str) -> Candidate[P] | None:

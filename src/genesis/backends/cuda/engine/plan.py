@@ -56,7 +56,7 @@ class Plan(Generic[P]):
         return Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
 
     def _moments(self, candidate: Candidate[P]) -> tuple[Layout, int] | None:
-        """Of a problem that asks for statistics."""
+        """Moments of a problem that asks for statistics."""
         return None
 
     @property

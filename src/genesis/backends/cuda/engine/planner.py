@@ -74,7 +74,7 @@ driver.forget_on_switch(forget)
 
 
 def all_plans(operation: Operation[Any] | None = None) -> list[AnyPlan]:
-    """Those in use, of all ops or of one."""
+    """Plans in use, of all ops or of one."""
     return [plan for plan in _plans.values() if operation is None or plan.operation is operation]
 
 

@@ -31,7 +31,7 @@ class Problem(Protocol):
 
     @property
     def precision(self) -> str:
-        """Of float32, one of PRECISIONS; "highest" of all else."""
+        """Precision of float32, one of PRECISIONS; "highest" for all else."""
 
     @property
     def deterministic(self) -> bool:
@@ -53,4 +53,4 @@ class Problem(Protocol):
 
     @property
     def flops_per_second(self) -> float:
-        """What a large GPU reaches in this arithmetic: enough to tell what a network spends most of its time on."""
+        """Peak of a large GPU in this arithmetic: enough to tell where a network spends most of its time."""

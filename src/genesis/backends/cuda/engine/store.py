@@ -115,7 +115,7 @@ class Store:
             return self._put(entries, is_wanted)
 
     def _put(self, entries: dict[str, Entry], is_wanted: Callable[[str, Entry, Entry | None], bool]) -> int:
-        """Those that are wanted in the place of what is known, all at once; how many those are."""
+        """Replace known rows by the wanted ones, all at once; return how many."""
 
         def chosen(connection: sqlite3.Connection | None) -> dict[str, Entry]:
             known = {problem: self._entries.get(problem) or self._found(connection, problem) for problem in entries}
@@ -144,7 +144,7 @@ class Store:
         return dict(self._believed(connection, rows)).get(problem)
 
     def _believed(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, Entry]]:
-        """Those that Genesis may have written; others are dropped from the file, one by one."""
+        """Keep the rows that Genesis may have written; others are dropped from the file, one by one."""
         for row in rows:
             try:
                 yield parsed(row)

@@ -175,7 +175,7 @@ def all_but_channels(shape: Shape) -> Shape:
 
 
 def dense_like(x: Layout) -> Layout:
-    """That of a new array in the order of one that is dense."""
+    """Layout of a new array in the order of one that is dense."""
     return layout_of(x.shape, x.dtype, x.device_index, x.strides)
 
 

@@ -49,8 +49,8 @@ class Operation(abc.ABC, Generic[P]):
             yield from _admissible(family.variants(problem), problem)
 
     def in_turns(self, problem: P) -> Iterator[Candidate[P]]:
-        """Order what is worth measuring: the libraries' first suggestions need no compiler; then of each family the
-        most promising, and so on in turns; then the few slow ones, that take longer to build than all others together."""
+        """Order what is worth measuring: the libraries' first suggestions (no compiler needed), then each family's most
+        promising, and so on in turns; then the few that take longer to build than all others together."""
         ordered = sorted(self.families(problem), key=lambda family: -family.per_turn)
         choice = [(list(_admissible(family.trials(problem), problem)), family.per_turn) for family in ordered]
         yield from _alternating([(iter([each for each in all_ if not each.builds_slowly]), n) for all_, n in choice])

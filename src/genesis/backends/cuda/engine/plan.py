@@ -11,7 +11,7 @@ from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.runtime.array import Layout
 from genesis.settings import settings
 
-STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
+STORED, TUNED, HEURISTIC = "stored", "tuned", "heuristic"
 
 
 class Ready(NamedTuple):
@@ -36,7 +36,7 @@ class Plan(Generic[P]):
 
     def __init__(self, operation: Operation[P], problem: P) -> None:
         self.operation, self.problem = operation, problem
-        self.origin = GUESSED
+        self.origin = HEURISTIC
         self.candidate: Candidate[P] | None = None
         self._ready: Ready | None = None
 

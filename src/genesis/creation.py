@@ -182,7 +182,10 @@ def empty(
         (60, 1, 15, 3)
     """
     shape = shape_of("empty", size)
-    strides = channels_last_strides(shape) if memory_format == "channels_last" else None
+    channels_last = memory_format == "channels_last"
+    if channels_last and len(shape) != 4:
+        raise ShapeError(describe("empty", "size", "4 dimensions for channels_last", shape))
+    strides = channels_last_strides(shape) if channels_last else None
     return Tensor(NDArray.empty(shape, dtype_of(dtype), device_of(device), strides), requires_grad)
 
 

@@ -150,7 +150,7 @@ class Tensor(InPlace):
         Args:
             force: detach, and copy to the host, where needed.
         Returns: an array of the same shape, strides and dtype.
-        Raises: DTypeError: self requires grad, is not on the CPU, or is bfloat16.
+        Raises: TypeError: self requires grad, is not on the CPU, or is bfloat16, which NumPy lacks.
 
         Example:
             >>> x = genesis.zeros(2)

@@ -238,6 +238,14 @@ def test_docstrings_are_complete(namespace: str) -> None:
     assert len(findings(namespace)) <= MISSING.get(namespace, 0), report(namespace)
 
 
+def test_doctest_finds_every_example() -> None:
+    finder = doctest.DocTestFinder(parser=examples.ExampleParser())
+    modules = [importlib.import_module(name) for name in examples.modules_with_examples()]
+    run = {inspect.cleandoc(test.docstring) for module in modules for test in finder.find(module)}
+    public = [entry for namespace in NAMESPACES for entry in entries(namespace)]
+    assert [entry.name for entry in public if ">>> " in entry.doc and inspect.cleandoc(entry.doc) not in run] == []
+
+
 def fragments() -> list[str]:
     """Docstrings of the package, private ones too, whose first word continues a sentence that is not there."""
     found = []

@@ -35,7 +35,8 @@ LAYERS = {  # from the bottom up
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
     "tensor": Layer(
-        ("tensor", "methods", "in_place", "creation", "checkpoint", "pickling", "tensor_files"), (*ARRAYS, "interop")
+        ("tensor", "properties", "methods", "in_place", "creation", "random", "checkpoint", "pickling", "tensor_files"),
+        (*ARRAYS, "interop"),
     ),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Unrecorded:
-    """The ctx of calls of which nothing is recorded. It takes nothing, so that one serves them all."""
+    """The context of calls that record nothing; it keeps nothing, so one serves all. Made by
+    `genesis.autograd.Function`.
+    """
 
     __slots__ = ("needs_input_grad",)
 
@@ -23,7 +25,7 @@ class Unrecorded:
         self.needs_input_grad = (False,) * num_args
 
     def save(self, *values: object) -> None:
-        pass
+        """Keep nothing. See `genesis.autograd.Context.save`."""
 
 
 P = ParamSpec("P")
@@ -159,19 +161,59 @@ class ArrayFunction(Function):
     """A Function whose forward and backward work on NDArrays: what the functional layer is written in.
 
     Its backward may return a gradient that is still broadcast or in another dtype: the walk sums and casts it to fit.
+
+    Example:
+        >>> class Sum(genesis.autograd.ArrayFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.shape = x.shape
+        ...         return genesis.ndarray.ops.sum(x, (0,))
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return grad.expand(ctx.shape)  # each element counts once
+        >>> x = genesis.ones(3, requires_grad=True)
+        >>> Sum.apply(x).backward()
+        >>> x.grad.tolist()
+        [1.0, 1.0, 1.0]
     """
 
     on_arrays = True
 
 
 class ElementwiseFunction(ArrayFunction):
-    """An ArrayFunction whose results depend, element by element, on operands that broadcast."""
+    """An ArrayFunction whose results depend, element by element, on operands that broadcast.
+
+    Example:
+        >>> class Double(genesis.autograd.ElementwiseFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x.mul(2)
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return grad.mul(2)
+        >>> Double.apply(genesis.ones(2)).tolist()
+        [2.0, 2.0]
+    """
 
     elementwise = True
 
 
 class BinaryFunction(ElementwiseFunction):
-    """An ElementwiseFunction of two operands, whose result is new memory; it leaves nothing in ctx but by save()."""
+    """An ElementwiseFunction of two operands, whose result is new memory; it leaves nothing in ctx but by save().
+
+    Example:
+        >>> class Product(genesis.autograd.BinaryFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x, y):
+        ...         ctx.save(x, y)
+        ...         return x.mul(y)
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         x, y = ctx.saved
+        ...         return grad.mul(y), grad.mul(x)
+        >>> Product.apply(genesis.full((2,), 3.0), genesis.ones(1)).tolist()
+        [3.0, 3.0]
+    """
 
     unrecorded = Unrecorded(2)
 

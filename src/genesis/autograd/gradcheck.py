@@ -35,7 +35,10 @@ def gradcheck(
 
     Args:
         func: takes the inputs, gives a tensor or a tuple of tensors.
-        inputs: a tensor or a sequence; those that require grad are checked and must be float64.
+        inputs: a tensor or a sequence, of any shapes; those that require grad are checked and must be float64.
+        eps: half the difference of the two points.
+        atol, rtol: the gradients may differ by atol + rtol · |expected|.
+        raise_exception: False returns False instead of raising.
     Raises: GraphError: the first element that disagrees (unless raise_exception=False: then False is returned).
 
     Example:

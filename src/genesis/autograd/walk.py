@@ -34,7 +34,14 @@ def backward(
         gradient: the gradient of self, in its shape; not needed for one element.
         retain_graph: keep the saved values, so that backward can run again.
         create_graph: not supported; NotImplementedError.
+        inputs: tensors that alone accumulate; None for every leaf.
     Raises: GraphError: self doesn't require grad, backward ran before, or a saved value was changed in place.
+
+    Example:
+        >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
+        >>> (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [2.0, 4.0]
     """
     _refuse_create_graph("backward", create_graph)
     seeds = [(self, _seed("backward", self, gradient))]
@@ -69,6 +76,16 @@ def grad(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """The gradients of the sum of outputs with respect to inputs; no `.grad` changes.
 
+    Args:
+        outputs: a tensor or several, of any shapes.
+        inputs: tensors that require grad.
+        grad_outputs: the gradient of each output, in its shape; ones if None, for outputs of one element.
+        retain_graph: keep the saved values, so that backward can run again.
+        create_graph: not supported; NotImplementedError.
+        allow_unused: give None for an input that has no part in outputs.
+        is_grads_batched: not supported; NotImplementedError.
+        materialize_grads: give zeros for it.
+    Returns: a gradient for each input, in its shape and dtype.
     Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
 
     Example:
@@ -101,7 +118,17 @@ def grad(
 
 
 def is_freed(variable: Tensor) -> bool:
-    """Whether a backward pass has gone through the graph of variable and let go of what it had saved."""
+    """Whether a backward pass has gone through the graph of variable and let go of what it had saved.
+
+    Args:
+        variable: any shape.
+
+    Example:
+        >>> y = genesis.ones(2, requires_grad=True).exp().sum()
+        >>> y.backward()
+        >>> genesis.autograd.is_freed(y)
+        True
+    """
     return any(node.ctx is None for node in _reachable([variable._node]))
 
 

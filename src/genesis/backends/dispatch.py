@@ -1,4 +1,4 @@
-"""From arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
+"""Dispatch from arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
 
 An array is whatever has `handle`, `device`, `dtype`, `changes` and `to(dtype)`, and is made by type(array)(handle,
 device): an NDArray. A stub of the contract becomes a function that is written for it, see dispatcher().
@@ -127,7 +127,7 @@ _unwritten: dict[str, tuple[types.FunctionType, Callable[[], str]]] = {}  # disp
 
 
 def _first_call(*args: object, _op: str, **options: object) -> object:
-    """What a dispatcher does until it is written: writing all of them would double the time of `import genesis`."""
+    """Write a dispatcher at its first call: writing all of them would double the time of `import genesis`."""
     function, source_of = _unwritten[_op]
     source, file = source_of(), f"{__file__}:{_op}"  # a place in Genesis, see callsite.user_line()
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # so that tracebacks show it
@@ -159,7 +159,7 @@ def _source(op: str, kinds: dict[str, str], returned: str, in_place: tuple[str, 
 
 
 def _result(returned: str) -> str:
-    """What is written for the result: arrays around handles; what is the backend's own stays what it is."""
+    """Source code for the result: arrays around handles; values of the backend's own stay as they are."""
     if returned == "Handle":
         return "array(result, device)"
     if "Handle" not in returned:

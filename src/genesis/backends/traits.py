@@ -1,4 +1,4 @@
-"""What is known of an op, beside its signature: said once, at its stub in contract.py, and read by whoever asks."""
+"""Traits of an op beside its signature: stated once, at its stub in contract.py, and read by all who need them."""
 
 from __future__ import annotations
 

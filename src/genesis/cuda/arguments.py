@@ -1,4 +1,4 @@
-"""What kernels are called with: tensors of Genesis, of PyTorch, of anything with DLPack or __cuda_array_interface__.
+"""Arguments of kernels: tensors of Genesis, of PyTorch, of anything with DLPack or __cuda_array_interface__.
 
 Each kind of tensor has a Framework (frameworks/) that says where its memory is, on which stream its own work runs, and
 what must be noted when a kernel writes into it. Its read() is on the way of every launch: the mark that it gives stands
@@ -68,7 +68,9 @@ def _find_framework(kind: type) -> Framework | None:
 
 
 def reader_of(kind: type) -> Read:
-    """What gives (a mark, what is packed for the kernel) of a tensor, a number or None of this type."""
+    """The function that reads a tensor, a number or None of this type: (a mark, the value that is packed for the
+    kernel).
+    """
     framework = framework_of(kind)
     if framework is not None:
         reader: Read = framework.read

@@ -88,7 +88,9 @@ def op(
         cpu: cpu(*args), for tensors on the CPU: the same in ops of the library, which know their gradients. It is also
             what a test compares with. Without it, tensors on the CPU raise.
         name: for messages; by default that of forward.
+    Returns: the op, which is called with tensors and other values.
     Raises: DeviceError: a tensor is on the CPU, and there is no cpu; DTypeError: no tensor, or of different libraries.
+
     Example:
         >>> double = genesis.cuda.op(forward=lambda ctx, x: x + x, backward=lambda ctx, grad: grad + grad,
         ...                          cpu=lambda x: 2 * x, name="double")

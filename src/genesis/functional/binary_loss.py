@@ -21,9 +21,12 @@ def binary_cross_entropy(
     """−(t·ln x + (1 − t)·ln(1 − x)), the logarithms limited to at least −100.
 
     Args:
-        input: probabilities, in [0, 1] (elsewhere the loss is NaN).
+        input: probabilities in [0, 1], any shape and floating dtype; elsewhere the loss is NaN.
         target: the shape of input.
-        weight: broadcasts to input.
+        weight: any shape that broadcasts to input.
+        size_average, reduce, reduction: as in `F.mse_loss`.
+    Returns: 0-d, or for "none" the shape of input.
+    Raises: ValueError: another reduction. ShapeError: target's or weight's shape. DTypeError: no floating dtype.
     Grad: input, target. Saves both.
 
     Example:
@@ -76,10 +79,14 @@ def binary_cross_entropy_with_logits(
         softplus(x) − t·x;  with pos_weight p: (1 − t)·x + (1 + (p − 1)·t)·softplus(−x)
 
     Args:
-        input: logits, any numbers.
+        input: logits, any shape and floating dtype.
         target: the shape of input.
-        weight: broadcasts to input.
-        pos_weight: the weight of positive targets, broadcasts to input.
+        weight: any shape that broadcasts to input.
+        size_average, reduce, reduction: as in `F.mse_loss`.
+        pos_weight: weight of positive targets, any shape that broadcasts to input.
+    Returns: 0-d, or for "none" the shape of input.
+    Raises: ValueError: another reduction. ShapeError: the shape of target, weight or pos_weight. DTypeError: no
+        floating dtype.
     Grad: input, target. Saves both.
 
     Example:

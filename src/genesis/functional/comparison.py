@@ -41,7 +41,7 @@ class Ask(ElementwiseFunction):
 
 
 def eq(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input = other; NaN equals nothing.
+    """input = other, element by element; NaN equals nothing.
 
     Args:
         input: any shape and dtype.
@@ -57,7 +57,7 @@ def eq(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def ne(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input ≠ other; NaN differs from everything.
+    """input ≠ other, element by element; NaN differs from everything.
 
     Args:
         input: any shape and dtype.
@@ -73,7 +73,7 @@ def ne(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def lt(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input < other.
+    """input < other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -89,7 +89,7 @@ def lt(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def le(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input ≤ other.
+    """input ≤ other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -105,7 +105,7 @@ def le(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def gt(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input > other.
+    """input > other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -121,7 +121,7 @@ def gt(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def ge(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input ≥ other.
+    """input ≥ other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -137,7 +137,7 @@ def ge(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def logical_and(input: Tensor, other: Tensor) -> Tensor:
-    """Where both are nonzero.
+    """True where both are nonzero.
 
     Args:
         input, other: tensors of any dtype whose shapes broadcast.
@@ -152,7 +152,7 @@ def logical_and(input: Tensor, other: Tensor) -> Tensor:
 
 
 def logical_or(input: Tensor, other: Tensor) -> Tensor:
-    """Where at least one is nonzero.
+    """True where at least one is nonzero.
 
     Args:
         input, other: tensors of any dtype whose shapes broadcast.
@@ -167,7 +167,7 @@ def logical_or(input: Tensor, other: Tensor) -> Tensor:
 
 
 def isnan(input: Tensor) -> Tensor:
-    """Where input is NaN.
+    """True where input is NaN.
 
     Args:
         input: any shape and dtype.
@@ -180,7 +180,7 @@ def isnan(input: Tensor) -> Tensor:
 
 
 def isinf(input: Tensor) -> Tensor:
-    """Where input is ±∞.
+    """True where input is ±∞.
 
     Args:
         input: any shape and dtype.
@@ -193,7 +193,7 @@ def isinf(input: Tensor) -> Tensor:
 
 
 def isfinite(input: Tensor) -> Tensor:
-    """Where input is neither NaN nor ±∞.
+    """True where input is neither NaN nor ±∞.
 
     Args:
         input: any shape and dtype.
@@ -206,7 +206,7 @@ def isfinite(input: Tensor) -> Tensor:
 
 
 def logical_not(input: Tensor) -> Tensor:
-    """Where input is zero or False.
+    """True where input is zero or False.
 
     Args:
         input: any shape and dtype.

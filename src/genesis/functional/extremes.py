@@ -21,7 +21,7 @@ __all__ = ["all", "amax", "amin", "any", "argmax", "argmin", "max", "min"]
 
 
 class ValuesAndIndices(NamedTuple):
-    """What max, min, sort and topk return."""
+    """The result of max, min, sort and topk."""
 
     values: Tensor
     indices: Tensor
@@ -74,7 +74,7 @@ class Extreme(Reduction):
 
 
 class ExtremeOfAll(Extreme):
-    """As Extreme, but that NaN is found among the elements, as PyTorch's max() and min() do."""
+    """Extreme, but NaN is found among the elements, as PyTorch's max() and min() do."""
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:

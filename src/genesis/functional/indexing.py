@@ -89,7 +89,7 @@ def setitem(input: Tensor, index: Indices, value: Tensor | Number) -> None:
     Args:
         input: any shape and dtype.
         index: as for getitem.
-        value: a tensor that broadcasts, is cast; or a number.
+        value: a tensor that broadcasts to input[index], cast to its dtype; or a number.
     Returns: None.
     Raises: IndexError, DTypeError, ValueError: as getitem. ShapeError: value does not broadcast. GraphError: input is
         a leaf that requires grad, or a view in the graph.
@@ -108,7 +108,8 @@ def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     Args:
         input: any shape and dtype.
         indices: a tensor for each dimension; None for all of it.
-        values: a tensor that broadcasts; it is cast.
+        values: a tensor that broadcasts to input[indices]; it is cast.
+        accumulate: add instead of assigning; repeated indices add up.
     Returns: the shape and dtype of input.
     Raises: as setitem.
     Grad: input, values. Saves indices.
@@ -124,7 +125,9 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, 
 
     Args:
         input: any shape and dtype. It is changed.
-        indices, values, accumulate: as for index_put.
+        indices: a tensor for each dimension; None for all of it.
+        values: a tensor that broadcasts to input[indices]; it is cast.
+        accumulate: add instead of assigning; repeated indices add up.
     Returns: input.
     Raises: as setitem.
     Grad: input, values. Saves indices.
@@ -275,7 +278,7 @@ _NUMBERS = (int, type(None))  # what a plain slice is made of
 
 
 def _plain(index: Indices) -> tuple[object, ...] | None:
-    """What tells an index of integers, slices, None and Ellipsis from others; None where there is more in it."""
+    """A hashable key of an index of integers, slices, None and Ellipsis; None for all others."""
     marks: list[object] = []
     for item in index if type(index) is tuple else (index,):
         if item is None or item is Ellipsis or type(item) is int:

@@ -22,10 +22,12 @@ def mse_loss(
     """The squared difference (input − target)².
 
     Args:
-        input, target: shapes that broadcast (with a warning where they differ).
+        input, target: floating, at least one of them; shapes that broadcast (with a warning where they differ).
         size_average, reduce: PyTorch's old names for reduction.
         reduction: "mean", "sum" or "none".
         weight: the shape of input; the mean is then Σ w·loss / Σ w.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: another reduction; weight's shape. DTypeError: no operand is floating.
     Grad: input, target, weight. Saves the difference.
 
     Example:
@@ -68,10 +70,11 @@ def l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The absolute difference |input − target|; the arguments are those of mse_loss.
+    """The absolute difference |input − target|.
 
     Args:
         input, target: shapes that broadcast (with a warning where they differ).
+        size_average, reduce, reduction, weight: as in `F.mse_loss`.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: another reduction; weight's shape. DTypeError: integers that would be averaged.
     Grad: input, target, weight. Saves the sign of the difference.
@@ -107,6 +110,7 @@ def smooth_l1_loss(
 
     Args:
         the others are those of mse_loss.
+        input, target, size_average, reduce, reduction: as in `F.mse_loss`.
         beta: where the parabola goes over into the line; at least 0.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: beta < 0; another reduction.
@@ -132,6 +136,7 @@ def huber_loss(
         delta: where the parabola goes over into the line; positive.
         weight: the shape of input; multiplies each loss before an unweighted mean.
         the others are those of mse_loss.
+        input, target, reduction: as in `F.mse_loss`.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: delta ≤ 0; another reduction; weight's shape.
     Grad: input, target, weight. Saves the slope.
@@ -166,9 +171,12 @@ def kl_div(
     """The Kullback-Leibler divergence, element by element: t·(ln t − input), where input holds logarithms.
 
     Args:
-        input: logarithms of probabilities.
-        target: probabilities, or their logarithms with log_target.
+        input: logarithms of probabilities, any shape and floating dtype.
+        target: probabilities, or their logarithms with log_target; a shape that broadcasts with input.
+        size_average, reduce: PyTorch's old names for reduction.
         reduction: "mean", "sum", "none", or "batchmean" (the sum divided by the first size: the divergence proper).
+        log_target: whether target holds logarithms.
+    Returns: 0-d, or for "none" the common shape.
     Grad: input, target. Saves both.
 
     Example:
@@ -213,6 +221,8 @@ def dice_loss(input: Tensor, target: Tensor, reduction: str = "mean", eps: float
         target: the shape of input, 0 or 1.
         reduction: over the N losses: "mean", "sum" or "none".
         eps: added to numerator and denominator, so that two empty masks have loss 0.
+    Returns: 0-d, or (N,) for "none".
+    Raises: ValueError: another reduction. ShapeError: fewer than 2 dimensions; target has another shape than input.
     Grad: input. Saves both.
     Source: Milletari, Navab & Ahmadi 2016, arXiv:1606.04797 (equation 3).
 

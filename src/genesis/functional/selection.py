@@ -28,6 +28,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension of the slices.
         index: int64 or int32, at most 1 dimension.
     Returns: a copy; its size in dim is that of index.
     Raises: TypeError: index is no tensor of integers. ShapeError: its rank. IndexError: a position out of range.
@@ -56,8 +57,10 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
     Args:
         input: any shape and dtype.
+        dim: the dimension of the slices.
         index: int64 or int32, at most 1 dimension.
         source: the shape of input, but index's size in dim; dtype of input.
+        alpha: factor of source.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes. ShapeError: source's shape, index's rank. IndexError: out of range.
     Grad: input, source. Saves index.
@@ -91,7 +94,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in; counts from the end if negative.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim.
+        sparse_grad: must be False; gradients are dense.
     Returns: the shape of index, dtype of input.
     Raises: TypeError: index's dtype. ShapeError: its shape. NotImplementedError: sparse_grad.
     Grad: input. Saves index.
@@ -124,6 +129,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     Args:
         input: any shape and dtype.
         indices: int64 or int32, as many dimensions as input.
+        dim: the dimension that indices select in; None for the flattened input.
     Returns: the common shape, dtype of input.
     Raises: TypeError: the dtype of indices. ShapeError: shapes that don't fit.
     Grad: input. Saves indices.
@@ -158,8 +164,10 @@ def scatter(
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src: dtype of input, or a number, which may be given as value.
+        src, value: dtype of input, any shape that holds index; or a number, under either name.
+        reduce: must be None; see scatter_add.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes; neither src nor value. ShapeError: shapes. NotImplementedError: reduce.
     Grad: input, src. Saves index.
@@ -195,8 +203,9 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src: dtype of input.
+        src: dtype of input, any shape that holds index.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes; src is no tensor. ShapeError: shapes that don't fit.
     Grad: input, src. Saves index.

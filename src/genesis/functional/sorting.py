@@ -17,6 +17,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
 
     Args:
         input: any shape, numbers or bool.
+        dim: counts from the end if negative.
+        descending: largest first.
         stable: equal elements keep their order.
     Returns: (values, indices): dtype of input, and int64.
     Raises: IndexError: input has no such dimension.
@@ -47,10 +49,11 @@ class Sort(Ordered):
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort input along dim; the arguments are those of sort.
+    """The indices that sort input along dim.
 
     Args:
         input: any shape, numbers or bool.
+        dim, descending, stable: as in `F.sort`.
     Returns: the shape of input, int64.
     Grad: none.
     Example: >>> F.argsort(genesis.tensor([3.0, 1.0, 2.0]), descending=True).tolist()
@@ -64,6 +67,9 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
     Args:
         input: any shape, numbers.
+        k: how many, from 0 to the size of dim.
+        dim: counts from the end if negative.
+        largest, sorted: the largest or the smallest; they are sorted in either case.
     Returns: (values, indices) with k in the place of dim: dtype of input, and int64.
     Raises: ShapeError: k is negative or more than there are. DTypeError: k is no int; input is bool.
     Grad: input. Saves the indices.
@@ -97,11 +103,8 @@ def cummax(input: Tensor, dim: int) -> ValuesAndIndices:
         dim: the dimension to go along.
     Returns: values, as input; indices, int64. Both have the shape of input.
     Grad: input, at the indices. Saves the indices.
-
-    Example:
-        >>> values, indices = F.cummax(genesis.tensor([1.0, 3.0, 2.0, 3.0]), 0)
-        >>> values.tolist(), indices.tolist()
-        ([1.0, 3.0, 3.0, 3.0], [0, 1, 1, 3])
+    Example: >>> F.cummax(genesis.tensor([1.0, 3.0, 2.0, 3.0]), 0).indices.tolist()
+    [0, 1, 1, 3]
     """
     dim = shapes.normalize_dim("cummax", dim, input.array.ndim)
     return ValuesAndIndices(*CumMax.apply(input, dim=dim))

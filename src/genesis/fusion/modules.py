@@ -28,6 +28,7 @@ def fuse(model: M, example: Tensor | None = None) -> M:
         model: any Module; it is changed in place.
         example: an input of the model, or None to look into Sequentials only.
     Returns: model.
+    Raises: DTypeError: model is not a Module.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 1, 1))
@@ -177,7 +178,7 @@ def _step(module: nn.Module, call: Call) -> Step:
 
 
 def _kind_of(module: nn.Module | None) -> tuple[str, str]:
-    """What a layer is, and why it must stay."""
+    """The kind of a layer, and why it must stay."""
     for kind, layer in ((CONV, nn.Conv2d), (NORM, nn.BatchNorm2d), (RELU, nn.ReLU)):
         if type(module) is layer:
             hooked = module._forward_hooks or module._forward_pre_hooks

@@ -1,4 +1,4 @@
-"""What a code object can read: globals, chains of attributes on them, attributes of any object, imports."""
+"""Find what a code object can read: globals, chains of attributes on them, attributes of any object, imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the elements of an axis come from when units come and go, and what copies share of their originals."""
+"""Choose the source of each element of an axis when units come and go, and how copies share their originals."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Place(TypedDict):
 
 
 def channel_dim(passage: Passage) -> int:
-    """Which dimension of a module's output the channels are: the one that the map follows, else the usual one."""
+    """The dimension of a module's output that holds the channels: the one that the map follows, else the usual one."""
     found = [dim for dim, axis in enumerate(passage.output_layout) if axis is not None]
     ndim = len(passage.output_shape)
     if len(found) == 1:

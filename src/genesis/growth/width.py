@@ -36,6 +36,7 @@ def grow_width(
     flattening and pooling. `channel_map()` shows which these are.
 
     Args:
+        model: the network.
         where: the layer (or several), a module or its dotted name; None for every layer that can grow.
         channels: the new number of channels.
         factor: the factor of the number of channels, instead (rounded, at least one more).
@@ -102,6 +103,7 @@ def prune_width(
     """Remove the least important of a layer's output channels, wherever they are used. The function changes.
 
     Args:
+        model: the network.
         where, channels, transaction: see grow_width.
         factor: the factor of the number of channels, below 1 (rounded, at least one less, and one remains; with
             where=None, layers of a single channel are skipped).

@@ -1,4 +1,4 @@
-"""What an array is made of: a backend's handle, and the changes that all views of one storage share."""
+"""The parts of an array: a backend's handle, and the changes that all views of one storage share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genesis.shapes import Shape
 
 
 class Array:
-    """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
+    """The base of arrays: the backend's handle, the device, and the changes that all views of one storage share."""
 
     __slots__ = ("_changes", "_dtype", "_strides", "device", "handle", "shape")
 

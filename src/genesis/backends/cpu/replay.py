@@ -1,4 +1,4 @@
-"""What a replay can prepare: convolutions whose weights no longer change get them packed."""
+"""Prepare replays: convolutions whose weights no longer change get them packed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _conv_forward(
 def _conv_prepacked(
     input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
 ) -> Prepared | None:
-    """What conv_prepacked does with such an input, and nothing of what it asks before."""
+    """Compute conv_prepacked on such an input, without its checks."""
     if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
     weight, bias, attribute = packed.weight, packed.bias, activation or "none"

@@ -22,7 +22,7 @@ TOLERANCE = {dtypes.float64: 1e-10, dtypes.float32: 1e-4, dtypes.float16: 4e-3, 
 
 
 def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, Op], Op]:
-    """What to put around each op of a backend other than the CPU's; get_cpu gives that one."""
+    """The wrapper of each op of a backend other than the CPU's; get_cpu gives that one."""
     copies = _Copies(backend, get_cpu)
 
     def check(op: str, function: Op) -> Op:
@@ -165,7 +165,7 @@ def _handles(args: list[object], kwargs: dict[str, object]) -> list[Handle]:
 
 
 def _difference(copies: _Copies, ours: Handle, reference: Handle, before: float, inputs: list[Handle]) -> str | None:
-    """What is different, or None. before: the largest value of the inputs, where it counts."""
+    """Describe the difference, or None. before: the largest value of the inputs, where it counts."""
     cpu, backend = copies.cpu, copies._backend
     kinds = [(tuple(ours.shape), backend.dtype(ours).name), (tuple(reference.shape), cpu.dtype(reference).name)]
     if kinds[0] != kinds[1]:

@@ -11,7 +11,7 @@ from genesis.callsite import user_line
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
-    """What to put around each op; backend is asked whether there are NaNs."""
+    """The wrapper of each op; backend is asked whether there are NaNs."""
 
     def watch(op: str, function: Op) -> Op:
         traits = TRAITS[op]

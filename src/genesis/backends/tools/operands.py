@@ -1,4 +1,4 @@
-"""What the tools ask about the arguments and results of an op: which are arrays, and how to write them down."""
+"""Find the arrays among the arguments and results of an op, and write them down, for the tools."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, Op], Op]:
-    """What to put around each op, so that record is told of each call."""
+    """The wrapper of each op that tells record of each call."""
 
     def note(op: str, function: Op) -> Op:
         traits = TRAITS[op]

@@ -14,7 +14,7 @@ from genesis.precision import get_float32_precision
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
-    """What to put around each op; backend is asked about its arrays, and waits for the device."""
+    """The wrapper of each op; backend is asked about its arrays, and waits for the device."""
 
     def measure(op: str, function: Op) -> Op:
         if TRAITS[op].idle:

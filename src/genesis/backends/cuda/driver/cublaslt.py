@@ -99,7 +99,7 @@ class Gemm(NamedTuple):
 
 
 class _Operation:
-    """What the algorithms for one problem share. One launch at a time: the bias is an attribute of the descriptor."""
+    """Shared by the algorithms for one problem. One launch at a time: the bias is an attribute of the descriptor."""
 
     def __init__(
         self, library: ctypes.CDLL, context: ctypes.c_void_p, descriptor: ctypes.c_void_p, *layouts: ctypes.c_void_p
@@ -181,7 +181,7 @@ def is_available() -> bool:
 
 @functools.cache
 def installed() -> str:
-    """What is installed, if possible without loading it: "nvidia-cublas 13.1.0.3"; "" where cuBLASLt is not."""
+    """The installed version, if possible without loading it: "nvidia-cublas 13.1.0.3"; "" where cuBLASLt is missing."""
     for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
         try:
             return f"{package} {metadata.version(package)}"
@@ -198,7 +198,7 @@ def warm_up(device: int) -> None:
 
 
 def products(gemm: Gemm, most: int) -> list[Product]:
-    """What cuBLASLt suggests, the best first, at most so many; none where it has nothing for such layouts."""
+    """Up to so many of cuBLASLt's suggestions, best first; none where it has nothing for such layouts."""
     x = leading_dimension(gemm.rows, gemm.terms, gemm.x_strides)
     y = leading_dimension(gemm.terms, gemm.columns, gemm.y_strides)
     if gemm.dtype not in _DATA_TYPE or x is None or y is None or not is_available():

@@ -247,7 +247,7 @@ class CudaDriver:
         return module, function, registers, spilled, ask(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
 
     def triton_launcher(self, source: ASTSource, metadata: KernelMetadata) -> TritonLaunch:
-        """What Triton's own kernel[grid](…) calls to launch."""
+        """The function that Triton's own kernel[grid](…) calls to launch."""
         types = list(source.signature.values())
         kernels: dict[int, CudaKernel] = {}
 
@@ -271,7 +271,7 @@ class CudaDriver:
         self.synchronize(device)
 
     def recorder(self, device: int) -> Callable[[str], None]:
-        """What a kernel tells its name at each launch, for the messages about faults."""
+        """The recorder of a kernel's name at each launch, for the messages about faults."""
         return self._devices[device].recent.append
 
 

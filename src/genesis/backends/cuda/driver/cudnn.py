@@ -54,7 +54,7 @@ def is_available() -> bool:
 
 
 def version() -> str:
-    """Of cuDNN: "9.19.0"; "" where there is none."""
+    """Version of cuDNN: "9.19.0"; "" where there is none."""
     module = _module()
     if module is None:
         return ""
@@ -64,7 +64,8 @@ def version() -> str:
 
 @functools.cache
 def installed() -> str:
-    """What is installed, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is not.
+    """The installed version, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is
+    missing.
 
     A cuDNN that came without a package is asked for its version.
     """

@@ -1,4 +1,4 @@
-"""What GENESIS_DEBUG shows of the device, on stderr: 1 its name and choices, 3 launches, 4 what kernels compile to."""
+"""Print what GENESIS_DEBUG asks for on stderr: 1 the device and its choices, 3 launches, 4 what kernels compile to."""
 
 from __future__ import annotations
 

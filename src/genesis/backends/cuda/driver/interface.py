@@ -1,4 +1,4 @@
-"""What a device can do, in one small interface; cuda_driver.py does it on a GPU, ../simulated.py on host memory.
+"""The interface of a device; cuda_driver.py implements it on a GPU, ../simulated.py on host memory.
 
 Addresses and streams are plain ints (stream 0 is the legacy default stream, which PyTorch uses too); events are opaque.
 Nothing here allocates smartly or remembers a current stream: that is memory.py and streams.py, once for both drivers.
@@ -30,7 +30,7 @@ class KernelError(GenesisError, RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Properties:
-    """What kernels are compiled and tuned for."""
+    """Properties of a device that kernels are compiled and tuned for."""
 
     name: str
     compute_capability: int  # 90 for sm_90

@@ -107,7 +107,7 @@ def _rewrite(function: FunctionType) -> FunctionType:
 
 
 def _call_interpreted(function: JITFunction, *args: object, **kwargs: object) -> object:
-    """What a @triton.jit function does when an interpreted kernel calls it."""
+    """Call a @triton.jit function from an interpreted kernel."""
     return _rewrite(function.fn)(*args, **kwargs)
 
 
@@ -117,7 +117,7 @@ _init_new_block_type, _init_new_tensor = tl.block_type.__init__, tl.tensor.__ini
 
 
 def _init_block_type(block: tl.block_type, element: tl.dtype, shape: Sequence[int]) -> None:
-    """What Triton's own does, once per element and shape: an operation on tensors makes several types."""
+    """Triton's own, once per element and shape: an operation on tensors makes several types."""
     key = (element.name, *shape)
     found = _block_types.get(key)
     if found is None:
@@ -129,7 +129,7 @@ def _init_block_type(block: tl.block_type, element: tl.dtype, shape: Sequence[in
 
 
 def _init_tensor(tensor: tl.tensor, handle: TensorHandle, dtype: tl.dtype) -> None:
-    """What Triton's own does; tensors of one type share the constants that say their sizes."""
+    """Triton's own, except that tensors of one type share the constants that say their sizes."""
     sizes = _sizes.get(dtype.name)
     if sizes is None:
         _init_new_tensor(tensor, handle, dtype)
@@ -314,7 +314,7 @@ class _Builder(InterpreterBuilder):
 
 class _Semantic(TritonSemantic):
     def broadcast_impl_value(self, lhs: tl.tensor, rhs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-        """What Triton's own does; equal shapes, the most frequent case, are seen without a walk over them."""
+        """Triton's own; equal shapes, the most frequent case, are seen without a loop over them."""
         left, right = lhs.type, rhs.type
         if left.is_block() == right.is_block() and (not left.is_block() or list(left.shape) == list(right.shape)):
             return lhs, rhs

@@ -64,7 +64,7 @@ def attribute(name: str, *values: int) -> bytes:
 
 
 class Configuration:
-    """What launches of one kernel share: all but the stream and the arguments."""
+    """The part that launches of one kernel share: all but the stream and the arguments."""
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int = 0, attributes: Sequence[bytes] = ()

@@ -33,7 +33,7 @@ _VERSION_FILES = ("cuda.h", "cuda_fp16.h", "mma.h", "cuda/std/__cccl/version.h")
 
 
 class Compiled(NamedTuple):
-    """What the compiler made of one source."""
+    """The result of compiling one source."""
 
     cubin: bytes
     names: dict[str, str]  # name expression → the name of the function in the cubin

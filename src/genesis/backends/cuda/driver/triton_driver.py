@@ -91,7 +91,7 @@ def _active(driver: TritonDriver) -> Iterator[None]:
 
 
 class TritonDriver:
-    """What Triton asks of a driver: the device, the stream, how to load a binary and how to launch it."""
+    """The driver as Triton sees it: the device, the stream, how to load a binary and how to launch it."""
 
     def __init__(self, target: GPUTarget, device: GpuDriver | None = None) -> None:
         """device: a CudaDriver to launch on; without one it only answers for compiling."""

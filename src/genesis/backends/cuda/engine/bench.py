@@ -55,7 +55,7 @@ class Bench(abc.ABC, Generic[P]):
     @property
     @abc.abstractmethod
     def addresses(self) -> tuple[int, int, int, int, int]:
-        """Of the results and operands, in the order of Launch."""
+        """Addresses of the results and operands, in the order of Launch."""
 
     @abc.abstractmethod
     def error(self, built: Built[P]) -> float:

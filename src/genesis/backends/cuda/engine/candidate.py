@@ -1,4 +1,4 @@
-"""What an implementation of a problem looks like: a Candidate; and where candidates come from: a Family.
+"""An implementation of a problem, a Candidate; and its source, a Family.
 
 How to add one: a module of ops/<op>/candidates/ with a subclass of Candidate per kernel (tile, splits, … are its fields
 and stand in its name), and a Family that yields those worth trying for a problem, the best guess first; then list the
@@ -73,7 +73,7 @@ class Candidate(abc.ABC, Generic[P_contra]):
         return 0
 
     def parts(self, problem: P_contra) -> Parts:
-        """Those of the statistics that the problem wants. Only for candidates that fuse them."""
+        """Parts of the statistics that the problem wants. Only for candidates that fuse them."""
         raise NotImplementedError(f"{self.name} finds no statistics")
 
     @abc.abstractmethod
@@ -97,10 +97,10 @@ class Family(abc.ABC, Generic[P_contra]):
 
     @abc.abstractmethod
     def variants(self, problem: P_contra) -> Iterable[Candidate[P_contra]]:
-        """Those worth trying for this problem, the most promising first; none where it has none that supports it."""
+        """Variants worth trying for this problem, the most promising first; none if none supports it."""
 
     def trials(self, problem: P_contra) -> Iterable[Candidate[P_contra]]:
-        """Those worth measuring: also such as nobody should use unless their result has been checked."""
+        """Variants worth measuring, some of which need their result checked before use."""
         return self.variants(problem)
 
     def named(self, problem: P_contra, name: str) -> Candidate[P_contra] | None:

@@ -1,4 +1,4 @@
-"""What was tuned for one problem, and the rows that it is kept in: each value is checked before it is believed."""
+"""A tuned problem and its row in the store; each value is checked before it is believed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     complete: bool = True  # False: the time was up before all candidates had been measured
 
     def is_better_than(self, other: Entry) -> bool:
-        """Of the same problem: what was tuned to the end counts more, then what is faster."""
+        """Compare with another entry of the problem: one tuned to the end is better, then the faster one."""
         return (self.complete, -self.microseconds) > (other.complete, -other.microseconds)
 
 

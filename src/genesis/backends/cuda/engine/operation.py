@@ -1,4 +1,4 @@
-"""What the engine asks of an op: its families of candidates, and how results are measured; and the order of both."""
+"""The interface of an op to the engine: its families of candidates, how results are measured, and the order of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Operation(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def families(self, problem: P) -> Sequence[Family[P]]:
-        """Those that may compute the problem, the most promising first; at least one of them does."""
+        """Families that may compute the problem, the most promising first; at least one of them does."""
 
     @abc.abstractmethod
     def plan(self, problem: P) -> Plan[P]:
@@ -51,8 +51,8 @@ class Operation(abc.ABC, Generic[P]):
             yield from _admissible(family.variants(problem), problem)
 
     def in_turns(self, problem: P) -> Iterator[Candidate[P]]:
-        """Those worth measuring: the first that the libraries suggest, which need no compiler, then of each family the
-        best guess, and so on in turns; then the few slow ones, that take longer to build than all others together."""
+        """Order what is worth measuring: the libraries' first suggestions (no compiler needed), then each family's most
+        promising, and so on in turns; then the few that take longer to build than all others together."""
         ordered = sorted(self.families(problem), key=lambda family: -family.per_turn)
         choice = [(list(_admissible(family.trials(problem), problem)), family.per_turn) for family in ordered]
         yield from _alternating([(iter([each for each in all_ if not each.builds_slowly]), n) for all_, n in choice])
@@ -73,7 +73,7 @@ def _admissible(choice: Iterable[Candidate[P]], problem: P) -> Iterator[Candidat
 
 
 def _alternating(waiting: list[tuple[Iterator[T], int]]) -> Iterator[T]:
-    """So many of each at a time."""
+    """Take turns, so many of each at a time."""
     while waiting:
         for variants in list(waiting):
             turn = list(itertools.islice(*variants))

@@ -12,7 +12,7 @@ from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.runtime.array import Layout
 from genesis.settings import settings
 
-STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
+STORED, TUNED, HEURISTIC = "stored", "tuned", "heuristic"
 
 
 class Ready(NamedTuple):
@@ -37,7 +37,7 @@ class Plan(Generic[P]):
 
     def __init__(self, operation: Operation[P], problem: P) -> None:
         self.operation, self.problem = operation, problem
-        self.origin = GUESSED
+        self.origin = HEURISTIC
         self.candidate: Candidate[P] | None = None
         self.ready: Ready | None = None
 
@@ -57,7 +57,7 @@ class Plan(Generic[P]):
         return Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
 
     def _moments(self, candidate: Candidate[P]) -> tuple[Layout, int] | None:
-        """Of a problem that asks for statistics."""
+        """Moments of a problem that asks for statistics."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""In which order the problems of a network are tuned, so that any time is well spent: see docs/convolution.md.
+"""Order the problems of a network for tuning, so that any time is well spent: see docs/convolution.md.
 
 What is done does not depend on how much time there is, only how far it gets: more time never ends worse.
 """

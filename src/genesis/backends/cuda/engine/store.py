@@ -1,4 +1,4 @@
-"""What was tuned, on disk: one SQLite file per device and library versions, shared by all processes.
+"""Store tuned plans on disk: one SQLite file per device and library versions, shared by all processes.
 
 SQLite's transactions give what a store must: a process that is killed while it writes loses at most what it was
 writing, and writers wait for each other. A file that is no store of ours, or a damaged one, is set aside with a warning
@@ -114,7 +114,7 @@ class Store:
             return self._put(entries, is_wanted)
 
     def _put(self, entries: dict[str, Entry], is_wanted: Callable[[str, Entry, Entry | None], bool]) -> int:
-        """Those that are wanted in the place of what is known, all at once; how many those are."""
+        """Replace known rows by the wanted ones, all at once; return how many."""
 
         def chosen(connection: sqlite3.Connection | None) -> dict[str, Entry]:
             known = {problem: self._entries.get(problem) or self._found(connection, problem) for problem in entries}
@@ -145,7 +145,7 @@ class Store:
     def _believed(
         self, connection: sqlite3.Connection, rows: Sequence[tuple[object, ...]]
     ) -> Iterator[tuple[str, Entry]]:
-        """Those that Genesis may have written; others are dropped from the file, one by one."""
+        """Keep the rows that Genesis may have written; others are dropped from the file, one by one."""
         for row in rows:
             try:
                 yield parsed(row)

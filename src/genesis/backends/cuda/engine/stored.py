@@ -1,4 +1,4 @@
-"""From the keys of the store back to problems: is an entry from elsewhere true, and which libraries does it want?"""
+"""Read the keys of the store back into problems: is an entry from elsewhere true, and which libraries does it want?"""
 
 from __future__ import annotations
 

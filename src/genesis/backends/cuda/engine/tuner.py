@@ -34,7 +34,7 @@ _MOST_BUILDERS = 16  # threads
 
 @dataclasses.dataclass(frozen=True)
 class Outcome(Generic[P]):
-    """What tuning one problem found."""
+    """The result of tuning one problem."""
 
     problem: P
     candidate: Candidate[P]
@@ -127,7 +127,7 @@ class Contest(Generic[P]):
         self.is_over = self.is_over or not self._waiting
 
     def measure_ready_made(self, deadline: float) -> None:
-        """Those of the basics that no compiler is needed for. What they are worth, settle() finds out."""
+        """Measure the basic candidates that need no compiler; settle() judges them."""
 
         def measure(bench: Bench[P]) -> None:
             while self._has_basics and not self._needs_compiler(self._waiting[0]) and time.monotonic() < deadline:
@@ -154,11 +154,11 @@ class Contest(Generic[P]):
             self.is_over = self.is_over or not self._waiting
 
     def basic_tasks(self, deadline: float) -> list[Task]:
-        """What settle() wants to be compiled."""
+        """Compilations that settle() needs."""
         return [] if self.is_over else self.tasks(self._num_basics, deadline)
 
     def tasks(self, most: int, deadline: float) -> list[Task]:
-        """What can be compiled, from any thread, for the visit that measures the next so many candidates."""
+        """Compilations, for any thread, that the visit of the next so many candidates needs."""
         ahead: list[Task] = [
             functools.partial(self._build, each, deadline)
             for each in self._waiting[:most]

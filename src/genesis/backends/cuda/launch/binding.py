@@ -70,5 +70,5 @@ def _general(kind: launch.ArgumentKind) -> launch.ArgumentKind:
 
 
 def accumulator(dtype: DType) -> DType:
-    """What sums of elements of dtype are kept in."""
+    """The dtype that sums of elements of dtype are kept in."""
     return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32

@@ -41,7 +41,7 @@ class Declaration:
     others: tuple[str, ...] = ()  # the parameters of further declarations that say something else
 
     def kinds(self, expression: str, aliases: Mapping[str, Sequence[str]]) -> tuple[Kind, ...]:
-        """What each parameter takes; expression gives the template's arguments: "scale<float, 4>"."""
+        """Kinds of the parameters; expression gives the template's arguments: "scale<float, 4>"."""
         known = {**aliases, **dict(self._template_arguments(expression))}
         return tuple(kind_of(parameter.type, known) for parameter in self.parameters)
 
@@ -128,7 +128,7 @@ def _declarations(tokens: Sequence[str]) -> Iterator[Declaration]:
 
 
 def _scope(statement: Sequence[str]) -> str | None:
-    """What a brace after this statement opens."""
+    """The kind of scope that a brace after this statement opens."""
     if list(statement) == ["extern", '"C"']:
         return 'extern "C"'
     if "namespace" in statement:

@@ -109,7 +109,7 @@ class DeviceArray:
         return numel(self.shape)
 
     def data_ptr(self) -> int:
-        """What Triton's own launch asks for."""
+        """Address, under the name that Triton's own launch asks for."""
         return self.data_pointer
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -154,7 +154,7 @@ def array_interface(x: Region) -> ArrayInterface:
 
 
 def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -> object:
-    """What __dlpack__() of x returns: a capsule that shows x's memory and keeps it alive."""
+    """Export x for __dlpack__(): a capsule that shows x's memory and keeps it alive."""
     device = x.storage.device_index
     if stream is None and driver.get().dlpack_device_type == 2:
         stream = _LEGACY_STREAM  # so the protocol has it

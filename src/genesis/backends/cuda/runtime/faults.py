@@ -27,7 +27,7 @@ driver.forget_on_switch(_reports.clear)
 
 
 def report(device: int) -> DeviceArray:
-    """Where the kernels of a device write what they found: the op's code, the index, the size."""
+    """The array in which the kernels of a device write what they found: the op's code, the index, the size."""
     found = _reports.get(device)
     if found is None:
         with _lock:

@@ -128,7 +128,7 @@ class Pool:
         return block
 
     def shelf(self, num_bytes: int, stream: int) -> Shelf:
-        """Where so many bytes are taken from and go back to; it never changes."""
+        """The free list for so many bytes; it never changes."""
         asked = (stream, num_bytes)
         shelf = self._asked.get(asked)
         if shelf is None:

@@ -1,4 +1,4 @@
-"""What a replay can prepare: nothing yet; the plans of convolutions are kept by themselves."""
+"""Prepare replays: nothing yet, since convolutions keep their plans themselves."""
 
 from __future__ import annotations
 

@@ -102,11 +102,15 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        """What comes later on this stream starts after the event."""
+        """Let work that this stream is given from now on start after the event."""
         driver.get().wait_event(self.device_index, self.handle, event.handle)
 
     def wait_stream(self, other: Stream) -> None:
-        """What comes later on this stream starts after all that is on the other one now."""
+        """Let work launched on this stream from now on start after all that the other has now.
+
+        Args:
+            other: of any device.
+        """
         self.wait_event(other.record_event())
 
 
@@ -131,7 +135,7 @@ class Event:
         self._driver.record_event(self.device_index, self.handle, handle)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """What comes later on a stream, the current one by default, starts after this event."""
+        """Let work that a stream is given from now on, the current one by default, start after this event."""
         handle = current_handle(self.device_index) if stream is None else stream.handle
         self._driver.wait_event(self.device_index, handle, self.handle)
 

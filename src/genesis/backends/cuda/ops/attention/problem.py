@@ -54,7 +54,7 @@ class AttentionProblem:
 
     @property
     def layouts(self) -> tuple[Layout, Layout, Layout, Layout, Layout]:
-        """Of y, logsumexp, query, key and value; a shared head as one for each."""
+        """Layouts of y, logsumexp, query, key and value; a shared head as one for each."""
         lead, sides = self.queries[0][:2], (self.queries, self.keys, self.values)
         query, key, value = (
             layout_of((*lead, *shape[2:]), self.dtype, self.device, _per_head(lead, shape, strides))

@@ -1,4 +1,4 @@
-"""What the kernels of attention are launched with: tiles, and strides over the merged leading dimensions."""
+"""Launch arguments of attention's kernels: tiles, and strides over the merged leading dimensions."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class ConvBench(Bench[ConvProblem]):
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
     def statistics_error(self, built: Built[ConvProblem]) -> float:
-        """That of its statistics alone."""
+        """Error of its statistics alone."""
         return self._statistics_error(built.candidate, self.run_anew(built, self._out))
 
     def _statistics_error(self, candidate: Candidate[ConvProblem], workspace: Storage | None) -> float:

@@ -65,12 +65,12 @@ class ConvProblem:
 
     @property
     def first_shape(self) -> Shape:
-        """Of the first operand: input or grad."""
+        """Shape of the first operand: input or grad."""
         return self.input_shape if self.direction == FORWARD else self.output_shape
 
     @property
     def second_shape(self) -> Shape:
-        """Of the second operand: weight or, for the weight's gradient, input."""
+        """Shape of the second operand: weight or, for the weight's gradient, input."""
         return self.input_shape if self.direction == WEIGHT_GRAD else self.weight_shape
 
     @property
@@ -99,7 +99,7 @@ class ConvProblem:
 
     @property
     def flops_per_second(self) -> float:
-        """Of a large GPU."""
+        """Peak of a large GPU."""
         exact = self.dtype is dtypes.float32 and self.precision == "highest"
         return 3e13 if exact or self.dtype is dtypes.float64 else 4e14
 

@@ -41,7 +41,7 @@ class PartBlocks(TypedDict):
 
 
 class _Tile(NamedTuple):
-    """What a program holds at a time: so many channels at most, elements in all; and its warps."""
+    """The tile of a program: so many channels at most, elements in all; and its warps."""
 
     channels: int
     elements: int
@@ -60,7 +60,7 @@ _SUM, _PASS = _Tile(64, 2048, 4), _Tile(128, 4096, 4)  # as measured on an H200
 
 
 class Sums(NamedTuple):
-    """Of rows in parts: programs × blocks of channels. Part i is of the blocks i, i + number, … of BLOCK_M rows."""
+    """Sums over rows in parts: programs × blocks of channels. Part i has blocks i, i + number, … of BLOCK_M rows."""
 
     number: int
     grid: tuple[int, int]
@@ -106,7 +106,7 @@ class Pass(NamedTuple):
 
 
 def rows_and_channels(x: Layout) -> tuple[int, int]:
-    """Of an array (N, C, H, W) that lies in memory as NHWC."""
+    """Rows and channels of an array (N, C, H, W) that lies in memory as NHWC."""
     num_channels = x.shape[1]
     return x.size // max(num_channels, 1), num_channels
 

@@ -55,7 +55,7 @@ def forward(
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
     count: DeviceArray | None, residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
-    """As conv_bn_relu; in the convolution's output's place: the input's mean, and the weight times its covariance."""
+    """Compute conv_bn_relu; in place of the convolution's output: the input's mean, the weight times its covariance."""
     arrays = (
         channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, count,
         channels_last(residual),
@@ -363,7 +363,7 @@ def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
 
 
 def _num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:
-    """So many that the multiprocessors are busy, each with enough rows, in bounded memory."""
+    """Choose enough parts to keep the multiprocessors busy, each with enough rows, in bounded memory."""
     wanted = per_multiprocessor * _num_multiprocessors(device) // num_blocks
     return max(1, min(wanted, num_rows // _PART_ROWS, _PARTIAL_BYTES // (4 * sums_per_part)))
 

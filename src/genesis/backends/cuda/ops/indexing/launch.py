@@ -210,7 +210,7 @@ def index_select_each(
 
 @functools.lru_cache(maxsize=4096)
 def _selected(x: Layout, dim: int, length: int) -> tuple[Layout, int]:
-    """What index_select gives, in x's order of memory, and how many elements there are for each one of dim."""
+    """index_select's result in x's order of memory, and how many elements there are for each one of dim."""
     order = sorted(range(len(x.shape)), key=lambda place: -x.strides[place])
     shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
     inner = math.prod([x.shape[place] for place in order[order.index(dim) + 1 :]])

@@ -55,7 +55,7 @@ class Axis(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Of an axis, on the device; weights are None for the nearest modes."""
+    """Tables of an axis, on the device; weights are None for the nearest modes."""
 
     indices: DeviceArray  # (output, tap)
     weights: DeviceArray | None
@@ -151,7 +151,7 @@ def _cut(out: Layout, source: Layout) -> tuple[tuple[int], dict[str, object]]:
 
 
 def _cut_rows(out: Layout, source: Layout, num_bytes: int) -> tuple[int, int, bool]:
-    """Of rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
+    """Cut rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
     row_size = out.shape[1] * out.shape[3]
     block = min(num_bytes // out.dtype.itemsize, max(32, tiles.power_of_2(row_size)))
     far = source.shape[3] * source.strides[3] + source.shape[1]
@@ -273,7 +273,7 @@ def _is_channels_last(x: Layout) -> bool:
 
 
 def _three(values: Sequence[Size], filler: Filler) -> tuple[Size | Filler, ...]:
-    """Of depth, height, width: a filler for those that are not there."""
+    """Depth, height, width: a filler for those that are not there."""
     return (*[filler] * (3 - len(values)), *values)
 
 

@@ -115,7 +115,7 @@ class Cublaslt(Candidate[MatmulProblem]):
 
 
 def reference(problem: MatmulProblem) -> Candidate[MatmulProblem]:
-    """What others are compared with."""
+    """The reference that others are compared with."""
     choice = TILES[problem.dtype.itemsize] if problem.dtype.is_floating_point else _INTEGER_TILES
     return Tiled(choice[-1].fitted(problem.rows, problem.columns, problem.terms))
 

@@ -18,7 +18,7 @@ from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strid
 
 
 class _Call(NamedTuple):
-    """What calls with operands of the same layouts share."""
+    """The part that calls with operands of the same layouts share."""
 
     result: Layout
     plan: MatmulPlan | None  # None: the result is empty

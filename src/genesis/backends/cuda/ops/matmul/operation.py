@@ -55,7 +55,7 @@ class Matmul(Operation[MatmulProblem]):
         bench.prepare_reference(problem)
 
     def error_bound(self, problem: MatmulProblem) -> float:
-        """Of sums in the dtype's own multiply-adds; of 16 bits that of one rounding; of integers nothing."""
+        """Bound for sums in the dtype's own multiply-adds; for 16 bits, one rounding; for integers, 0."""
         p = problem
         if not p.dtype.is_floating_point:
             return 0.0

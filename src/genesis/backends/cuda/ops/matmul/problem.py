@@ -61,7 +61,7 @@ class MatmulProblem:
 
     @property
     def flops_per_second(self) -> float:
-        """Of a large GPU."""
+        """Peak of a large GPU."""
         exact = self.dtype is dtypes.float32 and self.precision == "highest"
         return 3e13 if exact or self.dtype.itemsize > 4 else 4e14
 

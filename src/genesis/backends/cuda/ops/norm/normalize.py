@@ -1,4 +1,4 @@
-"""What the norms are made of: statistics over some dimensions, and one pass that applies them."""
+"""Building blocks of the norms: statistics over some dimensions, and one pass that applies them."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def all_but_channels(shape: Shape) -> Shape:
 
 
 def dense_like(x: Layout) -> Layout:
-    """That of a new array in the order of one that is dense."""
+    """Layout of a new array in the order of one that is dense."""
     return layout_of(x.shape, x.dtype, x.device_index, x.strides)
 
 

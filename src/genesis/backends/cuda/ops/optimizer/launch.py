@@ -101,7 +101,7 @@ def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
 
 # --- tables of addresses ----------------------------------------------------------------------------------------------
 class _Table:
-    """Where the arrays of one dtype lie and how they are cut into chunks, in device memory."""
+    """A table in device memory: addresses of the arrays of one dtype, and how they are cut into chunks."""
 
     def __init__(self, num_roles: int, sizes: tuple[int, ...], device: int) -> None:
         num_chunks = [-(-size // _BLOCK) for size in sizes]

@@ -224,5 +224,5 @@ def new_like(x: DeviceArray, dtype: DType | None = None) -> DeviceArray:
 
 @functools.cache
 def layout_like(layout: Layout, dtype: DType) -> Layout:
-    """That of new_like()."""
+    """Layout of new_like()."""
     return layout_of(layout.shape, dtype, layout.device_index, layout.strides if is_dense(layout) else None)

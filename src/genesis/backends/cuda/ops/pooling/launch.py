@@ -36,14 +36,14 @@ _MOST_UNROLLED, _MOST_STEPS = 25, 16
 
 
 class _Rows(NamedTuple):
-    """Of a program where channels lie side by side: pixels at a time, bytes of channels of each, and its warps."""
+    """Rows of a program where channels lie side by side: pixels at a time, bytes of channels of each, and its warps."""
 
     pixels: int
     num_bytes: int
     warps: int
 
     def channels(self, x: Layout) -> tuple[int, int]:
-        """Those of a program, and the number of programs side by side."""
+        """Channels of a program, and the number of programs side by side."""
         block = min(self.num_bytes // x.dtype.itemsize, tiles.power_of_2(x.shape[-3]))
         return block, -(-x.shape[-3] // block)
 
@@ -55,7 +55,7 @@ _SPREAD = _Rows(16, 512, 1)  # adaptive pooling's gradient
 
 
 class _Windows(NamedTuple):
-    """Where the windows are; of adaptive pooling the kernel works it out from the sizes of input and output."""
+    """Places of the windows; those of adaptive pooling the kernel computes from the sizes of input and output."""
 
     kernel: Pair = _ONE
     stride: Pair = _ONE
@@ -336,7 +336,7 @@ def _most_windows(size: int, out_size: int) -> int:
 
 
 def _like(x: Layout, size: Shape, dtype: DType) -> Layout:
-    """That of an array of planes of another size, in x's memory order."""
+    """Layout of an array of planes of another size, in x's memory order."""
     shape = (*x.shape[:-2], *size)
     strides = channels_last_strides(shape) if _is_channels_last(x) else contiguous_strides(shape)
     return layout_of(shape, dtype, x.device_index, strides)
@@ -352,7 +352,7 @@ def _reaches_far(x: Layout) -> bool:
 
 
 def _four(strides: Shape) -> Shape:
-    """Of (N, C, H, W), for arrays with and without N."""
+    """The four sizes (N, C, H, W), for arrays with and without N."""
     return strides if len(strides) == 4 else (0, *strides)
 
 

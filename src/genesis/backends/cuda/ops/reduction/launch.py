@@ -177,7 +177,7 @@ MOMENTS = 4  # tiles per program at least: each partial result is three numbers,
 
 
 def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, int]]:
-    """Of a kernel that merges splits as it reads: its number of programs, its constants."""
+    """Arguments of a kernel that merges splits as it reads: its number of programs, its constants."""
     block_splits = power_of_2(num_splits)
     block_kept = min(max(2048 // block_splits, 1), power_of_2(num_kept))
     return -(-num_kept // block_kept), {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}

@@ -74,7 +74,7 @@ def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
 
 
 def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:
-    """Those that keep their strides lie one after the other in one allocation, and one launch fills it."""
+    """Copy arrays: those that keep their strides share one allocation, which one launch fills."""
     layouts = [x.layout for x in arrays]
     together = [
         i

@@ -43,7 +43,7 @@ def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
 
 
 def fresh(layout: Layout) -> Layout:
-    """That of new arrays in the same shape, dtype and order."""
+    """Layout of new arrays in the same shape, dtype and order."""
     return layout_of(layout.shape, layout.dtype, layout.device_index, layout.strides)
 
 
@@ -53,7 +53,7 @@ def new(layout: Layout | None, stream: int) -> DeviceArray | None:
 
 
 def address(x: DeviceArray | None) -> int:
-    """Of the first element; 0 for None."""
+    """Address of the first element; 0 for None."""
     return 0 if x is None else x.data_pointer
 
 

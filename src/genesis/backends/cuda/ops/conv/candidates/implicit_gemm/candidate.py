@@ -79,7 +79,7 @@ class ImplicitGemm(Candidate[ConvProblem]):
 
 # --- forward and input gradient ---------------------------------------------------------------------------------------
 class Axis(NamedTuple):
-    """Which input each result takes along one axis: i · step + start + tap · spread; and the weight's taps it meets."""
+    """The input of each result along one axis: i · step + start + tap · spread; and the weight's taps it meets."""
 
     out_first: int  # the results are out_first, out_first + out_step, …
     out_step: int
@@ -272,7 +272,7 @@ def _splits(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
 
 
 def _num_splits(num_programs: int, num_pixels: int, pixels_per_block: int, num_bytes: int, device: int) -> int:
-    """So many that the multiprocessors are busy twice over, each with enough to do, in bounded memory."""
+    """Choose enough splits to keep the multiprocessors busy twice over, each with enough to do, in bounded memory."""
     wanted = 2 * driver.get().properties(device).multiprocessor_count // max(num_programs, 1)
     return max(1, min(wanted, num_pixels // (4 * pixels_per_block), _SPLIT_LIMIT // max(num_bytes, 1)))
 

@@ -143,7 +143,7 @@ def _fold(problem: ConvProblem) -> int:
 
 
 def _channels(problem: ConvProblem) -> int:
-    """Of a pixel in the copy: addresses of windows are to be multiples of 16."""
+    """Channels of a pixel in the copy: addresses of windows are to be multiples of 16."""
     p = problem
     if p.input_shape[1] <= 4 and 4 * p.stride[1] * p.dtype.itemsize % 16 == 0:
         return 4
@@ -151,7 +151,7 @@ def _channels(problem: ConvProblem) -> int:
 
 
 def _terms(problem: ConvProblem) -> int:
-    """Of a window, as the weight counts them: whole pixels, at least as many as the kernels ask for."""
+    """Terms of a window, as the weight counts them: whole pixels, at least as many as the kernels ask for."""
     return max(_LEAST_TERMS, -(-problem.weight_shape[3] * _fold(problem) * _channels(problem) // 8) * 8)
 
 

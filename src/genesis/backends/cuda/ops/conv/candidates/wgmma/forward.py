@@ -195,7 +195,7 @@ class Wgmma(Candidate[ConvProblem]):
 
 
 class _Workspace:
-    """Where the weight's parts and the partial sums lie, and in which shape."""
+    """Places and shapes of the weight's parts and the partial sums."""
 
     def __init__(self, problem: ConvProblem, splits: int) -> None:
         taps, inputs = math.prod(problem.weight_shape[2:]), problem.first_shape[1]
@@ -247,13 +247,13 @@ def _num_steps(problem: ConvProblem) -> int:
 
 
 def _least_terms(problem: ConvProblem) -> int:
-    """Of a result away from the borders; the input's gradient meets another number of taps at each residue."""
+    """Terms of a result away from the borders; the input's gradient meets another number of taps at each residue."""
     taps = [row.taps * column.taps for row, column in _axes(problem)]
     return problem.first_shape[1] * min((count for count in taps if count), default=0)
 
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> tuple[int, int]:
-    """Of rows and of columns."""
+    """Numbers of tiles, of rows and of columns."""
     num_pixels = problem.result_shape[0] * math.prod(problem.result_shape[2:])
     return -(-num_pixels // shape.rows), -(-_num_outputs(problem) // shape.columns)
 

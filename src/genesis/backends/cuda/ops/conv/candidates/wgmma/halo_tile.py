@@ -104,7 +104,7 @@ class HaloTile(Candidate[ConvProblem]):
         return frozenset({"bias", "activation"})
 
     def _has_whole_tiles(self, problem: ConvProblem) -> bool:
-        """So that parts of the statistics have as many pixels as Parts says, if not the same ones."""
+        """Whether tiles are whole: parts of the statistics then have as many pixels as Parts says, if not the same."""
         height, width = problem.result_shape[2:]
         return height % self.shape.rows == 0 and width % _COLUMNS == 0
 
@@ -120,7 +120,7 @@ class HaloTile(Candidate[ConvProblem]):
         return images, -(-height // self.shape.rows), -(-width // _COLUMNS)
 
     def _num_programs(self, problem: ConvProblem) -> int:
-        """Those that share the tiles of a block of 64 of the result's channels."""
+        """Programs that share the tiles of a block of 64 of the result's channels."""
         return min(numel(self._tiles(problem)), hopper.processors(problem) // _num_blocks(problem))
 
     def parts(self, problem: ConvProblem) -> Parts:

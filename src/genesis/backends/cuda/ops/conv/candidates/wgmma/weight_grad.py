@@ -252,7 +252,7 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Box | Pi
 
 
 def _num_pixels(problem: ConvProblem, shape: Shape) -> int:
-    """Of the gradient, as they are read."""
+    """Pixels of the gradient, as they are read."""
     windows = _windows(problem) if shape.taps > 1 else None
     return numel(problem.output_shape[::2]) * (windows.width if windows is not None else problem.output_shape[3])
 
@@ -267,7 +267,7 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded or cut off too
+    """Splits for one to four rounds of all multiprocessors; more where a split's sums would be rounded or cut off too
     often."""
     tiles, processors, steps = _num_tiles(problem, shape), hopper.processors(problem), _num_steps(problem, shape)
     room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))

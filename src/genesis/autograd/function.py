@@ -219,7 +219,7 @@ class BinaryFunction(ElementwiseFunction):
 
 
 def _needs(args: tuple[object, ...]) -> tuple[bool, ...]:
-    """Which arguments require a gradient."""
+    """Say which arguments require a gradient."""
     return tuple([arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args])
 
 

@@ -58,7 +58,7 @@ def reads_of(code: CodeType) -> Reads:
 
 
 class _Instruction(Protocol):
-    """What is asked of a dis.Instruction."""
+    """A dis.Instruction, as far as it is read here."""
 
     @property
     def opname(self) -> str: ...

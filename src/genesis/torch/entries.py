@@ -131,7 +131,7 @@ class ConvEntry(_Entry):
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no counter of changes
-            if modes != (False, True):
+            if modes[:2] != (False, True):
                 return None
             dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from genesis.torch import bridge, handing, ops
-from genesis.torch.guards import nothing_watches
+from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
 from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import Plan
 
@@ -27,7 +27,7 @@ class Link:
 
     def __init__(
         self, entry: Any, seen: SeenConvolution, input: Tensor, weight: Tensor, bias: Tensor | None,
-        modes: tuple[bool, bool], versions: tuple[int, ...], inner: Tensor | None = None,
+        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.seen, self.plan, self.dtype, self.modes = entry, seen, seen.plan, seen.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
@@ -360,10 +360,10 @@ def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tup
         return versions_of(input, weight, bias)
 
 
-def _then(modes_then: tuple[bool, bool]) -> ExitStack:
+def _then(then: Modes) -> ExitStack:
     """The modes of an earlier moment, without what has begun to watch since."""
     stack = ExitStack()
-    grad, inference = modes_then
+    grad, inference, saving = then
     if torch.is_inference_mode_enabled() is not inference:
         stack.enter_context(torch.inference_mode(inference))
     if torch.is_grad_enabled() is not grad:
@@ -373,4 +373,6 @@ def _then(modes_then: tuple[bool, bool]) -> ExitStack:
             stack.enter_context(torch.autocast(device, enabled=False))
     if not nothing_watches():
         stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    if modes().saving is not saving:
+        stack.enter_context(without_newer_hooks(saving))
     return stack

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genesis.torch.guards import is_same, is_same_else
+from genesis.torch.guards import is_same, is_same_else, saved_tensors_hooks
 from genesis.torch.links import Computed, Link, versions_of
 from genesis.torch.seen import SeenConvolution, SeenNorm
 
@@ -335,11 +335,10 @@ class _Place(threading.local):
 
 
 _place = _Place()
-_saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def _here() -> tuple[int, Any]:
-    hooks = _saved_tensors_hooks(True)
+    hooks = saved_tensors_hooks(True)
     return _place.function, None if hooks is None else hooks[0]
 
 
@@ -360,7 +359,7 @@ def may_be_put_off() -> bool:
     That is the forward of an autograd function, whose results get its graph, and what saves tensors in a way of its
     own, as checkpoints do; there a fused model may be called, which returns nothing that is pending.
     """
-    if _place.function == 0 and _saved_tensors_hooks(True) is None:
+    if _place.function == 0 and saved_tensors_hooks(True) is None:
         return True
     return _place.model == _here()
 

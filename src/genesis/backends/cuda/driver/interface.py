@@ -150,7 +150,7 @@ Function: TypeAlias = "CUfunction | int"  # on a device; its address where Trito
 
 
 class KernelMetadata(Protocol):
-    """What Triton says of a kernel that it has compiled."""
+    """Triton's metadata of a compiled kernel."""
 
     @property
     def name(self) -> str: ...
@@ -165,14 +165,14 @@ class KernelMetadata(Protocol):
 
 
 class TritonLaunch(Protocol):
-    """What Triton's own kernel[grid](…) calls to launch."""
+    """The function that Triton's own kernel[grid](…) calls to launch."""
 
     def __call__(self, x: int, y: int, z: int, stream: int, function: Function, /, *rest: object) -> None:
         """rest: packed metadata, launch metadata, a hook before the launch, one after it, the kernel's arguments."""
 
 
 class GpuDriver(Driver, Protocol):
-    """What the libraries of a GPU ask of it besides."""
+    """The driver of a real GPU, as its libraries ask it."""
 
     watch_launches: bool
 
@@ -182,7 +182,7 @@ class GpuDriver(Driver, Protocol):
 
     def current_device(self) -> int: ...
     def recorder(self, device: int) -> Callable[[str], None]:
-        """What a kernel tells its name at each launch, for the messages about faults."""
+        """A function that a kernel tells its name at each launch, for messages about faults."""
 
     def launched(self, device: int, name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
         """To be called after each launch while watch_launches is true."""
@@ -196,4 +196,4 @@ class GpuDriver(Driver, Protocol):
         """(module, function, registers, spilled registers, most threads per block), as Triton wants it."""
 
     def triton_launcher(self, source: ASTSource, metadata: KernelMetadata) -> TritonLaunch:
-        """What Triton's own kernel[grid](…) calls to launch."""
+        """The function that Triton's own kernel[grid](…) calls to launch."""

@@ -16,7 +16,7 @@ DOT_PRECISION = {dtype: "bf16x6" if dtype is dtypes.float32 else "ieee" for dtyp
 
 
 class TileConstants(TypedDict):
-    """What a tile is to a kernel."""
+    """A tile's sizes, as constants of a kernel."""
 
     BLOCK_M: int
     BLOCK_N: int

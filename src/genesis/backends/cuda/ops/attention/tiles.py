@@ -34,7 +34,7 @@ QUERY_GRAD: Tiles = {**KEY_VALUE_GRAD, "tma": {64: (128, 64, 8, 3), 128: (128, 6
 
 
 class Constants(TypedDict):
-    """What the kernels have in common."""
+    """Constants that the kernels share."""
 
     HEAD_SIZE: int
     COMPUTE: tl.dtype

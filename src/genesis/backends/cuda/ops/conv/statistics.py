@@ -24,7 +24,7 @@ STAGES = 4  # blocks of a sum on their way at a time
 
 
 class Blocks(TypedDict):
-    """What a program holds at a time, as a kernel takes it."""
+    """The elements that a program holds at a time, as constants of a kernel."""
 
     BLOCK_M: int
     BLOCK_N: int

@@ -135,7 +135,7 @@ def _plan_statistics(*key: Any) -> Callable[..., _Results]:
 
 
 class StatisticsLaunches(NamedTuple):
-    """What finds mean, inverse deviation and state, on addresses."""
+    """Launches that find mean, inverse deviation and state, on addresses."""
 
     partial: Layout  # scratch, as is gram
     gram: Layout

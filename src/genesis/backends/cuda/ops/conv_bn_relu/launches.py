@@ -14,7 +14,7 @@ from genesis.backends.cuda.runtime.array import Layout, layout_of
 
 
 class StatisticsLaunches(NamedTuple):
-    """What finds mean and inverse deviation in training, on addresses: parts first, unless they came with x."""
+    """Launches that find mean and inverse deviation in training, on addresses: parts first, unless they came with x."""
 
     partial: Layout
     statistic: Layout

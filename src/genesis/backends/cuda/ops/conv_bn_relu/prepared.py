@@ -111,7 +111,7 @@ class Training:
     reads_operands = False  # finish() does, once more
 
     def __init__(self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> None:
-        """Of layouts that supports() allows."""
+        """x, weight, vectors, geometry: such as supports() allows."""
         self.x, self.weight, self.vectors, self.eps, self.geometry = x, weight, vectors, eps, geometry
         self.problem = _problem(x, weight, geometry)
         self.values: Layout | None = None
@@ -186,7 +186,7 @@ class Training:
 
 
 class WideTraining(Training):
-    """Where the convolution's output is not written: kept is what stands for it."""
+    """Training by the 1×1 expansion, which never writes the convolution's output: kept holds state instead."""
 
     reads_operands = True
 
@@ -296,7 +296,7 @@ class Backward:
 
 
 class WideBackward:
-    """As Backward."""
+    """Backward of the 1×1 expansion."""
 
     def __init__(
         self, of: WideTraining, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
@@ -348,7 +348,7 @@ class Inference:
         self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry, has_residual: bool,
         activation: str | None,
     ) -> None:  # fmt: skip
-        """Of layouts that supports_inference() allows."""
+        """x, weight, vectors, geometry: such as supports_inference() allows."""
         assert vectors.mean is not None
         assert vectors.var is not None
         found = FoldLaunch.of(x.dtype, weight, *vectors[:3], vectors.mean, vectors.var, eps)
@@ -383,7 +383,7 @@ def supports_inference(x: Layout, weight: Layout, vectors: Vectors, geometry: Ge
 
 
 def training(x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> Training:
-    """Of layouts that supports() allows."""
+    """x, weight, vectors, geometry: such as supports() allows."""
     stride, padding, _, groups = geometry
     is_wide = wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
     return (WideTraining if is_wide else Training)(x, weight, vectors, eps, geometry)
@@ -411,7 +411,7 @@ def _problem(x: Layout, weight: Layout, geometry: Geometry) -> ConvProblem:
 
 
 def _ordered(layout: Layout, dtype: dtypes.DType) -> Layout:
-    """That of a new array in NHWC."""
+    """The layout of a new array in NHWC."""
     return layout_of(layout.shape, dtype, layout.device_index, channels_last_strides(layout.shape))
 
 

@@ -49,7 +49,7 @@ def _only_devices() -> bool:
 
 
 class Modes(NamedTuple):
-    """What a moment's operations are recorded and saved by."""
+    """The modes by which operations are recorded and tensors saved."""
 
     grad: bool
     inference: bool

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from genesis import backends, dtypes
 from genesis.errors import DeviceError, describe
-
-TYPES = {getattr(torch, dtype.name): dtype for dtype in dtypes.ALL}
+from genesis.torch.backend import backend_of
+from genesis.torch.unprepared import UNPREPARED
 
 
 def call(op: str, first: torch.Tensor, *args: Any) -> Any:
@@ -63,38 +60,16 @@ def prepare_inference_cuda(*args: Any) -> Any:
     return _prepared().prepare_inference(*args)
 
 
-class Unprepared:
-    """What takes the place of what is prepared where nothing is."""
-
-    def __init__(self, eps: float, is_current: Callable[[], bool]) -> None:
-        self.eps, self.is_current = eps, is_current
-
-    def begin(self, *args: Any) -> None:
-        """Nothing is begun."""
-
-    run = begin
-
-
-UNPREPARED = Unprepared(0.0, lambda: True)  # for good, as on the CPU
-
-
 @functools.cache
 def _handles() -> Any:
     """The CUDA backend is loaded when it is needed."""
-    return importlib.import_module("genesis.torch.handles")
+    from genesis.torch import handles
+
+    return handles
 
 
 @functools.cache
 def _prepared() -> Any:
-    return importlib.import_module("genesis.torch.prepared")
+    from genesis.torch import prepared
 
-
-def dtype_of(tensor: torch.Tensor) -> dtypes.DType:
-    return TYPES[tensor.dtype]
-
-
-def backend_of(device_type: str) -> backends.Backend:
-    """With the tools in front of it that are switched on."""
-    if device_type not in backends.active:
-        backends.get(device_type)
-    return backends.active[device_type]
+    return prepared

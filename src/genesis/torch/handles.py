@@ -13,7 +13,7 @@ from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
-from genesis.torch.bridge import TYPES, backend_of
+from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
 _PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments

@@ -12,6 +12,7 @@ from genesis.torch import bridge, handing, ops
 from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
 from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import Plan
+from genesis.torch.unprepared import UNPREPARED
 
 _any_autocast = torch._C._is_any_autocast_enabled
 
@@ -145,7 +146,7 @@ class Link:
         has_residual = vectors[4] is not None
         folded = known.folded.get((has_residual, activation))
         if folded is None or folded.eps != eps or not folded.is_current():
-            if folded is bridge.UNPREPARED:
+            if folded is UNPREPARED:
                 return None
             tensors = (*operands, *vectors[:4])
             how = (eps, self.plan.geometry, has_residual, activation)
@@ -213,7 +214,7 @@ class Link:
         if not training:
             return False
         chain = known.chain
-        if chain is bridge.UNPREPARED:
+        if chain is UNPREPARED:
             return False
         x, weight, bias = (
             self._cast(self.input if self.inner is None else self.inner),

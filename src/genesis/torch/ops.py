@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genesis.torch.bridge import call, call_arrays, dtype_of
+from genesis.torch.backend import dtype_of
+from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 
 Pair = tuple[int, int]

@@ -26,9 +26,10 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     unchanged,
 )
 from genesis.backends.cuda.runtime.array import layout_of
-from genesis.torch.bridge import Unprepared, backend_of
+from genesis.torch.backend import backend_of
 from genesis.torch.handles import Device, device_of
 from genesis.torch.seen import seen
+from genesis.torch.unprepared import Unprepared
 
 
 def prepare(

@@ -22,7 +22,7 @@ from genesis import backends, nn
 from genesis import functional as F
 from genesis.autograd import function as autograd_function
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import current, launching
+from genesis.backends.cuda.driver import launching
 from genesis.backends.cuda.launch import planned
 from genesis.backends.cuda.ops.pointwise import launch as pointwise
 from genesis.backends.cuda.ops.reduction import launch as reduction
@@ -131,8 +131,6 @@ def fast_paths() -> list[FastPath]:
             array.Layout, "new", lambda before: _plain_new)),
         FastPath("Pool.take: the block that was freed just before", "add, backend alone", code_without(
             memory.Pool.take, "    if returned:", "    if False:")),
-        FastPath("current_handle: no thread has chosen a stream", "allocate and free", code_without(
-            current.current_handle, " if _chosen else 0", "")),
         FastPath("Launcher.prepare: launch() written out", "add, backend alone", code_without(
             launching.Launcher.prepare, launch,
             "        self.launch(block, stream, (*values, *rest))\n        idle.append(block)\n\n")),
@@ -166,7 +164,6 @@ def cases() -> dict[str, Callable[[], object]]:
         "exp": lambda: F.exp(x),
         "conv2d": lambda: F.conv2d(image, weight),
         "add, backend alone": lambda: backend.add(handle, handle),
-        "allocate and free": lambda: backend.empty((16,)),
         "sum, backend alone": lambda: backend.sum(handle, (0,), False),
         "a user's kernel": lambda: kernel(x, x, 16),
         "train() of 50 modules": network.train,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from genesis.errors import DTypeError, GenesisError, describe
-from genesis.export import (  # the ops_*: for their entries in the table
+from genesis.export import (
     checking,
-    dynamic as sizes_asked_for,
     ops_activation,
     ops_dense,
     ops_elementwise,
@@ -21,7 +19,8 @@ from genesis.export import (  # the ops_*: for their entries in the table
     ops_views,
     ops_windows,
     writing,
-)  # fmt: skip
+)
+from genesis.export import dynamic as sizes_asked_for
 from genesis.export.converting import Converted, convert
 from genesis.export.dynamic import Dynamic, Symbols
 from genesis.export.folding import drop_unused, fold_batch_norms
@@ -30,6 +29,7 @@ from genesis.export.tracing import Named, Trace, trace
 from genesis.nn import Module
 from genesis.tensor import Tensor
 
+# Imported for their entries in the table.
 OPS = (ops_activation, ops_dense, ops_elementwise, ops_reduction, ops_selection, ops_views, ops_windows)
 Example: TypeAlias = "Tensor | Sequence[Tensor] | Mapping[str, Tensor]"
 
@@ -129,7 +129,7 @@ def _converted(
 
 def _multiples(symbols: Symbols, unit: int) -> dict[str, int]:
     varying = {symbol for axes in symbols.values() for axis, symbol in axes.items() if axis != 0}
-    return {symbol: unit for symbol in sorted(varying)} if unit > 1 else {}
+    return dict.fromkeys(sorted(varying), unit) if unit > 1 else {}
 
 
 def _named_inputs(model: Module, example: Example) -> tuple[Named, list[str]]:
@@ -167,6 +167,4 @@ def _require(model: Module, opset: int, check: bool | None) -> None:
         needs = f"export.onnx: needs the package '{error.name}'; {install_command('export')}"
         raise ModuleNotFoundError(needs, name=error.name) from error
     if check and not checking.is_installed():
-        raise ModuleNotFoundError(
-            "export.onnx: argument 'check': needs the package 'onnxruntime'", name="onnxruntime"
-        )
+        raise ModuleNotFoundError("export.onnx: argument 'check': needs the package 'onnxruntime'", name="onnxruntime")

@@ -25,8 +25,8 @@ def is_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def run(path: Path, inputs: Named, outputs: Sequence[str]) -> list[npt.NDArray[np.generic]]:
-    """The outputs of a file for these inputs, by ONNX Runtime on the CPU."""
+def run(path: Path, inputs: Named, outputs: Sequence[str] | None = None) -> list[npt.NDArray[np.generic]]:
+    """The outputs of a file (all, in order, by default) for these inputs, by ONNX Runtime on the CPU."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -35,7 +35,7 @@ def run(path: Path, inputs: Named, outputs: Sequence[str]) -> list[npt.NDArray[n
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     known = {each.name for each in session.get_inputs()}
     fed = {name: elements(tensor, tensor.dtype) for name, tensor in inputs.items() if name in known}
-    found: list[npt.NDArray[np.generic]] = session.run(list(outputs), fed)
+    found: list[npt.NDArray[np.generic]] = session.run(None if outputs is None else list(outputs), fed)
     return found
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genesis import backends, dtypes
-from genesis.backends.contract import TRAITS
 from genesis.export import ops_views
 from genesis.export.graph import Emitter, Graph, Operand, Result, element_type, numpy_dtype
 from genesis.export.program import Contents, Program, Step
@@ -114,7 +113,7 @@ class _Converter:
         """What a call in place leaves in the value that it changes."""
         old = next((sources[number] for number in sources if number == contents[0]), None)
         emitter = Emitter(self._graph, call.op, call.line, (self._result(contents[0]),))
-        if translation_of(call) is None or len(TRAITS[call.op].in_place) != 1:
+        if translation_of(call) is None:
             raise emitter.refuse("has no translation to ONNX")
         assert old is not None
         return self._translated(call, emitter, sources)[0]

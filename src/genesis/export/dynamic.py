@@ -54,7 +54,9 @@ def _of_input(name: str, axes: object, ndim: int) -> dict[int, str]:
     found = {}
     for axis, symbol in pairs:
         if not isinstance(axis, int) or isinstance(axis, bool) or not -ndim <= axis < ndim:
-            raise ShapeError(describe("export.onnx", "dynamic", f"dimensions of '{name}', which has {ndim}", repr(axis)))
+            raise ShapeError(
+                describe("export.onnx", "dynamic", f"dimensions of '{name}', which has {ndim}", repr(axis))
+            )
         if not isinstance(symbol, str) or not symbol:
             raise DTypeError(describe("export.onnx", "dynamic", "a name for each dimension", repr(symbol)))
         found[axis % ndim] = symbol

@@ -77,4 +77,6 @@ def drop_unused(graph: Graph, outputs: dict[str, ir.Value]) -> None:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
     graph.nodes = [node for node in graph.nodes if any(output.uses() or id(output) in kept for output in node.outputs)]
-    graph.initializers = {name: value for name, value in graph.initializers.items() if value.uses() or id(value) in kept}
+    graph.initializers = {
+        name: value for name, value in graph.initializers.items() if value.uses() or id(value) in kept
+    }

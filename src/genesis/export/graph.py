@@ -81,7 +81,9 @@ class Graph:
     def note_sizes(self, value: ir.Value, shape: Shape) -> None:
         """From now on, the dynamic sizes of this value can be asked for."""
         known = {size for size, _, _ in self._sizes}
-        self._sizes += [(dim, value, axis) for axis, dim in enumerate(shape) if isinstance(dim, Size) and dim not in known]
+        self._sizes += [
+            (dim, value, axis) for axis, dim in enumerate(shape) if isinstance(dim, Size) and dim not in known
+        ]
 
     def size(self, size: Size, emitter: Emitter) -> ir.Value:
         """A size as a tensor of one int64."""
@@ -102,7 +104,9 @@ class Graph:
             ratio = size.over(known)
             if ratio is not None and (ratio.denominator == 1 or ratio.numerator == 1):
                 product = emitter.op("Mul", self.size(known, emitter), emitter.ints([ratio.numerator]))
-                return product if ratio.denominator == 1 else emitter.op("Div", product, emitter.ints([ratio.denominator]))
+                return (
+                    product if ratio.denominator == 1 else emitter.op("Div", product, emitter.ints([ratio.denominator]))
+                )
         for known in sizes:
             difference = size.minus(known)
             if difference is not None:

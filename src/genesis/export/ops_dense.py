@@ -165,3 +165,20 @@ def rms_norm(e: Emitter, x: Operand, weight: Operand | None, normalized_ndim: in
     squares = e.op("ReduceMean", e.op("Mul", x, x), e.ints(range(-normalized_ndim, 0)), keepdims=1)
     y = e.op("Div", x, e.op("Sqrt", e.op("Add", squares, e.number(eps, x.dtype))))
     return y if weight is None else e.op("Mul", y, e.cast(weight, e.dtype))
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+@translates("nll_loss")
+def nll_loss(
+    e: Emitter, log_probs: Operand, target: Operand, weight: Operand | None, ignore_index: int
+) -> tuple[ir.Value, ir.Value]:
+    zero = e.number(0, log_probs.dtype)
+    kept = e.op("Not", e.op("Equal", target, e.number(ignore_index, dtypes.int64)))
+    chosen = e.op("Where", kept, target, e.number(0, dtypes.int64))
+    one = e.number(1, log_probs.dtype)
+    weights = e.op("Where", kept, one if weight is None else e.op("Gather", weight, chosen, axis=0), zero)
+    picked = e.op("GatherElements", log_probs, e.op("Unsqueeze", chosen, e.ints([1])), axis=1)
+    each = e.op("Neg", e.op("Mul", e.op("Squeeze", picked, e.ints([1])), weights))
+    return e.op("Where", kept, each, zero), weights

@@ -197,7 +197,14 @@ def cast(e: Emitter, x: Operand, dtype: DType) -> ir.Value:
 
 # --- questions --------------------------------------------------------------------------------------------------------
 
-_COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
+_COMPARISONS = {
+    "eq": "Equal",
+    "ne": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}
 _LOGIC = {"logical_and": "And", "logical_or": "Or"}
 _BITS = {"bitwise_and": ("BitwiseAnd", "And"), "bitwise_or": ("BitwiseOr", "Or"), "bitwise_xor": ("BitwiseXor", "Xor")}
 

@@ -39,8 +39,10 @@ def index_add(e: Emitter, x: Operand, source: Operand, dim: int, index: Operand,
 
 @translates("Gather", "gather")
 def gather(e: Emitter, x: Operand, dim: int, index: Operand) -> ir.Value:
-    if not x.ndim or not index.ndim:
-        return e.op("Identity", x)
+    if not x.ndim:
+        return e.op("Expand", x, e.op("Shape", index))
+    if not index.ndim:
+        return e.op("Squeeze", e.op("Gather", x, index, axis=0))
     return e.op("GatherElements", x, e.cast(index, dtypes.int64), axis=dim)
 
 
@@ -58,9 +60,7 @@ translates("scatter")(lambda e, x, dim, index, source: _scattered(e, x, source, 
 translates("scatter_add")(lambda e, x, dim, index, source: _scattered(e, x, source, dim, index, "add"))
 
 
-def _scattered(
-    e: Emitter, x: Operand, source: Operand | Number, dim: int, index: Operand, reduction: str
-) -> ir.Value:
+def _scattered(e: Emitter, x: Operand, source: Operand | Number, dim: int, index: Operand, reduction: str) -> ir.Value:
     if not x.ndim or not index.ndim:
         raise e.refuse("of a 0-d tensor has no translation to ONNX")
     updates = e.cast(source, x.dtype)
@@ -74,6 +74,8 @@ def _scattered(
 
 @translates("NonZero", "nonzero")
 def nonzero(e: Emitter, x: Operand) -> ir.Value:
+    if not x.ndim:
+        raise e.refuse("of a 0-d tensor has no translation to ONNX")
     return e.op("Transpose", e.op("NonZero", x), perm=[1, 0])
 
 

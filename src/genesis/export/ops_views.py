@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from genesis import dtypes
+from genesis import dtypes, shapes
 from genesis.dtypes import Number
 from genesis.export.graph import Emitter, Input, Operand
 from genesis.export.registry import translates
@@ -15,6 +15,7 @@ from genesis.export.sizes import Dim, Shape, Size
 from genesis.functional.indexing import Cut
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnx_ir as ir
 
 END = 2**63 - 1
@@ -39,6 +40,52 @@ def reshape_to(e: Emitter, x: Input, old: Shape, shape: Shape) -> ir.Value:
 @translates("Reshape")
 def reshape(e: Emitter, x: Operand, shape: Shape) -> ir.Value:
     return reshape_to(e, x, x.shape, shape)
+
+
+@translates("view")
+def view(
+    e: Emitter, x: Operand, shape: Shape, strides: Shape, offset: Dim, of_strides: Shape, of_offset: Dim
+) -> ir.Value:
+    """A view by its strides: a reshape, or else the places that it shows, of sizes that stay."""
+    if offset == of_offset and _is_reshape(x.shape, of_strides, shape, strides):
+        return reshape_to(e, x, x.shape, shape)
+    if any(isinstance(each, Size) for each in (*x.shape, *shape, *strides, *of_strides, offset, of_offset)):
+        e.refuse_size("a view of an array, which the export follows through fixed sizes only")
+    addresses = _addresses(x.shape, of_strides, of_offset).reshape(-1)
+    order = np.argsort(addresses, kind="stable")
+    wanted = _addresses(shape, strides, offset)
+    found = np.minimum(np.searchsorted(addresses, wanted, sorter=order), len(order) - 1)
+    places = order[found]
+    if not np.array_equal(addresses[places], wanted):
+        raise e.refuse("shows memory beside its operand's")
+    return e.op("Gather", e.op("Reshape", x, e.ints([-1])), e.array(places.astype(np.int64)), axis=0)
+
+
+def _addresses(shape: Shape, strides: Shape, offset: Dim) -> npt.NDArray[np.int64]:
+    assert isinstance(offset, int)
+    found = np.full((), offset, np.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        assert isinstance(size, int)
+        assert isinstance(stride, int)
+        found = found[..., None] + np.arange(size) * stride
+    return found
+
+
+def _is_reshape(old: Shape, old_strides: Shape, new: Shape, new_strides: Shape) -> bool:
+    """Whether the same elements are shown in the same order, in each of the runs."""
+    dims = (*old, *old_strides, *new, *new_strides)
+    num_runs = max([len(dim.runs) for dim in dims if isinstance(dim, Size)], default=1)
+    for run in range(num_runs):
+        a, b, c, d = (
+            tuple([int(dim.runs[run]) if isinstance(dim, Size) else dim for dim in each])
+            for each in (old, old_strides, new, new_strides)
+        )
+        if shapes.numel(a) != shapes.numel(c):
+            return False
+        fitting = shapes.view_strides(a, b, c)
+        if fitting is None or any(n > 1 and s != t for n, s, t in zip(c, fitting, d, strict=True)):
+            return False
+    return True
 
 
 @translates("Unsqueeze")
@@ -224,7 +271,12 @@ def _sliced(e: Emitter, x: ir.Value, windows: Sequence[Window]) -> ir.Value:
         return e.op("Identity", x)
     starts, ends = (_joined(e, [window[i] for window in windows]) for i in (1, 2))
     return e.op(
-        "Slice", x, starts, ends, e.ints([window.axis for window in windows]), e.ints([window.step for window in windows])
+        "Slice",
+        x,
+        starts,
+        ends,
+        e.ints([window.axis for window in windows]),
+        e.ints([window.step for window in windows]),
     )
 
 
@@ -294,10 +346,10 @@ def setitem(
 def _put(e: Emitter, x: Operand, where: ir.Value, value: Operand | Number, accumulate: bool) -> ir.Value:
     """x with value at the flat places `where`."""
     flat = e.op("Reshape", x, e.ints([-1]))
-    places = e.op("Reshape", where, e.ints([-1, 1]))
+    places = e.op("Reshape", where, e.ints([-1]))
     updates = e.op("Reshape", e.op("Expand", e.cast(value, x.dtype), e.op("Shape", where)), e.ints([-1]))
     attributes = {"reduction": "add"} if accumulate else {}
-    written = e.op("ScatterND", flat, places, updates, **attributes)
+    written = e.op("ScatterElements", flat, places, updates, axis=0, **attributes)
     return e.op("Reshape", written, e.sizes(x.shape), allowzero=1)
 
 
@@ -334,7 +386,9 @@ def write_back(
         dims = kwargs["dims"]
         assert isinstance(dims, tuple)
         return e.op("Transpose", new, perm=sorted(range(len(dims)), key=dims.__getitem__))
-    views = {"GetItem": getitem, "Narrow": narrow, "Split": split, "Unbind": unbind, "Diagonal": diagonal}
+    views = {
+        "GetItem": getitem, "Narrow": narrow, "Split": split, "Unbind": unbind, "Diagonal": diagonal, "view": view,
+    }  # fmt: skip
     if op not in views:
         raise e.refuse("what is changed in place is a view that ONNX cannot write through")
     sizes = [e.fixed(dim, "a size of what is changed in place") for dim in old.shape]

@@ -33,9 +33,7 @@ def _unbatched(e: Emitter, y: ir.Value, x: Operand, spatial: int) -> ir.Value:
 # --- convolution ------------------------------------------------------------------------------------------------------
 
 
-def _conv(
-    e: Emitter, x: Input, weight: Operand, bias: Input, geometry: Geometry, extra: Pair = (0, 0)
-) -> ir.Value:
+def _conv(e: Emitter, x: Input, weight: Operand, bias: Input, geometry: Geometry, extra: Pair = (0, 0)) -> ir.Value:
     spatial = weight.ndim - 2
     stride, padding, dilation, groups = geometry
     before, after = padding[-spatial:], [p + more for p, more in zip(padding[-spatial:], extra[-spatial:], strict=True)]
@@ -159,7 +157,14 @@ def avg_pool2d(
 
 @translates("AdaptiveAvgPool2d")
 def adaptive_avg_pool2d(e: Emitter, x: Operand, spatial: int, size: tuple[Dim, Dim]) -> ir.Value:
-    y, wanted = x.value, size[-spatial:]
+    return _averaged(e, x, size[-spatial:])
+
+
+translates("adaptive_avg_pool2d")(lambda e, x, output_size: _averaged(e, x, output_size))
+
+
+def _averaged(e: Emitter, x: Operand, wanted: Shape) -> ir.Value:
+    y, spatial = x.value, len(wanted)
     if all(n == 1 for n in wanted):
         return e.op("ReduceMean", y, e.ints(range(-spatial, 0)), keepdims=1)
     for axis, n in zip(range(-spatial, 0), wanted, strict=True):
@@ -210,7 +215,11 @@ def interpolate(
     if mode == "nearest":
         options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     elif mode == "nearest-exact":
-        options = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
+        options = {
+            "mode": "nearest",
+            "coordinate_transformation_mode": "half_pixel",
+            "nearest_mode": "round_prefer_ceil",
+        }
     else:
         options = {
             "mode": _MODES[mode],
@@ -244,26 +253,33 @@ def pixel_unshuffle(e: Emitter, x: Operand, factor: int) -> ir.Value:
 
 @translates("Pad", "pad")
 def pad(e: Emitter, x: Operand, pads: tuple[tuple[Dim, Dim], ...], mode: str, value: float) -> ir.Value:
-    before, after = [first for first, _ in pads], [last for _, last in pads]
-    if not any(before) and not any(after):
-        return e.op("Identity", x)
+    y = _cropped(e, x, pads)
+    before, after = ([n if isinstance(n, Size) else max(n, 0) for n in side] for side in zip(*pads, strict=True))
+    if all(n == 0 for n in (*before, *after)):
+        return y
     if mode == "circular" and e.opset < 19:
-        return _wrapped(e, x, [(e.fixed(first), e.fixed(last)) for first, last in pads])
+        return _wrapped(e, y, [e.fixed(n) for n in before], [e.fixed(n) for n in after])
     kind = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
     fill = e.number(value, x.dtype) if mode == "constant" else None
-    return e.op("Pad", x, e.sizes((*before, *after)), fill, mode=kind)
+    return e.op("Pad", y, e.sizes((*before, *after)), fill, mode=kind)
 
 
-def _wrapped(e: Emitter, x: Operand, pads: list[Pair]) -> ir.Value:
-    y = x.value
-    for axis, (before, after) in enumerate(pads):
+def _cropped(e: Emitter, x: Operand, pads: tuple[tuple[Dim, Dim], ...]) -> ir.Value:
+    """x without what negative numbers take away."""
+    ends = [[min(n, 0) if isinstance(n, int) else 0 for n in pair] for pair in pads]
+    axes = [axis for axis, pair in enumerate(ends) if any(pair)]
+    if not axes:
+        return e.op("Identity", x)
+    starts = e.ints([-ends[axis][0] for axis in axes])
+    return e.op("Slice", x, starts, e.ints([ends[axis][1] or END for axis in axes]), e.ints(axes))
+
+
+def _wrapped(e: Emitter, y: ir.Value, before: list[int], after: list[int]) -> ir.Value:
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         parts = [y]
-        if before > 0:
-            parts.insert(0, e.op("Slice", y, e.ints([-before]), e.ints([END]), e.ints([axis])))
-        if after > 0:
-            parts.append(e.op("Slice", y, e.ints([0]), e.ints([after]), e.ints([axis])))
+        if first:
+            parts.insert(0, e.op("Slice", y, e.ints([-first]), e.ints([END]), e.ints([axis])))
+        if last:
+            parts.append(e.op("Slice", y, e.ints([0]), e.ints([last]), e.ints([axis])))
         y = e.op("Concat", *parts, axis=axis) if len(parts) > 1 else y
-        if min(before, after) < 0:
-            ends = e.ints([END if after >= 0 else after])
-            y = e.op("Slice", y, e.ints([max(-before, 0)]), ends, e.ints([axis]))
     return y

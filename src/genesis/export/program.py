@@ -45,6 +45,7 @@ class Program:
         self._first: dict[int, Value] = {}  # as it was when its call gave it
         self._changes: dict[Contents, Call] = {}  # by the number of a memory, and the version that they made
         self._depends: set[int] = set()  # memories whose contents depend on an input
+        self._unsized: set[int] = set()  # memories whose shape does
         for value in runs.first.inputs.values():
             self._first[value.number] = value
             self._depends.add(value.memory.number)
@@ -62,7 +63,14 @@ class Program:
             self._producers.setdefault(value.number, []).append(call)
         for value in call.changed:
             self._changes[value.memory.number, value.version + 1] = call
+        if any(value.memory.number in self._unsized for value in operands):
+            raise NotExportableError(
+                f"{call.op}: computes with a tensor whose shape depends on values of the inputs (nonzero, or an index of "
+                f"bools); use where() or masked_fill() ({call.line})"
+            )
         if any(value.memory.number in self._depends for value in operands):
+            if call.op == "nonzero":
+                self._unsized.update(value.memory.number for value in outputs)
             self._depends.update(value.memory.number for value in (*outputs, *call.changed))
             if call.op in TRAITS and TRAITS[call.op].to_outside:
                 raise NotExportableError(
@@ -99,6 +107,8 @@ class Program:
         change = self._changes.get((first.memory.number, version))
         if change is None:
             return Step(contents, None, "given", {})
+        if len(change.changed) != 1 or change.op not in TRAITS or not TRAITS[change.op].in_place:
+            raise NotExportableError(f"{change.op}: updates running statistics; call .eval() ({change.line})")
         (changed,) = change.changed
         if first.memory.kind in (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT):
             raise NotExportableError(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from genesis import backends
 from genesis.autograd import no_grad
@@ -48,7 +50,7 @@ class _Tracer(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: dict[int, DType] = {}
-        self.dtype_of: Callable[[object], DType] | None = None
+        self.backend: Backend | None = None
 
     def declare(self, kind: Kind, array: object) -> Value:
         handle = array.array.handle if isinstance(array, Tensor) else array
@@ -61,6 +63,8 @@ class _Tracer(Recorder):
         self, op: str, function: Op, args: Sequence[object], kwargs: Mapping[str, object],
         result: object = None, changed: Sequence[object] = (),
     ) -> Call:  # fmt: skip
+        if op == "view" and self.backend is not None:  # what of the operand it shows follows from its layout
+            kwargs = {"of_strides": self.backend.strides(args[0]), "of_offset": self.backend.offset(args[0])}
         call = super().note(op, function, args, kwargs, result, changed)
         results = result if isinstance(result, tuple) else (result,)
         for value, each in zip(results_of(call), results, strict=True):
@@ -73,8 +77,8 @@ class _Tracer(Recorder):
             array = array.array
         if isinstance(array, NDArray):
             self.dtypes[value.number] = array.dtype
-        elif self.dtype_of is not None and hasattr(array, "dtype"):
-            self.dtypes[value.number] = self.dtype_of(array)
+        elif self.backend is not None and hasattr(array, "dtype") and not isinstance(array, np.ndarray):
+            self.dtypes[value.number] = self.backend.dtype(array)
 
 
 def trace(model: Module, inputs: Named, keywords: Sequence[str] = ()) -> Trace:
@@ -91,7 +95,7 @@ def trace(model: Module, inputs: Named, keywords: Sequence[str] = ()) -> Trace:
         stack.enter_context(without_folding())
         for kind in sorted({tensor.device.type for tensor in tensors}):
             backend: Backend = backends.get(kind)
-            recorder.dtype_of = backend.dtype
+            recorder.backend = backend
             stack.enter_context(backends.use(kind, recorder.tap(backend)))
         values = {name: recorder.declare(Kind.INPUT, tensor) for name, tensor in inputs.items()}
         state = _declare_state(recorder, model)

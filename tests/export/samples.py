@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ def exported(model: OneCall) -> Outcome:
 def _compared(model: OneCall, path: Path) -> Outcome:
     names = [f"input_{i}" for i in range(len(model.inputs))]
     with genesis.no_grad():
-        results = [t for t in tensors(model(*model.inputs), genesis.Tensor)]
+        results = tensors(model(*model.inputs), genesis.Tensor)
     found = checking.run(path, dict(zip(names, model.inputs, strict=True)))
     assert len(found) == len(results)
     for actual, wanted in zip(found, results, strict=True):
@@ -102,7 +103,6 @@ def _compared(model: OneCall, path: Path) -> Outcome:
 
 
 def main(names: list[str]) -> None:
-    import collections
 
     for name in names or opinfo.NAMES:
         if name in MADE_OF_NOTHING | GIVES_NUMBERS or find(name) is None:

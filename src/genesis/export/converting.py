@@ -13,7 +13,7 @@ from genesis.export import ops_views
 from genesis.export.graph import Emitter, Graph, Operand, Result, element_type, numpy_dtype
 from genesis.export.program import Contents, Program, Step
 from genesis.export.registry import NotExportableError, translation_of
-from genesis.export.sizes import Runs, Size
+from genesis.export.sizes import Runs, Size, rebuilt
 from genesis.export.tracing import results_of
 from genesis.ndarray import NDArray
 from genesis.recording import Call, Value
@@ -104,7 +104,7 @@ class _Converter:
             made = translation(emitter, *args, **kwargs)
         except TypeError as error:  # a Size is no number
             if "Size" in str(error):
-                emitter.refuse_size("a number that the file would have to fix")
+                raise emitter.refused_size("a number that the file would have to fix") from error
             raise
         results = made if isinstance(made, tuple) else (made,)
         return tuple([each.value if isinstance(each, Operand) else each for each in results])
@@ -185,7 +185,7 @@ def _placed(arg: object, sources: Mapping[int, Operand]) -> object:
         placed = [_placed(part, sources) for part in arg]
         if all(new is old for new, old in zip(placed, arg, strict=True)):
             return arg
-        return type(arg)(*placed) if hasattr(arg, "_fields") else type(arg)(placed)
+        return rebuilt(arg, placed)
     return arg
 
 

@@ -77,7 +77,10 @@ def other_sizes(symbols: Symbols, inputs: Named) -> Iterator[tuple[int, list[Nam
     """For each unit, two more examples: each symbol grows by other multiples of the unit; a batch, by other numbers."""
     names = list(dict.fromkeys(symbol for axes in symbols.values() for symbol in axes.values()))
     batches = {symbol for axes in symbols.values() for axis, symbol in axes.items() if axis == 0}
+    grow = [inputs[name].shape[axis] for name, axes in symbols.items() for axis in axes if axis != 0]
     for unit in UNITS:
+        if any(size % unit for size in grow):
+            return
         runs = []
         for run in (0, 1):
             steps = {

@@ -90,7 +90,7 @@ class Graph:
         if size not in self._known:
             found = self._said(size, emitter)
             if found is None:
-                emitter.refuse_size(f"a number that was {size} in runs of different sizes")
+                raise emitter.refused_size(f"a number that was {size} in runs of different sizes")
             self._known[size] = found
         return self._known[size]
 
@@ -103,10 +103,8 @@ class Graph:
         for known in sizes:
             ratio = size.over(known)
             if ratio is not None and (ratio.denominator == 1 or ratio.numerator == 1):
-                product = emitter.op("Mul", self.size(known, emitter), emitter.ints([ratio.numerator]))
-                return (
-                    product if ratio.denominator == 1 else emitter.op("Div", product, emitter.ints([ratio.denominator]))
-                )
+                kind, factor = ("Mul", ratio.numerator) if ratio.denominator == 1 else ("Div", ratio.denominator)
+                return emitter.op(kind, self.size(known, emitter), emitter.ints([factor]))
         for known in sizes:
             difference = size.minus(known)
             if difference is not None:
@@ -211,7 +209,7 @@ class Emitter:
     def fixed(self, dim: Dim, what: str = "a size") -> int:
         """dim, which may not be dynamic here."""
         if isinstance(dim, Size):
-            self.refuse_size(f"{what} that was {dim} in runs of different sizes")
+            raise self.refused_size(f"{what} that was {dim} in runs of different sizes")
         return dim
 
     def count(self, shape: Shape, dtype: DType) -> ir.Value:
@@ -229,8 +227,9 @@ class Emitter:
         """The error that says that this call cannot be exported."""
         return NotExportableError(f"{self._op}: {reason} ({self._line})")
 
-    def refuse_size(self, reason: str) -> None:
-        raise DependsOnSizeError(f"{self._op}: depends on dynamic sizes: {reason} ({self._line})")
+    def refused_size(self, reason: str) -> DependsOnSizeError:
+        """The error that says that this call depends on a dynamic size in a way that cannot be said."""
+        return DependsOnSizeError(f"{self._op}: depends on dynamic sizes: {reason} ({self._line})")
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[np.generic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +51,7 @@ def view(
     if offset == of_offset and _is_reshape(x.shape, of_strides, shape, strides):
         return reshape_to(e, x, x.shape, shape)
     if any(isinstance(each, Size) for each in (*x.shape, *shape, *strides, *of_strides, offset, of_offset)):
-        e.refuse_size("a view of an array, which the export follows through fixed sizes only")
+        raise e.refused_size("a view of an array, which the export follows through fixed sizes only")
     addresses = _addresses(x.shape, of_strides, of_offset).reshape(-1)
     order = np.argsort(addresses, kind="stable")
     wanted = _addresses(shape, strides, offset)
@@ -247,7 +248,9 @@ def _left(size: Size, start: Dim, length: Dim) -> int | None:
 
 def _seen(e: Emitter, x: Operand, plan: Plan) -> ir.Value:
     """The view that a plan describes, see genesis.functional.indexing."""
-    windows, picked, added = [], [], []
+    windows: list[Window] = []
+    picked: list[tuple[int, Dim]] = []
+    added: list[int] = []
     axis = 0
     for place, item in enumerate(plan):
         if item is None:
@@ -336,11 +339,19 @@ def setitem(
 ) -> ir.Value:
     """x with x[index] = value: by the flat places of what is written."""
     plan, arrays = index
-    numel = [e.fixed(dim, "a size of what is assigned to") for dim in x.shape]
-    places = np.arange(int(np.prod(numel)), dtype=np.int64).reshape(numel)
-    grid = Operand(e.array(places), x.shape, dtypes.int64)
-    where = getitem(e, grid, (plan, arrays))
+    where = getitem(e, _places(e, x.shape), (plan, arrays))
     return _put(e, x, where, value, accumulate)
+
+
+def _places(e: Emitter, shape: Shape) -> Operand:
+    """An array of this shape that holds the flat place of each of its elements."""
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    if len(sizes) == len(shape):
+        places = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
+        return Operand(e.array(places), shape, dtypes.int64)
+    zero, one = e.number(0, dtypes.int64), e.number(1, dtypes.int64)
+    counted = e.op("Range", zero, e.count(shape, dtypes.int64), one)
+    return Operand(e.op("Reshape", counted, e.sizes(shape)), shape, dtypes.int64)
 
 
 def _put(e: Emitter, x: Operand, where: ir.Value, value: Operand | Number, accumulate: bool) -> ir.Value:
@@ -391,9 +402,6 @@ def write_back(
     }  # fmt: skip
     if op not in views:
         raise e.refuse("what is changed in place is a view that ONNX cannot write through")
-    sizes = [e.fixed(dim, "a size of what is changed in place") for dim in old.shape]
-    places = np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
-    grid = Operand(e.array(places), old.shape, dtypes.int64)
-    seen = views[op](e, grid, *args, **kwargs)  # type: ignore[operator]
+    seen = views[op](e, _places(e, old.shape), *args, **kwargs)  # type: ignore[operator]
     where = seen[result] if isinstance(seen, tuple) else seen
     return _put(e, old, where, new, False)

@@ -66,7 +66,7 @@ def conv_transpose2d(
     extra: Pair,
 ) -> ir.Value:  # fmt: skip
     spatial = weight.ndim - 2
-    stride, padding, dilation, groups = (each if isinstance(each, int) else each[-spatial:] for each in geometry)
+    stride, padding, dilation = (pair[-spatial:] for pair in geometry[:3])
     kernel = [e.fixed(dim) for dim in weight.shape[2:]]
     output_padding = []
     for i in range(spatial):
@@ -80,8 +80,8 @@ def conv_transpose2d(
         x = e.op("Pad", x, e.ints([0] * (spatial + 4) + [*ends]), e.number(0, input.dtype))
         output_padding = [more - n * s for more, n, s in zip(output_padding, ends, stride, strict=True)]
     y = e.op(
-        "ConvTranspose", x, weight, bias, strides=stride, pads=[*padding, *padding], dilations=dilation, group=groups,
-        kernel_shape=kernel, output_padding=output_padding,
+        "ConvTranspose", x, weight, bias, strides=stride, pads=[*padding, *padding], dilations=dilation,
+        group=geometry[3], kernel_shape=kernel, output_padding=output_padding,
     )  # fmt: skip
     return _unbatched(e, y, input, spatial)
 
@@ -212,26 +212,22 @@ _MODES = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicu
 def interpolate(
     e: Emitter, x: Operand, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
 ) -> ir.Value:
+    options: dict[str, float | str] = {"mode": "nearest"}
     if mode == "nearest":
-        options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        options |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     elif mode == "nearest-exact":
-        options = {
-            "mode": "nearest",
-            "coordinate_transformation_mode": "half_pixel",
-            "nearest_mode": "round_prefer_ceil",
-        }
+        options |= {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
     else:
-        options = {
-            "mode": _MODES[mode],
-            "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
-        }
-    more = {"cubic_coeff_a": -0.75} if mode == "bicubic" else {}
+        aligned = "align_corners" if align_corners else "half_pixel"
+        options = {"mode": _MODES[mode], "coordinate_transformation_mode": aligned}
+    if mode == "bicubic":
+        options["cubic_coeff_a"] = -0.75
     given = [scale for scale in scales if scale is not None]
     if len(given) == len(scales) and not align_corners:
         factors = e.array(np.array([1, 1, *given], np.float32))
-        return e.op("Resize", x, None, factors, **options, **more)
+        return e.op("Resize", x, None, factors, **options)
     sizes = e.op("Concat", e.op("Shape", x, start=0, end=2), e.sizes(size), axis=0)
-    return e.op("Resize", x, None, None, sizes, **options, **more)
+    return e.op("Resize", x, None, None, sizes, **options)
 
 
 @translates("PixelShuffle")

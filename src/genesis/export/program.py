@@ -65,8 +65,8 @@ class Program:
             self._changes[value.memory.number, value.version + 1] = call
         if any(value.memory.number in self._unsized for value in operands):
             raise NotExportableError(
-                f"{call.op}: computes with a tensor whose shape depends on values of the inputs (nonzero, or an index of "
-                f"bools); use where() or masked_fill() ({call.line})"
+                f"{call.op}: computes with a tensor whose shape depends on values of the inputs (nonzero, or an index "
+                f"of bools); use where() or masked_fill() ({call.line})"
             )
         if any(value.memory.number in self._depends for value in operands):
             if call.op == "nonzero":

@@ -115,16 +115,25 @@ def _require_equal_constants(values: Sequence[Value], traces: Sequence[Trace], l
         raise DependsOnSizeError(f"a tensor from outside of the run depends on the sizes of the inputs ({line})")
 
 
+def rebuilt(kind: list[object] | tuple[object, ...], parts: list[object]) -> object:
+    """A list, tuple or named tuple of the kind of another, with these parts."""
+    if isinstance(kind, list):
+        return parts
+    make = getattr(type(kind), "_make", tuple)
+    made: object = make(parts)
+    return made
+
+
 def _merged(parts: Sequence[object], call: Call) -> object:
     """An argument of all runs: the same, or a Size where numbers differ."""
     first = parts[0]
     if isinstance(first, Value):
         return first
     if isinstance(first, list | tuple) and all(isinstance(p, list | tuple) and len(p) == len(first) for p in parts):
-        merged = [_merged(each, call) for each in zip(*parts, strict=True)]  # type: ignore[misc, arg-type]
+        merged = [_merged(each, call) for each in zip(*parts, strict=True)]
         if all(new is old for new, old in zip(merged, first, strict=True)):
             return first
-        return type(first)(*merged) if hasattr(first, "_fields") else type(first)(merged)
+        return rebuilt(first, merged)
     if isinstance(first, int | float) and not isinstance(first, bool):
         if all(type(part) is type(first) for part in parts):
             numbers = tuple([part for part in parts if isinstance(part, int | float)])

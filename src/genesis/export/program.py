@@ -42,6 +42,7 @@ class Program:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self._producers: dict[int, list[Call]] = {}
+        self._given: dict[Contents, Call] = {}  # the outermost call with a translation that gave these contents
         self._first: dict[int, Value] = {}  # as it was when its call gave it
         self._changes: dict[Contents, Call] = {}  # by the number of a memory, and the version that they made
         self._depends: set[int] = set()  # memories whose contents depend on an input
@@ -61,6 +62,8 @@ class Program:
         for value in outputs:
             self._first.setdefault(value.number, value)
             self._producers.setdefault(value.number, []).append(call)
+            if translation_of(call) is not None:
+                self._given[value.contents] = call
         for value in call.changed:
             self._changes[value.memory.number, value.version + 1] = call
         if any(value.memory.number in self._unsized for value in operands):
@@ -99,6 +102,9 @@ class Program:
     def _step(self, contents: Contents) -> Step:
         number, version = contents
         first = self._first[number]
+        given = self._given.get(contents)
+        if given is not None:
+            return Step(contents, given, "call", {value.number: value.contents for value in given.operands})
         if version <= first.version:
             call = self._producer(number)
             if call is None:

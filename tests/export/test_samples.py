@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("onnx_ir", reason="the extra 'export' is not installed")
-pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
-
 from tests.conformance import opinfo
 from tests.conformance.harness import find
 from tests.export import samples
 
 # Names whose samples are all refused, and a word of the reason; of others, some may be.
 REFUSED = {
-    "masked_select": "shape depends on values",
+    "masked_select": "shape depends on values|reads values",
     "cummax": "no translation",
 }
 SOME_REFUSED = {
@@ -51,5 +48,5 @@ def test_samples(name: str) -> None:
             assert name in NO_KERNEL, (sample, outcome.text)
         else:
             assert outcome.said == "equal", (sample, outcome.text)
-    assert seen
+    assert seen or name == "cat"  # whose small samples are empty
     assert name not in REFUSED or set(seen) == {"refused"}

@@ -220,10 +220,9 @@ def _window(e: Emitter, axis: int, cut: Cut, size: Dim) -> Window | None:
     first = _edge(e, start, size)
     if isinstance(length, int) and isinstance(start, int):
         end = e.ints([start + max(length - 1, 0) * cut.step + min(length, 1)])
-    elif isinstance(size, Size) and cut.step == 1 and isinstance(start, Size | int):
-        left = _left(size, start, length)
-        end = e.ints([END]) if left == 0 else e.ints([-left]) if left else e.op("Add", first, e.size(length))
-    else:  # with a step: behind the last element
+    elif (left := _left(size, start, length, cut.step)) is not None and (left == 0 or cut.step == 1):
+        end = e.ints([-left or END])
+    else:  # behind the last element
         steps = e.op("Mul", e.op("Sub", e.size(length), e.ints([1])), e.ints([cut.step]))
         end = e.op("Add", e.op("Add", e.size(start), steps), e.ints([1]))
     return Window(axis, first, end, cut.step)
@@ -238,12 +237,13 @@ def _edge(e: Emitter, place: Dim, size: Dim) -> ir.Value:
     return e.size(place)
 
 
-def _left(size: Size, start: Dim, length: Dim) -> int | None:
-    """How many elements lie behind a slice, if that is the same in all runs."""
-    starts = start.runs if isinstance(start, Size) else (start,) * len(size.runs)
-    lengths = length.runs if isinstance(length, Size) else (length,) * len(size.runs)
-    left = {n - s - count for n, s, count in zip(size.runs, starts, lengths, strict=True)}
-    return int(left.pop()) if len(left) == 1 else None
+def _left(size: Dim, start: Dim, length: Dim, step: int) -> int | None:
+    """How many elements a slice leaves behind its last that it could have taken, if that is the same in all runs."""
+    num_runs = max(len(dim.runs) for dim in (size, start, length) if isinstance(dim, Size))
+    runs = [dim.runs if isinstance(dim, Size) else (dim,) * num_runs for dim in (size, start, length)]
+    left = {-(-(int(n) - int(first)) // step) - int(count) for n, first, count in zip(*runs, strict=True)}
+    found = left.pop()
+    return found if not left and found >= 0 else None
 
 
 def _seen(e: Emitter, x: Operand, plan: Plan) -> ir.Value:

@@ -249,25 +249,31 @@ def pixel_unshuffle(e: Emitter, x: Operand, factor: int) -> ir.Value:
 
 @translates("Pad", "pad")
 def pad(e: Emitter, x: Operand, pads: tuple[tuple[Dim, Dim], ...], mode: str, value: float) -> ir.Value:
-    y = _cropped(e, x, pads)
+    if mode in ("reflect", "replicate"):  # of the whole input, also where it is cropped
+        return _cropped(e, _padded(e, x.value, pads, mode, None), pads)
+    fill = e.number(value, x.dtype) if mode == "constant" else None
+    return _padded(e, _cropped(e, x.value, pads), pads, mode, fill)
+
+
+def _padded(e: Emitter, y: ir.Value, pads: tuple[tuple[Dim, Dim], ...], mode: str, fill: ir.Value | None) -> ir.Value:
+    """y with what the positive numbers add."""
     before, after = ([n if isinstance(n, Size) else max(n, 0) for n in side] for side in zip(*pads, strict=True))
     if all(n == 0 for n in (*before, *after)):
-        return y
+        return e.op("Identity", y)
     if mode == "circular" and e.opset < 19:
         return _wrapped(e, y, [e.fixed(n) for n in before], [e.fixed(n) for n in after])
     kind = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
-    fill = e.number(value, x.dtype) if mode == "constant" else None
     return e.op("Pad", y, e.sizes((*before, *after)), fill, mode=kind)
 
 
-def _cropped(e: Emitter, x: Operand, pads: tuple[tuple[Dim, Dim], ...]) -> ir.Value:
-    """x without what negative numbers take away."""
+def _cropped(e: Emitter, y: ir.Value, pads: tuple[tuple[Dim, Dim], ...]) -> ir.Value:
+    """y without what the negative numbers take away."""
     ends = [[min(n, 0) if isinstance(n, int) else 0 for n in pair] for pair in pads]
     axes = [axis for axis, pair in enumerate(ends) if any(pair)]
     if not axes:
-        return e.op("Identity", x)
+        return e.op("Identity", y)
     starts = e.ints([-ends[axis][0] for axis in axes])
-    return e.op("Slice", x, starts, e.ints([ends[axis][1] or END for axis in axes]), e.ints(axes))
+    return e.op("Slice", y, starts, e.ints([ends[axis][1] or END for axis in axes]), e.ints(axes))
 
 
 def _wrapped(e: Emitter, y: ir.Value, before: list[int], after: list[int]) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -93,17 +93,31 @@ def _minimal(size: Dim, stride: int, padding: int, dilation: int, kernel: int) -
     return Size(sizes) if isinstance(size, Size) else sizes[0]
 
 
+class Fused(TypedDict):
+    """What ConvBNReLU.forward takes by name."""
+
+    running: tuple[Operand, Operand]
+    training: bool
+    momentum: float
+    eps: float
+    geometry: Geometry
+    strides: object
+    activation: str | None
+    count: Operand | None
+
+
 @translates("ConvBNReLU")
 def conv_bn_relu(
     e: Emitter, input: Operand, weight: Operand, bias: Operand | None, gamma: Operand | None, beta: Operand | None,
-    residual: Operand | None, *, running: tuple[Operand, Operand], eps: float, geometry: Geometry,
-    activation: str | None, training: bool, **unused: object,
+    residual: Operand | None, **settings: Unpack[Fused],
 ) -> ir.Value:  # fmt: skip
-    if training:
+    if settings["training"]:
         raise e.refuse("normalizes by the statistics of a batch; call .eval()")
-    y = _conv(e, input, weight, bias, geometry)
-    convolved = Operand(y, e.shape, e.dtype)
-    return _finished(e, normalize(e, convolved, gamma, beta, *running, eps), residual, activation)
+    convolved = Operand(_conv(e, input, weight, bias, settings["geometry"]), e.shape, e.dtype)
+    y = normalize(e, convolved, gamma, beta, *settings["running"], settings["eps"])
+    if residual is not None:
+        y = e.op("Add", y, e.cast(residual, e.dtype))
+    return y if settings["activation"] is None else e.op("Relu", y)
 
 
 @translates("ConvPrepacked")
@@ -111,12 +125,6 @@ def conv_prepacked(e: Emitter, *args: object, **kwargs: object) -> ir.Value:
     raise e.refuse(
         "a weight that was packed beforehand (F.conv_prepack) cannot be read back; export the layer with its own weight"
     )
-
-
-def _finished(e: Emitter, y: ir.Value, residual: Operand | None, activation: str | None) -> ir.Value:
-    if residual is not None:
-        y = e.op("Add", y, e.cast(residual, e.dtype))
-    return y if activation is None else e.op("Relu", y)
 
 
 # --- pooling ----------------------------------------------------------------------------------------------------------

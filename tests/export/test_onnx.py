@@ -402,6 +402,7 @@ def test_a_file_that_computes_something_else_is_found(tmp_path: Path) -> None:
 
     with pytest.raises(MismatchError, match="output 'output': ONNX Runtime differs from Genesis by"):
         export.onnx(Call(Wrong.apply), genesis.randn(3), tmp_path / "m.onnx", check=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_arguments(tmp_path: Path) -> None:

@@ -96,10 +96,10 @@ def onnx(
     multiples = _multiples(symbols, unit)
     notes = dict(metadata or {}) | ({"multiples": multiples} if multiples else {})
     made = writing.model_of(converted, type(model).__name__, checking.as_text(notes))
-    writing.write(made, target)
-    difference = None
-    if check or (check is None and checking.is_installed()):
-        difference = checking.compare_all(target, [(run, each.results) for run, each in traces])
+    is_checked = checking.is_installed() if check is None else check
+    runs = [(run, each.results) for run, each in traces]
+    compare = (lambda file: checking.compare_all(file, runs)) if is_checked else None
+    difference = writing.write(made, target, compare)
     return Exported(target, tuple(converted.inputs), tuple(converted.outputs), multiples, difference)
 
 

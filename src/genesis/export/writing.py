@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,40 +34,51 @@ def model_of(converted: Converted, name: str, metadata: Mapping[str, str]) -> ir
     )  # fmt: skip
 
 
-def write(model: ir.Model, path: Path) -> None:
+def write(model: ir.Model, path: Path, check: Callable[[Path], float] | None = None) -> float | None:
     """Write path atomically; weights of more than LARGEST bytes go into a new file beside it.
 
     A file of weights is never overwritten, so that the model that was there before stays whole until it is replaced;
     then the weights that only it used are removed.
+
+    Args:
+        check: called with the new file before it replaces the old one, which stays if this raises.
+    Returns: what check returned.
     """
     import onnx_ir as ir
 
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    name = _free_name(path) if size > LARGEST else None
     before = _weights_beside(path)
-    with replaced(path) as temporary:
-        if size <= LARGEST:
-            ir.save(model, temporary, format="protobuf")
-        else:
-            name = f"{path.name}.data"
-            while (path.parent / name).exists():
-                name = f"{path.name}.{secrets.token_hex(4)}.data"
-            try:
-                ir.save(model, temporary, format="protobuf", external_data=name)
-            except BaseException:
-                (path.parent / name).unlink(missing_ok=True)
-                raise
-            before.discard(name)
-    for name in before:
+    try:
+        with replaced(path) as temporary:
+            ir.save(model, temporary, format="protobuf", external_data=name)
+            found = None if check is None else check(temporary)
+    except BaseException:
+        if name is not None:
+            (path.parent / name).unlink(missing_ok=True)
+        raise
+    for old in before:
         with contextlib.suppress(OSError):
-            (path.parent / name).unlink()
+            (path.parent / old).unlink()
+    return found
+
+
+def _free_name(path: Path) -> str:
+    """A name for a file of weights beside path."""
+    name = f"{path.name}.data"
+    while (path.parent / name).exists():
+        name = f"{path.name}.{secrets.token_hex(4)}.data"
+    return name
 
 
 def _weights_beside(path: Path) -> set[str]:
     """Files of weights that the model at path uses, and that write() has made for it."""
     import onnx_ir as ir
 
+    if not path.is_file():
+        return set()
     beside = {file for file in os.listdir(path.parent) if file.startswith(f"{path.name}.") and file.endswith(".data")}
-    if not beside or not path.is_file():
+    if not beside:
         return set()
     try:
         values = ir.load(path, format="protobuf").graph.initializers.values()

@@ -6,16 +6,13 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from genesis.errors import MismatchError
 from genesis.export.converting import elements
+from genesis.export.graph import Array
 from genesis.export.tracing import Named
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # Of the largest value of an output. Rounding adds up through a network, in another order in each runtime.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -25,7 +22,7 @@ def is_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def run(path: Path, inputs: Named, outputs: Sequence[str] | None = None) -> list[npt.NDArray[np.generic]]:
+def run(path: Path, inputs: Named, outputs: Sequence[str] | None = None) -> list[Array]:
     """The outputs of a file (all, in order, by default) for these inputs, by ONNX Runtime on the CPU."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -35,7 +32,7 @@ def run(path: Path, inputs: Named, outputs: Sequence[str] | None = None) -> list
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     known = {each.name for each in session.get_inputs()}
     fed = {name: elements(tensor, tensor.dtype) for name, tensor in inputs.items() if name in known}
-    found: list[npt.NDArray[np.generic]] = session.run(None if outputs is None else list(outputs), fed)
+    found: list[Array] = session.run(None if outputs is None else list(outputs), fed)
     return found
 
 
@@ -61,7 +58,7 @@ def compare(path: Path, inputs: Named, results: Named) -> float:
     return worst
 
 
-def relative_difference(actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic]) -> float:
+def relative_difference(actual: Array, expected: Array) -> float:
     """max |actual − expected| / max |expected|; equal infinities and NaNs do not differ."""
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))

@@ -10,7 +10,7 @@ import numpy as np
 
 from genesis import backends, dtypes
 from genesis.export import ops_views
-from genesis.export.graph import Emitter, Graph, Operand, Result, element_type, numpy_dtype
+from genesis.export.graph import Array, Emitter, Graph, Operand, Result, element_type, numpy_dtype
 from genesis.export.program import Contents, Program, Step
 from genesis.export.registry import NotExportableError, translation_of
 from genesis.export.sizes import Runs, Size, rebuilt
@@ -20,7 +20,6 @@ from genesis.recording import Call, Value
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx_ir as ir
 
 
@@ -140,7 +139,7 @@ class _Converter:
         array = elements(held, first.dtypes[number])
         name = first.state.get(number)
         value = self._graph.constant(array) if name is None else self._graph.initializer(array, name)
-        return Operand(value, tuple(array.shape), first.dtypes[number], array)
+        return Operand(value, tuple(array.shape), first.dtypes[number])
 
     def _define(self, contents: Contents, value: ir.Value) -> None:
         shape, dtype = self._result(contents[0])
@@ -166,14 +165,14 @@ class _Converter:
         value.shape = ir.Shape(dims)
 
 
-def elements(held: object, dtype: dtypes.DType) -> npt.NDArray[np.generic]:
+def elements(held: object, dtype: dtypes.DType) -> Array:
     """The elements of a tensor, an array or a handle."""
     if isinstance(held, Tensor):
         held = held.array
     if isinstance(held, NDArray):
         held = held.handle
     kind = "cpu" if type(held).__module__.partition(".")[0] == "torch" else "cuda"
-    array: npt.NDArray[np.generic] = np.asarray(backends.get(kind).to_cpu(held))
+    array: Array = np.asarray(backends.get(kind).to_cpu(held))
     return array.view(numpy_dtype(dtype)) if dtype is dtypes.bfloat16 else array
 
 

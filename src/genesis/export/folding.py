@@ -9,7 +9,6 @@ import numpy as np
 from genesis.export.graph import Graph
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx_ir as ir
 
 
@@ -64,7 +63,7 @@ def _fold(graph: Graph, conv: ir.Node, norm: ir.Node, outputs: dict[str, ir.Valu
     graph.nodes.remove(norm)
 
 
-def _elements(value: ir.Value | None) -> npt.NDArray[np.float64]:
+def _elements(value: ir.Value | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     assert value is not None
     return value.const_value.numpy().astype(np.float64)
 

@@ -14,9 +14,9 @@ from genesis.export.registry import NotExportableError
 from genesis.export.sizes import DependsOnSizeError, Dim, Shape, Size
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx_ir as ir
 
+Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
 Attribute: TypeAlias = "int | float | str | Sequence[int]"
 
 
@@ -26,7 +26,6 @@ class Operand(NamedTuple):
     value: ir.Value
     shape: Shape
     dtype: DType
-    constant: npt.NDArray[np.generic] | None = None  # its elements, if it is a parameter, buffer or constant
 
     @property
     def ndim(self) -> int:
@@ -63,7 +62,7 @@ class Graph:
         self.names.add(found)
         return found
 
-    def initializer(self, array: npt.NDArray[np.generic], name: str) -> ir.Value:
+    def initializer(self, array: Array, name: str) -> ir.Value:
         import onnx_ir as ir
 
         name = self.unique(name)
@@ -71,7 +70,7 @@ class Graph:
         self.initializers[name] = value
         return value
 
-    def constant(self, array: npt.NDArray[np.generic]) -> ir.Value:
+    def constant(self, array: Array) -> ir.Value:
         """A small constant; equal ones are one."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constants:
@@ -167,7 +166,7 @@ class Emitter:
         """A constant with this number everywhere."""
         return self.graph.constant(np.full(shape, value, numpy_dtype(dtype)))
 
-    def array(self, array: npt.NDArray[np.generic]) -> ir.Value:
+    def array(self, array: Array) -> ir.Value:
         return self.graph.constant(array)
 
     # --- arrays -------------------------------------------------------------------------------------------------------

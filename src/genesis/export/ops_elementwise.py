@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from genesis import dtypes
 from genesis.dtypes import BOOL, DType, Number
 from genesis.export.graph import Emitter, Operand
-from genesis.export.registry import translates
+from genesis.export.registry import NamedOp, translates
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -210,7 +210,7 @@ _BITS = {"bitwise_and": ("BitwiseAnd", "And"), "bitwise_or": ("BitwiseOr", "Or")
 
 
 @translates("Compare")
-def compare(e: Emitter, x: Part, y: Part, op: Callable[..., object]) -> ir.Value:
+def compare(e: Emitter, x: Part, y: Part, op: NamedOp) -> ir.Value:
     return compared(e, op.__name__, x, y)
 
 
@@ -229,7 +229,7 @@ def compared(e: Emitter, op: str, x: Part, y: Part) -> ir.Value:
 
 
 @translates("Ask")
-def ask(e: Emitter, x: Operand, op: Callable[..., object]) -> ir.Value:
+def ask(e: Emitter, x: Operand, op: NamedOp) -> ir.Value:
     return asked(e, op.__name__, x)
 
 

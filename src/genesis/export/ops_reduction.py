@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.dtypes import DType
 from genesis.export.graph import Emitter, Input, Operand
 from genesis.export.ops_elementwise import computed_in
-from genesis.export.registry import translates
+from genesis.export.registry import NamedOp, translates
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -102,7 +101,7 @@ def _extreme(e: Emitter, op: str, x: Operand, dims: Dims, keepdim: bool) -> ir.V
 
 
 @translates("Extreme")
-def extreme(e: Emitter, x: Operand, op: Callable[..., object], dims: Dims, keepdim: bool) -> ir.Value:
+def extreme(e: Emitter, x: Operand, op: NamedOp, dims: Dims, keepdim: bool) -> ir.Value:
     return _extreme(e, op.__name__, x, dims, keepdim)
 
 
@@ -111,16 +110,14 @@ translates("amin")(lambda e, x, dims, keepdim=False: _extreme(e, "amin", x, dims
 
 
 @translates("ExtremeOfDim")
-def extreme_of_dim(
-    e: Emitter, x: Operand, op: Callable[..., object], dim: int, keepdim: bool
-) -> tuple[ir.Value, ir.Value]:
+def extreme_of_dim(e: Emitter, x: Operand, op: NamedOp, dim: int, keepdim: bool) -> tuple[ir.Value, ir.Value]:
     kind = "amax" if op.__name__ == "argmax" else "amin"
     dims = (dim,) if x.ndim else ()
     return _extreme(e, kind, x, dims, keepdim), _place(e, op.__name__, x, dim, keepdim)
 
 
 @translates("ArgExtreme")
-def arg_extreme(e: Emitter, x: Operand, op: Callable[..., object], dim: int | None, keepdim: bool) -> ir.Value:
+def arg_extreme(e: Emitter, x: Operand, op: NamedOp, dim: int | None, keepdim: bool) -> ir.Value:
     if dim is not None:
         return _place(e, op.__name__, x, dim % max(x.ndim, 1), keepdim)
     flat = x._replace(value=e.op("Reshape", x, e.ints([-1])), shape=(1,))
@@ -140,7 +137,7 @@ def _place(e: Emitter, op: str, x: Operand, dim: int, keepdim: bool) -> ir.Value
 
 
 @translates("Truth")
-def truth(e: Emitter, x: Operand, op: Callable[..., object], dims: Dims, keepdim: bool) -> ir.Value:
+def truth(e: Emitter, x: Operand, op: NamedOp, dims: Dims, keepdim: bool) -> ir.Value:
     return _truth(e, op.__name__, x, dims, keepdim)
 
 

@@ -8,12 +8,11 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.dtypes import DType, Number
-from genesis.export.graph import Emitter, Operand, numpy_dtype
+from genesis.export.graph import Array, Emitter, Operand, numpy_dtype
 from genesis.export.registry import translates
 from genesis.export.sizes import Dim, Shape
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx_ir as ir
 
 
@@ -115,7 +114,7 @@ def arange(e: Emitter, start: Number, step: Number, length: Dim, dtype: DType, d
 
 
 @translates("from_cpu")
-def from_cpu(e: Emitter, array: npt.NDArray[np.generic], dtype: DType | None = None, *options: object) -> ir.Value:
+def from_cpu(e: Emitter, array: Array, dtype: DType | None = None, *options: object) -> ir.Value:
     if e.dtype is dtypes.bfloat16:
         return e.array(array.view(numpy_dtype(e.dtype)))
     return e.array(np.array(array).astype(numpy_dtype(e.dtype)))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from genesis import dtypes, shapes
 from genesis.dtypes import Number
-from genesis.export.graph import Emitter, Input, Operand
-from genesis.export.registry import translates
+from genesis.export.graph import Array, Emitter, Input, Operand
+from genesis.export.registry import NamedOp, translates
 from genesis.export.sizes import Dim, Shape, Size
 from genesis.functional.indexing import Cut
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx_ir as ir
 
 END = 2**63 - 1
@@ -62,7 +61,7 @@ def view(
     return e.op("Gather", e.op("Reshape", x, e.ints([-1])), e.array(places.astype(np.int64)), axis=0)
 
 
-def _addresses(shape: Shape, strides: Shape, offset: Dim) -> npt.NDArray[np.int64]:
+def _addresses(shape: Shape, strides: Shape, offset: Dim) -> Array:
     assert isinstance(offset, int)
     found = np.full((), offset, np.int64)
     for size, stride in zip(shape, strides, strict=True):
@@ -151,7 +150,7 @@ def repeat(e: Emitter, x: Operand, repeats: Shape) -> ir.Value:
 
 
 @translates("Triangle")
-def triangle(e: Emitter, x: Operand, op: Callable[..., object], diagonal: int) -> ir.Value:
+def triangle(e: Emitter, x: Operand, op: NamedOp, diagonal: int) -> ir.Value:
     direct = x.dtype.name in ("float32", "float64", "int64", "bool")
     value = x.value if direct else e.convert(x.value, dtypes.float64)
     y = e.op("Trilu", value, e.number(diagonal, dtypes.int64), upper=int(op.__name__ == "triu"))

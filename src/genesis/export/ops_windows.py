@@ -9,7 +9,7 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.dtypes import DType
-from genesis.export.graph import Emitter, Input, Operand
+from genesis.export.graph import Array, Emitter, Input, Operand
 from genesis.export.ops_dense import normalize
 from genesis.export.ops_views import END, reshape_to
 from genesis.export.registry import translates
@@ -189,7 +189,7 @@ def _averaged(e: Emitter, x: Operand, wanted: Shape) -> ir.Value:
     return y if y is not x.value else e.op("Identity", y)
 
 
-def _means(size: int, count: int, dtype: DType) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _means(size: int, count: int, dtype: DType) -> Array:
     """(count, size): each row takes the mean of what one output covers."""
     matrix = np.zeros((count, size))
     for i in range(count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from genesis.errors import GenesisError
 from genesis.recording import Call
@@ -11,6 +11,14 @@ from genesis.recording import Call
 # Takes what it writes with (graph.Emitter), then the arguments of the Function's forward or of the op, with Operands
 # in the places of arrays; gives an ONNX value, or a tuple of them, one for each result.
 Translation: TypeAlias = Callable[..., object]
+
+
+class NamedOp(Protocol):
+    """An op of the contract as an argument of a Function: all that counts is which."""
+
+    __name__: str
+
+
 T = TypeVar("T", bound=Translation)
 
 _TABLE: dict[str, Translation] = {}

@@ -120,7 +120,15 @@ channels_last, contiguous_format, preserve_format = "channels_last", "contiguous
 
 _warn_of_others()
 
-_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
+_ON_FIRST_USE = (
+    "cuda",
+    "data",
+    "export",
+    "growth",
+    "models",
+    "profiler",
+    "torch",
+)  # these import torch, or take their time
 _FROM_THERE = {  # a name, and the package that it is from
     "Profiler": "profiler",
     "fuse": "fusion",
@@ -131,6 +139,7 @@ _FROM_THERE = {  # a name, and the package that it is from
 if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
     from genesis import cuda as cuda
     from genesis import data as data
+    from genesis import export as export
     from genesis import growth as growth
     from genesis import models as models
     from genesis import profiler as profiler

@@ -145,7 +145,8 @@ def _index_tensors(indices: Sequence[Tensor | None]) -> tuple[Item, ...]:
 
 def _assign(op: str, input: Tensor, index: Index, value: Tensor | Number, accumulate: bool) -> None:
     value = _assignable(op, input, index, value)
-    if state.recording and (input.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
+    is_recorded = state.recording and (input.requires_grad or (isinstance(value, Tensor) and value.requires_grad))
+    if is_recorded or state.observer is not None:  # who observes sees what is assigned where
         input._change(_set, value, index, accumulate)
         return
     array = value.array if isinstance(value, Tensor) else value

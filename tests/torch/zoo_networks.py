@@ -92,7 +92,7 @@ def _of_timm() -> Iterator[Network]:
     for name in filter(known.__contains__, _OF_TIMM):
         size = timm.get_pretrained_cfg(name)
         fixed = size is not None and size.fixed_input_size
-        side = size.input_size[1] if fixed else 128 if name in _IN_BLOCKS else 96
+        side = size.input_size[1] if fixed else 256 if name in _IN_BLOCKS else 96
         yield Network(f"timm:{name}", lambda n=name: timm.create_model(n), side)
 
 

@@ -46,14 +46,21 @@ class _Entry:
 
     layer: weakref.ref[Any]
 
+    _is_original = True  # False: copied by itself, perhaps into a copy of the layer
+
     def __init__(self, layer: nn.Module, name: str) -> None:
         self.layer, self.name = weakref.ref(layer), name
         self.begin()
 
     def owner(self) -> Any:
-        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original."""
-        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
+        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original.
+
+        A copy holds the original's containers too. Where nobody does, the caller's frame need not be searched.
+        """
         layer = self.layer()
+        if layer is not None and self._is_original and _holders(layer) == _ALONE:
+            return layer
+        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
         if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
             return layer
         return caller
@@ -61,12 +68,26 @@ class _Entry:
     def begin(self) -> None:
         raise NotImplementedError
 
+    def __copy__(self) -> _Entry:
+        kind, args, *state = self.__reduce__()
+        other: _Entry = kind(*args)
+        other.__dict__.update(*state, _is_original=False)
+        return other
+
     def __deepcopy__(self, memo: dict[int, Any]) -> _Entry:
         layer = self.layer()
         return type(self)(memo.get(id(layer), layer), self.name)
 
     def __reduce__(self) -> Any:
         return type(self), (self.layer(), self.name)
+
+
+def _holders(layer: nn.Module) -> int:
+    """How many references there are to a container that every module has of its own."""
+    return sys.getrefcount(layer.__dict__["_non_persistent_buffers_set"])
+
+
+_ALONE = _holders(nn.Identity())
 
 
 class ConvEntry(_Entry):

@@ -251,7 +251,9 @@ def relu(p: Any, inplace: bool) -> Any:
     link, stage = p.link, p.stage
     if not stage or stage == 3 or not _goes_on(p, link):
         return NOT_HERE
-    y = link.finish("relu", stage)
+    y, link.ready = link.ready, None
+    if y is None or stage == 2:
+        y = link.finish("relu", stage)
     link.entry.fused(stage)
     if not inplace:
         return given(y)

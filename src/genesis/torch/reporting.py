@@ -1,10 +1,9 @@
-"""What fuse() came to: read from the layers' entries whenever it is asked for."""
+"""The report of fuse(): read from the layers' entries at each access."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,7 +16,7 @@ _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNor
 
 
 class Report(Fusion):
-    """What became of each convolution and pooling layer, as of now."""
+    """The current state of each convolution and max pooling layer: fused, replaced, or left and why."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = weakref.ref(model)
@@ -36,7 +35,7 @@ class Report(Fusion):
         return [name for name, reason in self._poolings() if not reason]
 
     def _convolutions(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """The names of the parts that become one op, and why a convolution is alone."""
+        """The names of the layers that run as one op; for a convolution that runs alone, the reason."""
         model = self.model()
         if model is None:
             return
@@ -61,11 +60,11 @@ class Report(Fusion):
                 else:
                     yield name, ""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Report:
+    def __deepcopy__(self, memo: dict[int, nn.Module]) -> Report:
         model = self.model()
         return Report(memo.get(id(model), model))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Report], tuple[nn.Module | None]]:
         return Report, (self.model(),)
 
 

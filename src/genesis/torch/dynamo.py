@@ -91,7 +91,7 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     for chain in chains:
         allowed = next((part for part in _parts(_without_promotion(chain, nodes)) if order.allows(part)), None)
         if allowed is None:
-            left.append((steps[chain.conv].name, "other code depends on when its layers run"))
+            left.append((steps[chain.conv].name, "a node between its layers conflicts with their move"))
         else:
             fusion.add("", steps, [allowed])
             _fuse_chain(graph, nodes, allowed)
@@ -145,16 +145,16 @@ def _why_not_conv(node: fx.Node) -> str:
     input, result = _value(_argument(node, 0, "input")), _value(node)
     weight = _value(_argument(node, 1, "weight"))
     if not all(isinstance(x, Tensor) for x in (input, weight, result)) or not isinstance(node.args[0], fx.Node):
-        return "its arguments are no plain tensors"
+        return "its operands are not plain tensors"
     if input.dim() != 4:
-        return "its input has no batch"
+        return "its input has no batch dimension"
     if not result.dtype.is_floating_point:
         return f"its dtype is {result.dtype}"
     if not (input.device == weight.device and input.device.type in ("cpu", "cuda")):
         return f"it runs on {input.device}"
     if any(isinstance(size, int) and size < 1 for size in (*result.shape, *input.shape)):
         return "its result is empty"
-    return "" if _geometry(node) is not None else "it pads one side more than the other"
+    return "" if _geometry(node) is not None else "its padding is asymmetric"
 
 
 def _geometry(node: fx.Node) -> Geometry | None:
@@ -187,7 +187,7 @@ def _why_not_norm(node: fx.Node) -> str:
         _argument(node, 7, "eps", 1e-5),
     )
     if not isinstance(options[0], bool) or any(not isinstance(x, int | float) for x in options[1:]):
-        return "its batch norm's options are computed"
+        return "its batch norm's training, momentum or eps is not a constant"
     return ""
 
 

@@ -23,11 +23,11 @@ from genesis.torch.pending import (
     Pending,
     batch_norm,
     inside_model,
+    materialize,
+    materialized,
     may_defer,
     pending,
     relu,
-    settle,
-    settled,
 )  # fmt: skip
 from genesis.torch.shapes import only_contiguous, plan
 from genesis.torch.tensor_guards import GuardedConv, Settings
@@ -120,10 +120,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if self.active:
             given: Tensor | Computed = input
             if type(input) is Pending:
-                given = input.link if type(input.link) is Computed and input.value is None else settle(input)
+                given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
             link = self._link(conv, given, weight, bias)
         if link is None:
-            return type(conv)._conv_forward(conv, settled(input), weight, bias)
+            return type(conv)._conv_forward(conv, materialized(input), weight, bias)
         return pending(link, 0)
 
     def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
@@ -181,7 +181,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         else:
             self.next, self.kinds = "add", ("norm", "add", "relu")
 
-    def settled(self, stage: int) -> None:
+    def note_materialized(self, stage: int) -> None:
         """Other code used the value."""
         if stage == 0:
             self.unfused += 1
@@ -256,7 +256,7 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         compiling = is_compiling()
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
-            input = settle(input)
+            input = materialize(input)
         if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)
         self.calls += 1
@@ -326,7 +326,7 @@ class ModelEntry(_Entry[nn.Module]):
         model = self.owner()
         with inside_model():
             output = type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
-            return output if type(output) is Tensor else settled(output)
+            return output if type(output) is Tensor else materialized(output)
 
     def __deepcopy__(self, memo: dict[int, nn.Module]) -> Self:
         entry = super().__deepcopy__(memo)

@@ -64,7 +64,7 @@ class Pending(Tensor):
             result = handler(func, *args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
-        return func(*settled(args), **settled(kwargs or {}))
+        return func(*materialized(args), **materialized(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(
@@ -88,7 +88,7 @@ def _maker(guarded: GuardedConv) -> Callable[[], Pending]:
     return made
 
 
-def settle(p: Pending) -> Tensor:
+def materialize(p: Pending) -> Tensor:
     """Compute a Pending, and turn the object itself into a plain tensor; or return another one, if C++ holds it too."""
     if p.value is not None:
         return p.value
@@ -105,7 +105,7 @@ def _compute(p: Pending) -> Tensor:
     link, stage = p.link, p.stage
     value = link.compute(stage)
     if stage < 3:
-        link.entry.settled(stage)
+        link.entry.note_materialized(stage)
     return value.compute(3) if type(value) is Computed else value
 
 
@@ -121,11 +121,11 @@ def computed(p: Pending) -> Tensor | Computed:
     link = p.link
     if p.stage == 1 or p.stage == 2:
         value = link.compute(p.stage)
-        link.entry.settled(p.stage)
+        link.entry.note_materialized(p.stage)
         if type(value) is not Computed:
             return become(p, value)
         p.link, p.stage = link, _ = value, 3
-    return link if type(link) is Computed else settle(p)
+    return link if type(link) is Computed else materialize(p)
 
 
 def become(p: Pending, value: Tensor) -> Tensor:
@@ -148,19 +148,19 @@ def _use_count(p: Pending) -> int:
         return p._use_count()
 
 
-def settled(value: Any) -> Any:
+def materialized(value: Any) -> Any:
     """Return a value with plain tensors for every Pending in it, containers included."""
     kind = type(value)
     if kind is Pending:
-        return settle(value)
+        return materialize(value)
     if kind in (tuple, list):
-        return kind([settled(each) for each in value])
+        return kind([materialized(each) for each in value])
     if kind is dict:
-        return {key: settled(each) for key, each in value.items()}
+        return {key: materialized(each) for key, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*map(settled, value))
+        return kind(*map(materialized, value))
     if isinstance(value, list | tuple | dict):
-        torch.utils._pytree.tree_map_only(Pending, settle, value)
+        torch.utils._pytree.tree_map_only(Pending, materialize, value)
     return value
 
 
@@ -305,7 +305,7 @@ def _add(
         return NOT_HERE
     strides, inner = None, None
     if type(second) is Pending:
-        second = computed(second) if link.plan.contiguous else settle(second)
+        second = computed(second) if link.plan.contiguous else materialize(second)
         if type(second) is Computed:
             strides = second.plan.strides
             second, inner = second.take()
@@ -400,7 +400,7 @@ def install() -> None:
     def apply_to_values(cls: type[torch.autograd.Function], /, *args: object, **kwargs: object) -> object:
         for each in args:
             if type(each) is Pending:
-                args = settled(args)
+                args = materialized(args)
                 break
         outside = _place.function
         _place.calls += 1

@@ -54,7 +54,7 @@ class Report(Fusion):
         for name, module in () if model is None else model.named_modules():
             if isinstance(module, nn.MaxPool2d):
                 if not isinstance(module.__dict__.get(FORWARD), PoolEntry):
-                    yield name, f"a {type(module).__name__} may do something else"
+                    yield name, f"{type(module).__name__} is a subclass of MaxPool2d"
                 elif module.return_indices:
                     yield name, "it returns indices too"
                 else:
@@ -74,9 +74,9 @@ def _of_convolution(
     entry = conv.__dict__.get(FORWARD)
     if not isinstance(entry, ConvEntry):
         kind = type(conv).__name__
-        return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"a {kind} may do something else"
+        return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"{kind} is a subclass of Conv2d"
     if conv.padding_mode != "zeros":
-        return (name,), f"it pads by {conv.padding_mode}"
+        return (name,), f"its padding mode is {conv.padding_mode}"
     if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks:
         return (name,), "it has hooks"
     followers = order.get(name)
@@ -91,7 +91,7 @@ def _of_convolution(
         if kinds and kinds[0][1] == "norm":
             return (name, *(part for part, _ in kinds)), ""
         if followers and isinstance(followers[0][1], _OTHER_NORMS):
-            return (name,), f"a {type(followers[0][1]).__name__} may do something else"
+            return (name,), f"{type(followers[0][1]).__name__} is not BatchNorm2d"
         return (name,), "no batch norm follows"
     return (name,), entry.reason or "it has not been called yet"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
 
 _any_autocast = torch._C._is_any_autocast_enabled
-Operands: TypeAlias = tuple[Tensor, Tensor, Tensor | None]  # input, weight, bias
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 
 
@@ -110,10 +109,7 @@ class Link:
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
-        if self.ready is not None:
-            ready, self.ready = self.ready, None
-            if activation is not None and stage == 1:
-                return ready
+        self.ready = None
         mean, var, training = self.norm[2:5]
         at_once = self.begun is None and not training and self.output is None and not self.needs_gradients(stage)
         if self.begun is None and not at_once:  # the statistics have moved already
@@ -143,41 +139,40 @@ class Link:
 
     def whole(self, activation: str | None, count: Tensor | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
-        gamma, beta, mean, var, *options = self.norm
-        geometry = self.plan.geometry
-        if options[0] and self._begin_prepared(mean, var, count, False, activation):
+        gamma, beta, mean, var, training, momentum, eps = self.norm
+        if not training and not self.needs_gradients(1):
+            return self._inferred(activation, residual)
+        if training and self._begin_prepared(mean, var, count, False, activation):
             return self._finished(activation, None, 1)
+        geometry = self.plan.geometry
         if self.needs_gradients(1):
-            return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
-        residual = residual if residual is None or self.residual_inner is None else self.residual_inner
+            return self._applied(None, (mean, var, count, None), (training, momentum, eps, *geometry, activation))
+        if residual is not None and self.residual_inner is not None:
+            residual = self.residual_inner
         vectors = (gamma, beta, mean, var, residual)
-        if options[0]:
-            return self._plain(
-                ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
-            )
-        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias)
-        y = self._folded(operands, vectors, options[2], activation)
-        if y is None:
-            y = ops.conv_bn_relu_inference(*operands, *vectors, options[2], *geometry, activation)
-        return self._plain(y)
+        options = (training, momentum, eps, *geometry, activation, count)
+        return self._plain(ops.conv_bn_relu_values(*self._values(), *vectors, *options))
 
-    def _folded(
-        self, operands: Operands, vectors: tuple[Tensor | None, ...], eps: float, activation: str | None
-    ) -> Tensor | None:
-        """Inference by prepared launches; None if there are none."""
-        known = self.known
-        if known is None:
-            return None
-        has_residual = vectors[4] is not None
-        folded = known.folded.get((has_residual, activation))
-        if folded is None or folded.eps != eps or not folded.is_current():
-            if folded is UNPREPARED:
-                return None
-            x, weight, bias = operands
-            how = (eps, self.plan.geometry, has_residual, activation)
-            folded = bridge.prepare_inference(x, weight, (bias, *vectors[:4]), *how)
-            known.folded[has_residual, activation] = folded
-        return folded.run(*operands, *vectors)
+    def _inferred(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
+        """whole() with the running statistics, without gradient; by prepared launches, if there are any."""
+        gamma, beta, mean, var, _, _, eps = self.norm
+        input = self.input if self.inner is None else self.inner
+        if input.dtype is not self.dtype:
+            input = input.to(self.dtype)
+        if residual is not None and self.residual_inner is not None:
+            residual = self.residual_inner
+        operands = (input, self.weight, self.bias, gamma, beta, mean, var, residual)
+        known, y = self.known, None
+        if known is not None:
+            key = (residual is not None, activation)
+            folded = known.folded.get(key)
+            if folded is None or (folded is not UNPREPARED and (folded.eps != eps or not folded.is_current())):
+                how = (eps, self.plan.geometry, *key)
+                folded = known.folded[key] = bridge.prepare_inference(input, self.weight, operands[2:7], *how)
+            y = folded.run(*operands)
+        if y is None:
+            y = ops.conv_bn_relu_inference(*operands, eps, *self.plan.geometry, activation)
+        return self._wrapped(y, None) if self.plan.contiguous else y
 
     def _applied(
         self, residual: Tensor | None, others: tuple[object, ...], options: tuple[object, ...]

@@ -276,7 +276,9 @@ def relu(p: Pending, inplace: bool) -> Tensor | NotHere:
     link, stage = p.link, p.stage
     if not stage or type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
-    y = link.finish("relu", stage)
+    y, link.ready = link.ready, None
+    if y is None or stage == 2:
+        y = link.finish("relu", stage)
     link.entry.fused(stage)
     if not inplace:
         return given(y)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from genesis import dtypes
+from genesis.backends import active
 from genesis.backends.cuda.ops.conv_bn_relu import launch as conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     Backward,
@@ -26,7 +27,6 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     unchanged,
 )
 from genesis.backends.cuda.runtime.array import layout_of
-from genesis.torch.backend import backend_of
 from genesis.torch.handles import Device, device_of
 from genesis.torch.tensor_guards import guard
 from genesis.torch.unprepared import Unprepared
@@ -59,7 +59,7 @@ def prepare_inference(
 
 def _is_plain() -> bool:
     """No tool stands in front of the backend."""
-    return backend_of("cuda").conv_bn_relu is conv_bn_relu.conv_bn_relu
+    return active["cuda"].conv_bn_relu is conv_bn_relu.conv_bn_relu
 
 
 def _bytes(device: Device, number: int) -> Callable[[], Tensor]:

@@ -41,14 +41,16 @@ def conv_bn_relu(
         running_mean, running_var: (K,); in training they are updated in place, and may be None.
         training: normalize by the statistics of this batch, else by the running ones.
         momentum: the share of this batch in the running statistics.
+        eps: added to the variance.
+        stride, padding, dilation, groups: as in `F.conv2d`.
         residual: the shape of the result, added before the activation, or None.
         activation: "relu" or None.
         num_batches_tracked: (), int64: in training it grows by 1; or None.
     Returns: (N, K, P, Q), dtype of input.
     Raises: ValueError: as conv2d and batch_norm; the residual's shape differs. TypeError: as conv2d;
         num_batches_tracked is no int64.
-    Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and what the
-        backend wants: the convolution's output or less, and one bit per element where it can't tell the ReLU's mask.
+    Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and as the
+        backend needs them the convolution's output or less, and a mask of one bit per element for ReLU.
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
 
     Example:
@@ -82,8 +84,8 @@ def _check(
     var: Shape | None, residual: Shape | None, training: bool, stride: Any, padding: Any, dilation: Any, groups: Any,
     activation: Any,
 ) -> tuple[Geometry, Shape, bool]:  # fmt: skip
-    """All that is checked of shapes and settings; gives the convolution's geometry, the strides that its input must
-    have, and whether the result is empty."""
+    """Check shapes and settings; return the convolution's geometry, the strides that its input must have, and whether
+    the result is empty."""
     op = "conv_bn_relu"
     geometry, _, strides = check_shapes(op, 2, x_shape, w_shape, bias, stride, padding, dilation, groups)
     if len(x_shape) != 4:
@@ -152,8 +154,12 @@ def fold_batch_norm(
         scale = γ / √(var + eps);  weight' = weight · scale;  bias' = (bias − mean) · scale + β
 
     Args:
-        weight: (K, C / groups, R, S); the others (K,) or None.
-    Returns: weight and bias in the dtype of weight; computed in float64 where weight is that, else in float32.
+        weight: (K, C / groups, R, S).
+        bias, gamma, beta: (K,) or None.
+        mean, var: (K,), the running statistics.
+        eps: added to the variance.
+    Returns: weight (K, C / groups, R, S) and bias (K,), dtype of weight; computed in float64 if weight is, else in
+        float32.
 
     Example:
         >>> one, kernel = genesis.ones(1), genesis.ones(1, 1, 1, 1)
@@ -171,7 +177,10 @@ def fold_batch_norm(
 
 
 class PackedConv:
-    """A convolution prepared for inference: the backend's own packed weight, and what must be known of it to check."""
+    """A convolution prepared for inference: the backend's packed weight, its geometry, shape, dtype and device.
+
+    Made by `F.conv_prepack`.
+    """
 
     def __init__(self, packed: Any, weight: Tensor, geometry: Geometry) -> None:
         self.packed = packed
@@ -184,7 +193,21 @@ def conv_prepack(
     weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1,
 ) -> PackedConv:  # fmt: skip
-    """weight in the layout in which conv_prepacked runs fastest, for inputs like input_shape (others work too)."""
+    """Pack a weight in the layout in which conv_prepacked runs fastest.
+
+    Args:
+        weight: (K, C / groups, R, S), any floating dtype.
+        bias: (K,), dtype of weight, or None.
+        input_shape: four ints, (N, C, H, W): the layout is chosen for such inputs, and other sizes work too.
+        stride, padding, dilation, groups: as in `F.conv2d`.
+    Returns: the packed convolution, for conv_prepacked.
+    Raises: ValueError: weight or input_shape is not 4-d; channels don't match; "same" with an even kernel size.
+
+    Example:
+        >>> packed = F.conv_prepack(genesis.ones(1, 1, 3, 3), None, (1, 1, 5, 5))
+        >>> F.conv_prepacked(genesis.ones(1, 1, 5, 5), packed).shape
+        (1, 1, 3, 3)
+    """
     op = "conv_prepack"
     require_tensor(op, "weight", weight)
     if len(input_shape) != 4 or weight.array.ndim != 4:
@@ -201,6 +224,14 @@ def conv_prepacked(
     input: Tensor, packed: PackedConv, residual: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
     """activation(conv2d(input) + residual) with a weight from conv_prepack; without gradient.
+
+    Args:
+        input: (N, C, H, W), cast to the dtype of the packed weight.
+        packed: the result of conv_prepack.
+        residual: the shape of the result, added before the activation; or None.
+        activation: "relu" or None.
+    Returns: (N, K, P, Q), dtype of the packed weight.
+    Raises: ValueError: input is not 4-d; channels don't match; the residual's shape differs.
 
     Example:
         >>> x = genesis.ones(1, 1, 3, 3)
@@ -245,7 +276,7 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
 
 
 def _count(op: str, tensor: Any) -> NDArray:
-    """The array of what counts batches."""
+    """The array of num_batches_tracked, checked."""
     require_tensor(op, "num_batches_tracked", tensor)
     array: NDArray = tensor.array
     if array.dtype is not dtypes.int64:

@@ -1,53 +1,75 @@
-"""What pending tensors stand for: a convolution, its norm and a summand, and how these are computed after all."""
+"""The computations behind pending tensors: a convolution, its norm and a summand, computed on demand."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from genesis.torch import bridge, handing, ops
-from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
-from genesis.torch.seen import SeenConvolution
+from genesis.torch import bridge, ops, pass_through
+from genesis.torch.modes import Modes, current_modes, nothing_intercepts, without_newer_hooks
 from genesis.torch.shapes import Plan
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
 
+if TYPE_CHECKING:
+    from genesis.torch.entries import ConvEntry
+
 _any_autocast = torch._C._is_any_autocast_enabled
+OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 
 
+@final
 class Link:
-    """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
+    """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "inner", "input", "known", "modes", "norm", "norm_versions",
-        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
-        "versions", "weight",
+        "begun",
+        "bias",
+        "cast",
+        "dtype",
+        "entry",
+        "guarded",
+        "inner",
+        "input",
+        "known",
+        "modes",
+        "norm",
+        "norm_versions",
+        "output",
+        "plan",
+        "ready",
+        "residual",
+        "residual_inner",
+        "residual_version",
+        "versions",
+        "weight",
     )  # fmt: skip
 
     def __init__(
-        self, entry: Any, seen: SeenConvolution, input: Tensor, weight: Tensor, bias: Tensor | None,
+        self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
         modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.entry, self.seen, self.plan, self.dtype, self.modes = entry, seen, seen.plan, seen.dtype, modes
+        self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
-        self.inner = inner  # the input's values in channels-last order, where they are known
-        self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
-        self.output: Tensor | None = None  # of the convolution, where that could not wait
+        self.inner = inner  # the input's values in channels-last order, if it has them
+        self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
+        self.output: Tensor | None = None  # of the convolution, where that could not be deferred
         self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
         self.norm_versions: tuple[int, ...] = ()
-        self.known: Any = None  # what is known of its norm from earlier calls
-        self.begun: Any = None  # convolution and statistics: what conv_bn_begin gives, or prepared.Begun
+        self.known: GuardedNorm | None = None  # launches prepared for this norm by earlier calls
+        self.begun: Any = None  # convolution and statistics: the arrays of conv_bn_begin, or prepared.Begun
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
         self.residual_version = 0
         self.ready: Tensor | Computed | None = None  # with ReLU, computed in advance
 
     def copy(self, stage: int) -> Link:
-        """To be taken elsewhere from a stage."""
+        """A link that starts at a stage of this one, for another use of the same result."""
         link = Link(
-            self.entry, self.seen, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
+            self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
@@ -74,12 +96,12 @@ class Link:
 
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
-        """What a Pending stands for, as it was when it was made: with its modes, and what it was made of."""
-        with _then(self.modes):
+        """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
+        with _restored(self.modes):
             if stage > 0:
                 return self.finish(None, stage)
             if self.output is not None:
-                return _ordered(self.output, self.plan)  # a copy: what was made of it has it too
+                return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
@@ -132,7 +154,7 @@ class Link:
         return self._plain(ops.conv_bn_relu_values(*self._values(), *vectors, *options))
 
     def _inferred(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
-        """whole() by the running statistics, for no gradient; by the short way, if there is one."""
+        """whole() with the running statistics, without gradient; by prepared launches, if there are any."""
         gamma, beta, mean, var, _, _, eps = self.norm
         input = self.input if self.inner is None else self.inner
         if input.dtype is not self.dtype:
@@ -150,42 +172,44 @@ class Link:
             y = folded.run(*operands)
         if y is None:
             y = ops.conv_bn_relu_inference(*operands, eps, *self.plan.geometry, activation)
-        return self._given(y, None) if self.plan.contiguous else y
+        return self._wrapped(y, None) if self.plan.contiguous else y
 
-    def _applied(self, residual: Any, others: Any, options: Any) -> Any:
-        """By the op with a backward."""
-        added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
+    def _applied(
+        self, residual: Tensor | None, others: tuple[object, ...], options: tuple[object, ...]
+    ) -> Tensor | Computed:
+        """Apply the op that has a backward."""
+        added = None if residual is None else self.residual_inner  # the stage may be before the sum
         inner = None if self.inner is None else self._cast(self.inner)
         values = (inner, added, *self._parameters())
-        input, hands_on = handing.taken(self, self._cast(self.input))
-        return self._noted(
-            hands_on,
-            ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values),
+        input, passes_through = pass_through.input_of(self, self._cast(self.input))
+        return self._result(
+            passes_through,
+            ops.apply(passes_through, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values),
         )
 
-    def _noted(self, hands_on: bool, y: Any) -> Any:
-        """What the op with a backward gave, for whoever takes it."""
-        view = None
-        if hands_on:
-            y, view = y
+    def _result(self, passes_through: bool, result: Any) -> Tensor | Computed:
+        """The result of the op that has a backward, as the next layer takes it; with the input's view registered."""
+        y, view = result, None
+        if passes_through:
+            y, view = result
         if self.plan.contiguous:
-            return self._given(y, view)
+            return self._wrapped(y, view)
         if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
             y = _ordered(y, self.plan)  # views of one image are in no certain order
-        return y if view is None else handing.note(self.entry, self.input, y, view)
+        return y if view is None else pass_through.register(self.entry, self.input, y, view)
 
-    def _given(self, y: Tensor, view: Tensor | None) -> Computed:
-        """What the op gave in channels-last order, where PyTorch's layers give contiguous tensors."""
+    def _wrapped(self, y: Tensor, view: Tensor | None) -> Computed:
+        """Wrap the op's channels-last result, where PyTorch's layers give contiguous tensors."""
         inner, value = y, None
         if y.requires_grad:
             inner, value = y.detach(), _ordered(y, self.plan)
             if view is not None:
-                handing.note(self.entry, self.input, value, view)
-                handing.keep(inner, view)  # which outlives the value: the next chain saves it
+                pass_through.register(self.entry, self.input, value, view)
+                pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
         return Computed(self, inner, value)
 
     def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
-        """The convolution and its statistics, which change the running ones."""
+        """Compute the convolution and its statistics, which update the running ones."""
         gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
         if self.output is not None:
             self.begun = None, None, self.output, None
@@ -194,7 +218,7 @@ class Link:
         else:
             options = (training, momentum, eps, *self.plan.geometry, count)
             self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
-        if self.begun[0] is None:  # those of now: nothing counts their changes
+        if self.begun[0] is None:  # the current ones: no version counter tells of their changes
             wide = torch.promote_types(self.dtype, torch.float32)
             with torch.no_grad():
                 inverse_std = torch.rsqrt(running_var.to(wide) + eps)
@@ -203,7 +227,7 @@ class Link:
     def _begin_prepared(
         self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_residual: bool, activation: str | None
     ) -> bool:
-        """begin() by the short way, if there is one; for what is to be expected."""
+        """begin() by prepared launches, for the residual and activation that are expected; False if there are none."""
         known = self.known
         if known is None or mean is None or (count is not None) is not known.counts:
             return False
@@ -228,11 +252,11 @@ class Link:
         return True
 
     def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The operands where no gradient is asked for."""
+        """The operands where no gradient is needed."""
         return self._cast(self.input if self.inner is None else self.inner), *self._parameters()
 
     def _parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Values of weight and bias, cast once as autocast does it; their gradients are the op's."""
+        """Weight and bias cast to dtype as autocast would, once; the op computes their gradients itself."""
         weight, bias = self.weight, self.bias
         if weight.dtype is self.dtype:
             return weight, bias
@@ -241,8 +265,8 @@ class Link:
                 self.cast = weight.to(self.dtype), self._cast(bias)
         return self.cast
 
-    def _cast(self, tensor: Any) -> Any:
-        """As autocast has it; None stays None."""
+    def _cast(self, tensor: OptionalTensor) -> OptionalTensor:
+        """The tensor in the dtype that autocast prescribes; None stays None."""
         return tensor if tensor is None or tensor.dtype is self.dtype else tensor.to(self.dtype)
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
@@ -259,24 +283,24 @@ class Link:
             return self._plain(
                 ops.conv_bn_finish_values(begun, input, weight, gamma, beta, mean, var, added, options[2], activation)
             )
-        residual = None if residual is None else handing.view_of(residual)
+        residual = None if residual is None else pass_through.view_of(residual)
         options += (*self.plan.geometry, activation)
         return self._applied(residual, (mean, var, None, *begun), options)
 
     def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
-        """y, which has been computed, with its backward."""
-        residual = None if residual is None else handing.view_of(residual)
+        """Attach the backward to y, which has been computed."""
+        residual = None if residual is None else pass_through.view_of(residual)
         if self.input.dtype is self.dtype:
-            input, hands_on = handing.taken(self, self.input)
+            input, passes_through = pass_through.input_of(self, self.input)
             x = input if self.inner is None else begun.x
         else:
-            x, hands_on = begun.x, False
+            x, passes_through = begun.x, False
             input = x if self.inner is None else self._cast(self.input)
         operands = (input, self.weight, self.bias, *self.norm[:2], residual)
-        return self._noted(hands_on, ops.apply_prepared(hands_on, *operands, (begun, x, activation, y)))
+        return self._result(passes_through, ops.apply_prepared(passes_through, *operands, (begun, x, activation, y)))
 
     def _plain(self, y: Tensor) -> Tensor | Computed:
-        return self._given(y, None) if self.plan.contiguous else y
+        return self._wrapped(y, None) if self.plan.contiguous else y
 
     def check_convolution(self) -> None:
         if self.versions != versions_of_three(self.input, self.weight, self.bias):
@@ -290,21 +314,22 @@ class Link:
         )
 
 
+@final
 class Computed:
-    """What a chain of contiguous tensors gave: contiguous to whoever looks, channels-last to the next chain.
+    """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
 
     It takes the place of a Link, at stage 3.
     """
 
-    __slots__ = ("dtype", "entry", "inner", "modes", "plan", "seen", "taken", "value")
+    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "taken", "value")
 
     def __init__(self, link: Link, inner: Tensor, value: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, which is made at once where it is a node of a graph."""
-        self.entry, self.seen, self.plan, self.dtype, self.modes = (
-            link.entry, link.seen, link.plan, link.dtype, link.modes
+        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph."""
+        self.entry, self.guarded, self.plan, self.dtype, self.modes = (
+            link.entry, link.guarded, link.plan, link.dtype, link.modes
         )  # fmt: skip
         self.inner, self.value = inner, value
-        self.taken = False  # the value is somebody's
+        self.taken = False  # other code has the value
 
     def needs_gradients(self, stage: int) -> bool:
         return self.value is not None and self.value.requires_grad
@@ -312,7 +337,7 @@ class Computed:
     def compute(self, stage: int) -> Tensor:
         if self.value is not None:
             return self.value
-        with _then(self.modes):
+        with _restored(self.modes):
             return _ordered(self.inner, self.plan)
 
     def take(self) -> tuple[Tensor, Tensor | None]:
@@ -351,15 +376,15 @@ def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
 
 
 def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
-    """versions_of(), in less time."""
+    """versions_of(), faster."""
     try:
         return input._version, weight._version, 0 if bias is None else bias._version
     except RuntimeError:
         return versions_of(input, weight, bias)
 
 
-def _then(then: Modes) -> ExitStack:
-    """The modes of an earlier moment, without what has begun to watch since."""
+def _restored(then: Modes) -> ExitStack:
+    """Restore modes of an earlier time, and disable modes that were entered since."""
     stack = ExitStack()
     grad, inference, saving = then
     if torch.is_inference_mode_enabled() is not inference:
@@ -369,8 +394,8 @@ def _then(then: Modes) -> ExitStack:
     if _any_autocast():
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
-    if not nothing_watches():
+    if not nothing_intercepts():
         stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
-    if modes().saving is not saving:
+    if current_modes().saving is not saving:
         stack.enter_context(without_newer_hooks(saving))
     return stack

@@ -41,10 +41,10 @@ def conv_bn_relu(
 
 
 def conv_bn_relu_and_input(*args: Any) -> tuple[Tensor, Tensor]:
-    """What conv_bn_relu(*args), count included, gives, and the input, as a view; called eagerly only.
+    """The result of conv_bn_relu(*args), count included, and a view of the input; for eager calls only.
 
-    The gradient of the view comes to the backward of the op, where it is added to that of the input without a pass of
-    its own: what uses the input later takes the view.
+    Later uses of the input take the view: its gradient arrives in the op's backward, which adds it to the input's
+    without a pass over memory.
     """
     *rest, count = args
     return _ConvBNReLUAndInput.apply(*_grouped(rest, count))
@@ -82,7 +82,7 @@ def conv_bn_finish_values(
     begun: tuple[Any, ...], input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
     mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
 ) -> Tensor:  # fmt: skip
-    """What conv_bn_begin gave, normalized, where nothing needs a gradient."""
+    """Normalize the result of conv_bn_begin, where nothing needs a gradient."""
     return _finish(begun, input, weight, gamma, beta, mean, var, residual, eps, activation)[0]
 
 
@@ -299,7 +299,7 @@ def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
 
 
 def _needs(ctx: Any) -> tuple[bool, ...]:
-    """Of input, weight, bias, gamma, beta, residual."""
+    """Whether input, weight, bias, gamma, beta and residual need a gradient."""
     wanted = ctx.needs_input_grad
     return (*wanted[:5], wanted[7])
 
@@ -355,7 +355,7 @@ def _empty_images(shape: Any, like: Tensor) -> Tensor:
 
 
 def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
-    """What _forward gives, without values."""
+    """The results of _forward without values."""
     input, weight, residual, activation = args[0], args[1], args[7], args[-1]
     training, (stride, padding, dilation, groups) = args[8], args[11:15]
     sizes = [

@@ -1,7 +1,7 @@
 """Chains that are called again with tensors like those of before: straight to the launches.
 
 Everything that follows from what the tensors look like was found at an earlier call. What is left are their addresses,
-a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (seen.py).
+a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (tensor_guards.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
 )
 from genesis.backends.cuda.runtime.array import layout_of
 from genesis.torch.handles import Device, device_of
-from genesis.torch.seen import seen
+from genesis.torch.tensor_guards import guard
 from genesis.torch.unprepared import Unprepared
 
 
@@ -81,7 +81,7 @@ class Begun:
         self.y: Tensor | None = y  # memory for the result, which has served as scratch
 
     def arrays(self) -> tuple[Any, ...]:
-        """As conv_bn_begin gives them."""
+        """The results in the form of conv_bn_begin."""
         return *self.chain.statistics(self.block), self.kept, None
 
 
@@ -228,7 +228,7 @@ class Chain:
         return block[: layout.num_bytes].view(dtype), block[place : place + layout.num_bytes].view(dtype)
 
     def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
-        """What ReLU let through, as the backend's op gives it."""
+        """The bits of the values that passed ReLU, as the backend's op returns them."""
         if not self._launches.needs_bits(has_residual, activation):
             return None
         num_channels = self._launches.statistic.size
@@ -236,7 +236,7 @@ class Chain:
 
 
 class _Backward:
-    """Of gradients that look the same, with the same wishes."""
+    """A backward prepared for gradients of one layout, and for the operands that need one."""
 
     def __init__(self, device: Device, launches: Backward | WideBackward, saved: tuple[Any, ...]) -> None:
         self._device, self._run, self.is_current = device, launches.run, launches.is_current
@@ -244,7 +244,7 @@ class _Backward:
             None if layout is None else device.maker(layout) for layout in launches.layouts
         ]
         self._make_scratch = _bytes(device, launches.scratch)
-        self._same = seen(*saved)
+        self._same = guard(*saved)
         self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
 
     def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:

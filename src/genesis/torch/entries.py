@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
+from genesis.records import NormOptions, NormState
 from genesis.torch import guards
 from genesis.torch.bridge import call
 from genesis.torch.links import Computed, Link, versions_of_three
@@ -135,7 +136,7 @@ class ConvEntry(_Entry):
                 return None
             dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, *known.plan.geometry)
+            link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _see(self, operands: tuple[Any, ...], given_strides: Any, settings: Any) -> SeenConvolution | None:
@@ -197,10 +198,8 @@ class NormEntry(_Entry):
                     mean, var = buffers["running_mean"], buffers["running_var"]
                     if training and not tracks:
                         mean = var = None
-                    y = batch_norm(
-                        input, parameters["weight"], parameters["bias"], mean, var, training or mean is None,
-                        momentum, norm.eps, count,
-                    )  # fmt: skip
+                    state = NormState(parameters["weight"], parameters["bias"], mean, var, count)
+                    y = batch_norm(input, state, NormOptions(training or mean is None, momentum, norm.eps))
                     if y is not NOT_HERE:
                         return y
         return type(norm).forward(norm, input)

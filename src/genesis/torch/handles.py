@@ -12,11 +12,14 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
+from genesis.backends.dispatch import record
 from genesis.cuda.frameworks.torch import TORCH
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, Windows
 from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
-_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments
+_PLAIN = frozenset((type(None), bool, int, float, str, tuple, ConvGeometry, NormOptions, Windows))  # of arguments
+_RECORDS = frozenset((NormState, BegunConvNorm, SavedConvNorm))  # of tensors
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[Any, ...], Layout] = {}  # by what PyTorch says of a tensor
 _devices: dict[int, Device] = {}  # by PyTorch's index, -1 for host memory
@@ -38,6 +41,11 @@ def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
     arrays: list[Any] = [handle(first)]
     for arg in args:
         kind = type(arg)
+        if kind in _RECORDS:
+            arrays.append(
+                record(kind, [each if each is None or type(each) is TensorArray else handle(each) for each in arg])
+            )
+            continue
         is_tensor = kind in _TENSORS or (
             kind not in _PLAIN and kind is not TensorArray and isinstance(arg, torch.Tensor)
         )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genesis.records import BegunConvNorm, NormState, is_output
 from genesis.torch import bridge, handing, ops
 from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
 from genesis.torch.seen import SeenConvolution
@@ -22,7 +23,7 @@ class Link:
 
     __slots__ = (
         "begun", "bias", "cast", "dtype", "entry", "inner", "input", "known", "modes", "norm", "norm_versions",
-        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
+        "options", "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
         "versions", "weight",
     )  # fmt: skip
 
@@ -35,10 +36,11 @@ class Link:
         self.inner = inner  # the input's values in channels-last order, where they are known
         self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
         self.output: Tensor | None = None  # of the convolution, where that could not wait
-        self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
+        self.norm: Any = None  # the tensors of the norm that follows, NormState
+        self.options: Any = None  # its settings, NormOptions
         self.norm_versions: tuple[int, ...] = ()
         self.known: Any = None  # what is known of its norm from earlier calls
-        self.begun: Any = None  # convolution and statistics: what conv_bn_begin gives, or prepared.Begun
+        self.begun: Any = None  # convolution and statistics: BegunConvNorm, or prepared.Begun
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
         self.residual_version = 0
@@ -51,8 +53,8 @@ class Link:
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
-            link.norm, link.norm_versions, link.begun, link.known = (
-                self.norm, self.norm_versions, self.begun, self.known
+            link.norm, link.options, link.norm_versions, link.begun, link.known = (
+                self.norm, self.options, self.norm_versions, self.begun, self.known
             )  # fmt: skip
         return link
 
@@ -91,24 +93,22 @@ class Link:
             ready, self.ready = self.ready, None
             if activation is not None and stage == 1:
                 return ready
-        mean, var, training = self.norm[2:5]
+        norm, training = self.norm, self.options.training
         at_once = self.begun is None and not training and self.output is None and not self.needs_gradients(stage)
         if self.begun is None and not at_once:  # the statistics have moved already
             self.check_convolution()
-            self.begin(None if training else mean, None if training else var, None)
-        if self.norm_versions != versions_of(*(self.norm[:2] if training else self.norm[:4])):
+            self.begin(NormState(norm.gamma, norm.beta, None, None) if training else norm)
+        if self.norm_versions != versions_of(*(norm[:2] if training else norm[:4])):
             raise self._changed("its batch norm's weight, bias or statistics were")
         residual = self.residual if stage == 2 else None
         if residual is not None and self.residual_version != _version(residual):
             raise self._changed("the other summand was")
         if at_once:
             self.check_convolution()
-            return self.whole(activation, None, residual)
+            return self.whole(activation, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged:
-            kept = self.begun[2] if type(self.begun) is tuple else self.begun.kept
-            if len(kept.shape) != 4:  # the convolution has still to be done
-                self.check_convolution()
+        if not unchanged and not is_output(self.begun.kept):  # the convolution has still to be done
+            self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
             raises = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)
@@ -118,53 +118,46 @@ class Link:
                 y = raises(y)
         return y
 
-    def whole(self, activation: str | None, count: Tensor | None, residual: Tensor | None = None) -> Tensor | Computed:
+    def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
-        gamma, beta, mean, var, *options = self.norm
-        geometry = self.plan.geometry
-        if options[0] and self._begin_prepared(mean, var, count, False, activation):
+        norm, options, geometry = self.norm, self.options, self.plan.geometry
+        if options.training and self._begin_prepared(norm, False, activation):
             return self._finished(activation, None, 1)
         if self.needs_gradients(1):
-            return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
+            return self._applied(None, None, activation)
         residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-        vectors = (gamma, beta, mean, var, residual)
-        if options[0]:
-            return self._plain(
-                ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
-            )
-        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias)
-        y = self._folded(operands, vectors, options[2], activation)
+        if options.training:
+            return self._plain(ops.conv_bn_relu_values(*self._values(), norm, residual, options, geometry, activation))
+        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias, norm)
+        y = self._folded(operands, residual, options.eps, activation)
         if y is None:
-            y = ops.conv_bn_relu_inference(*operands, *vectors, options[2], *geometry, activation)
+            y = ops.conv_bn_relu_inference(*operands, residual, options.eps, geometry, activation)
         return self._plain(y)
 
-    def _folded(self, operands: Any, vectors: Any, eps: float, activation: str | None) -> Tensor | None:
+    def _folded(self, operands: Any, residual: Tensor | None, eps: float, activation: str | None) -> Tensor | None:
         """Inference by the short way, if there is one."""
         known = self.known
         if known is None:
             return None
-        has_residual = vectors[4] is not None
+        has_residual = residual is not None
         folded = known.folded.get((has_residual, activation))
         if folded is None or folded.eps != eps or not folded.is_current():
             if folded is UNPREPARED:
                 return None
-            tensors = (*operands, *vectors[:4])
-            how = (eps, self.plan.geometry, has_residual, activation)
-            folded = bridge.prepare_inference(*tensors[:2], tensors[2:], *how)
+            folded = bridge.prepare_inference(*operands, eps, self.plan.geometry, has_residual, activation)
             known.folded[has_residual, activation] = folded
-        y: Tensor | None = folded.run(*operands, *vectors)
+        y: Tensor | None = folded.run(*operands, residual)
         return y
 
-    def _applied(self, residual: Any, others: Any, options: Any) -> Any:
-        """By the op with a backward."""
+    def _applied(self, residual: Any, begun: BegunConvNorm[Any] | None, activation: str | None) -> Any:
+        """By the op with a backward. begun: None if it is all to be done."""
         added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
         inner = None if self.inner is None else self._cast(self.inner)
         values = (inner, added, *self._parameters())
         input, hands_on = handing.taken(self, self._cast(self.input))
-        return self._noted(
-            hands_on,
-            ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values),
-        )
+        how = ops.How(self.norm, begun, False, self.options, self.plan.geometry, activation)
+        operands = (input, self.weight, self.bias, *self.norm[:2], residual)
+        return self._noted(hands_on, ops.apply(hands_on, *operands, how, values))
 
     def _noted(self, hands_on: bool, y: Any) -> Any:
         """What the op with a backward gave, for whoever takes it."""
@@ -187,30 +180,27 @@ class Link:
                 handing.keep(inner, view)  # which outlives the value: the next chain saves it
         return Computed(self, inner, value)
 
-    def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
-        """The convolution and its statistics, which change the running ones."""
-        gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
+    def begin(self, norm: NormState[Tensor]) -> None:
+        """The convolution and its statistics, which change the running ones of norm."""
         if self.output is not None:
-            self.begun = None, None, self.output, None
-        elif self._begin_prepared(mean, var, count, True, "relu"):
+            self.begun = BegunConvNorm(None, None, self.output, None)
+        elif self._begin_prepared(norm, True, "relu"):
             return
         else:
-            options = (training, momentum, eps, *self.plan.geometry, count)
-            self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
-        if self.begun[0] is None:  # those of now: nothing counts their changes
-            wide = torch.promote_types(self.dtype, torch.float32)
+            self.begun = ops.conv_bn_begin(*self._values(), norm, self.options, self.plan.geometry)
+        if self.begun.mean is None:  # those of now: nothing counts their changes
+            wide, running = torch.promote_types(self.dtype, torch.float32), self.norm
             with torch.no_grad():
-                inverse_std = torch.rsqrt(running_var.to(wide) + eps)
-                self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
+                inverse_std = torch.rsqrt(running.running_var.to(wide) + self.options.eps)
+                mean = running.running_mean.to(wide, copy=True)
+            self.begun = BegunConvNorm(mean, inverse_std, *self.begun[2:])
 
-    def _begin_prepared(
-        self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_residual: bool, activation: str | None
-    ) -> bool:
+    def _begin_prepared(self, norm: NormState[Tensor], has_residual: bool, activation: str | None) -> bool:
         """begin() by the short way, if there is one; for what is to be expected."""
         known = self.known
-        if known is None or mean is None or (count is not None) is not known.counts:
+        if known is None or norm.running_mean is None or (norm.num_batches_tracked is not None) is not known.counts:
             return False
-        gamma, beta, _, _, training, momentum, eps = self.norm
+        training, momentum, eps = self.options
         if not training:
             return False
         chain = known.chain
@@ -222,9 +212,8 @@ class Link:
             self._cast(self.bias),
         )
         if chain is None or chain.eps != eps or not chain.is_current():
-            vectors = (bias, gamma, beta, mean, var, count)
-            chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)
-        begun = chain.begin(x, weight, bias, mean, var, count, momentum, has_residual, activation)
+            chain = known.chain = bridge.prepare(x, weight, bias, norm, eps, self.plan.geometry)
+        begun = chain.begin(x, weight, bias, norm, momentum, has_residual, activation)
         if begun is None:
             return False
         self.begun = begun
@@ -249,22 +238,19 @@ class Link:
         return tensor if tensor is None or tensor.dtype is self.dtype else tensor.to(self.dtype)
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
-        gamma, beta, mean, var, *options = self.norm
+        norm = self.norm
         added = residual if residual is None or self.residual_inner is None else self.residual_inner
         needs_gradients, begun = self.needs_gradients(stage), self.begun
-        if type(begun) is not tuple:
-            y = begun.chain.finish(begun, added, gamma, beta, activation)
+        if type(begun) is not BegunConvNorm:
+            y = begun.chain.finish(begun, added, *norm[:2], activation)
             if y is not None:
                 return self._prepared(begun, residual, activation, y) if needs_gradients else self._plain(y)
             begun = self.begun = begun.arrays()
         if not needs_gradients:
             input, weight, _ = self._values()
-            return self._plain(
-                ops.conv_bn_finish_values(begun, input, weight, gamma, beta, mean, var, added, options[2], activation)
-            )
-        residual = None if residual is None else handing.view_of(residual)
-        options += (*self.plan.geometry, activation)
-        return self._applied(residual, (mean, var, None, *begun), options)
+            eps = self.options.eps
+            return self._plain(ops.conv_bn_finish_values(begun, input, weight, norm, added, eps, activation))
+        return self._applied(None if residual is None else handing.view_of(residual), begun, activation)
 
     def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
         """y, which has been computed, with its backward."""

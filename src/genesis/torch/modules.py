@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.errors import ShapeError, describe
+from genesis.records import ConvGeometry, NormOptions, NormState
 from genesis.torch import guards, ops
 from genesis.torch.bridge import call
 from genesis.torch.shapes import only_contiguous, suggests_channels_last
@@ -125,10 +126,12 @@ def _run(
     if not compiling and not (guards.is_plain(input) and guards.nothing_watches()):
         return _one_by_one(conv, norm, input, residual, activation), given
     dtype = _compute_dtype(weight.dtype, input) if input.is_cuda or input.is_cpu else None
-    plan = (_plan.__wrapped__ if compiling else _plan)(
-        input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
-        conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
+    settings = (
+        conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups,
+        conv.padding_mode,
     )  # fmt: skip
+    residual_shape = None if residual is None else residual.shape
+    plan = (_plan.__wrapped__ if compiling else _plan)(input.shape, residual_shape, settings, norm.num_features)
     promoted = residual is not None and residual.dtype is not dtype
     if dtype is None or plan is None or promoted or not _on_one_device(input, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation), given
@@ -144,10 +147,8 @@ def _run(
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
-    args = (
-        input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation, count,
-    )  # fmt: skip
+    state, options = NormState(gamma, beta, mean, var, count), NormOptions(training, momentum, norm.eps)
+    args = (input, _cast(weight, dtype), _cast(bias, dtype), state, residual, options, geometry, activation)
     if hands_on and input is given and not compiling and _needs_gradients(input):
         y, view = ops.conv_bn_relu_and_input(*args)
         return _ordered(y, weight, given), view
@@ -161,7 +162,8 @@ def forget(module: nn.Module) -> None:
 
 
 # --- what the op can take ---
-_Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+# Of a convolution: in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode.
+_Settings = tuple[int, int, tuple[int, ...], tuple[int, ...], Any, tuple[int, ...], int, str]
 
 
 def _compute_dtype(weight: torch.dtype, input: Tensor) -> torch.dtype | None:
@@ -199,19 +201,16 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
 
 
 class _Plan(NamedTuple):
-    """What shapes and settings decide: stride, padding, dilation, groups; and how many values a channel has."""
+    """What shapes and settings decide: the convolution's geometry, and how many values a channel has."""
 
-    geometry: _Geometry
+    geometry: ConvGeometry
     num_rows: int
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(
-    shape: torch.Size, residual_shape: torch.Size | None, in_channels: int, out_channels: int,
-    kernel_size: tuple[int, ...], stride: tuple[int, ...], padding: Any, dilation: tuple[int, ...], groups: int,
-    padding_mode: str, num_features: int,
-) -> _Plan | None:  # fmt: skip
+def _plan(shape: torch.Size, residual_shape: torch.Size | None, settings: _Settings, num_features: int) -> _Plan | None:
     """None for what the op does not take: "same" with a pixel more on one side, other padding, a wrong shape."""
+    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode = settings
     if len(shape) != 4 or shape[1] != in_channels or padding_mode != "zeros" or num_features != out_channels:
         return None
     reach = [dilation[i] * (kernel_size[i] - 1) for i in (0, 1)]
@@ -224,7 +223,7 @@ def _plan(
         return None
     if residual_shape is not None and tuple(residual_shape) != (shape[0], out_channels, height, width):
         return None
-    geometry: Any = stride, padding, dilation, groups
+    geometry = ConvGeometry(stride, padding, dilation, groups)  # type: ignore[arg-type]
     return _Plan(geometry, shape[0] * height * width)
 
 
@@ -284,7 +283,7 @@ _folded: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Fold]] = weakref.WeakKe
 
 
 def _packed(
-    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: _Geometry, dtype: torch.dtype, shape: Any
+    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: ConvGeometry, dtype: torch.dtype, shape: Any
 ) -> Any:
     folds = _folded.setdefault(conv, {})
     versions = tuple([-1 if x is None or x.is_inference() else x._version for x in operands])
@@ -294,7 +293,7 @@ def _packed(
     with torch.no_grad():
         weight, bias = _folded_operands(eps, *operands)
         # A vector of float32 would do the backends no good beside a 16-bit weight.
-        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, *geometry)
+        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, geometry)
     if len(folds) >= _MOST_SHAPES:
         folds.clear()
     folds[shape, dtype, eps] = _Fold(operands, versions, packed)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
 
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _Pair = tuple[int, int]
-_Windows = tuple[_Pair, _Pair, _Pair, _Pair, bool]
 
 
 def max_pool2d(
@@ -42,7 +42,7 @@ def max_pool2d(
     needs_gradient = torch.is_grad_enabled() and input.requires_grad
     if torch.compiler.is_compiling():
         return torch.ops.genesis.max_pool2d(input, *windows, needs_gradient)[0]
-    return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, *windows, None)[0]
+    return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, windows, None)[0]
 
 
 def _takes(input: Tensor) -> bool:
@@ -60,7 +60,7 @@ def has_kernels(input: Tensor) -> bool:
 
 def _windows(
     input: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> _Windows | None:
+) -> Windows | None:
     """As the backends take them. None: they don't."""
     stride = kernel_size if stride is None or stride == () or stride == [] else stride
     pairs = kernel, stride, padding, dilation = [_pair(value) for value in (kernel_size, stride, padding, dilation)]
@@ -69,7 +69,7 @@ def _windows(
     for size, k, s, p, d in zip(input.shape[-2:], kernel, stride, padding, dilation, strict=True):
         if min(k, s, d) < 1 or not 0 <= 2 * p <= k or size + 2 * p < d * (k - 1) + 1:
             return None
-    return kernel, stride, padding, dilation, bool(ceil_mode)
+    return Windows(kernel, stride, padding, dilation, bool(ceil_mode))
 
 
 def _pair(value: Any) -> Any:
@@ -84,8 +84,8 @@ class _MaxPool2d(torch.autograd.Function):
     """Called eagerly: straight to the backend."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, windows: _Windows) -> Tensor:
-        y, places = call("max_pool2d", input, *windows, "places")
+    def forward(ctx: Any, input: Tensor, windows: Windows) -> Tensor:
+        y, places = call("max_pool2d", input, windows, "places")
         _begin(ctx, input, places, windows)
         return y
 
@@ -94,7 +94,7 @@ class _MaxPool2d(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         if grad is None:
             return None, None
-        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, *ctx.windows), None
+        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows), None
 
 
 class _TracedMaxPool2d(torch.autograd.Function):
@@ -128,7 +128,7 @@ def _begin(ctx: Any, input: Tensor, places: Tensor, windows: Any) -> None:
 def _opaque_forward(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     """y, and the places in windows; nothing where these are not asked for."""
     *windows, with_places = args
-    y, places = call("max_pool2d", input, *_as_tuples(windows), "places" if with_places else None)
+    y, places = call("max_pool2d", input, _recorded(windows), "places" if with_places else None)
     like = _empty(y.shape, y.dtype, input)
     if not with_places:
         return laid_out(y, like), input.new_empty(0, dtype=torch.uint8)
@@ -136,14 +136,14 @@ def _opaque_forward(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _opaque_backward(grad: Tensor, input_shape: Any, places: Tensor, *windows: Any) -> Tensor:
-    grad_input = call("max_pool2d_backward", grad, tuple(input_shape), places, *_as_tuples(windows))
+    grad_input = call("max_pool2d_backward", grad, tuple(input_shape), places, _recorded(windows))
     return laid_out(grad_input, _empty(input_shape, grad.dtype, places))
 
 
-def _as_tuples(windows: Any) -> tuple[Any, ...]:
+def _recorded(windows: Any) -> Windows:
     """A schema gives lists."""
-    *pairs, ceil_mode = windows
-    return *map(tuple, pairs), ceil_mode
+    kernel, stride, padding, dilation, ceil_mode = windows
+    return Windows(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), ceil_mode)
 
 
 def _empty(shape: Any, dtype: torch.dtype, like: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+from genesis.records import ConvGeometry
 
 
 class Plan(NamedTuple):
-    """Stride, padding, dilation, groups; the output's shape and strides; and how many values a channel has."""
+    """The convolution's geometry, the output's shape and strides, and how many values a channel has."""
 
-    geometry: Geometry
+    geometry: ConvGeometry
     output_shape: torch.Size
     channels: torch.Size  # the shape of what is one number per channel
     num_rows: int
@@ -44,7 +44,7 @@ def plan(
         return None
     output_shape = torch.Size((shape[0], weight_shape[0], height, width))
     channels = torch.Size(weight_shape[:1])
-    geometry: Any = (stride, padding, dilation, groups)
+    geometry = ConvGeometry(stride, padding, dilation, groups)  # type: ignore[arg-type]
     contiguous = strides is None or not (
         suggests_channels_last(shape, strides) or suggests_channels_last(weight_shape, weight_strides)
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
@@ -21,6 +20,7 @@ from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import allocate
 from genesis.dtypes import DType
+from genesis.records import ConvGeometry, NormState
 from genesis.shapes import channels_last_strides
 
 _ELEMENTS = 1024  # of the weight for a program at a time
@@ -29,17 +29,17 @@ driver.forget_on_switch(_plans.clear)
 
 
 def conv_bn_relu_inference(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, running_mean: DeviceArray, running_var: DeviceArray, residual: DeviceArray | None,
-    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    residual: DeviceArray | None, eps: float, geometry: ConvGeometry, activation: str | None,
 ) -> DeviceArray:  # fmt: skip
+    gamma, beta, running_mean, running_var, _ = norm
     vectors = (dense(bias), dense(gamma), dense(beta), dense(running_mean), dense(running_var))
     key: tuple[Any, ...] = (input.dtype, *layouts(weight, *vectors), float(eps))
     fold = _plans.get(key)
     if fold is None:
         fold = _plans[key] = _plan(*key)
     folded, folded_bias = fold(weight, *vectors)
-    return conv_forward_folded(input, folded, folded_bias, residual, activation, stride, padding, dilation, groups)
+    return conv_forward_folded(input, folded, folded_bias, residual, activation, geometry)
 
 
 def _plan(

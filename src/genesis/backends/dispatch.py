@@ -165,7 +165,7 @@ def _handle(op: str, name: str, kind: str) -> str:
         return _HANDLES[kind].format(op=op, name=name)
     kind = kind.partition("[")[0]  # of a record: NormState[Handle]
     fields = [
-        _FIELDS.get(annotation, "{name}").format(op=op, name=f"{name}[{place}]")
+        _FIELDS.get(annotation.__forward_arg__, "{name}").format(op=op, name=f"{name}[{place}]")
         for place, annotation in enumerate(vars(records)[kind].__annotations__.values())
     ]
     return f"record(records.{kind}, ({', '.join(fields)}))"

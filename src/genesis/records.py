@@ -15,6 +15,10 @@ S = TypeVar("S")
 Several = TypeVar("Several", bound=list[object] | tuple[object, ...])
 
 
+record = tuple.__new__
+"""record(ConvGeometry, fields) is ConvGeometry(*fields) in half the time: for what is made in every call."""
+
+
 class ConvGeometry(NamedTuple):
     """Where a convolution's windows lie, and how its channels are grouped."""
 

@@ -17,6 +17,7 @@ from genesis.backends.refusals import LIBRARY_ERRORS, refusal
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError
 from genesis.records import rebuilt
+from genesis.records import record as record  # for the dispatchers
 
 if TYPE_CHECKING:
     from genesis.backends.backend import Backend
@@ -105,7 +106,6 @@ _HANDLES = {  # what is written for an argument, by its annotation
     "tuple[Handle | None, ...]": f"tuple([None if each is None else {_EACH} for each in {{name}}])",
 }
 _FIELDS = {"A": _HANDLES["Handle"], "A | None": _HANDLES["Handle | None"]}  # of a record, by its annotation there
-record = tuple.__new__  # in a third of the time that a named tuple's own takes
 
 
 def dispatcher(stub: Op, kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool) -> Op:

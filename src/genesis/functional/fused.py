@@ -18,7 +18,7 @@ from genesis.functional.conv import (
 from genesis.functional.normalization import check_several_values, check_statistics
 from genesis.functional.windows import Size, remembered, require_tensor, shapes_of
 from genesis.ndarray import NDArray, ops
-from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm, record
 from genesis.shapes import Shape
 
 __all__ = ["PackedConv", "conv_bn_relu", "conv_prepack", "conv_prepacked", "fold_batch_norm"]
@@ -68,7 +68,8 @@ def conv_bn_relu(
     running = (None if running_mean is None else running_mean.array, None if running_var is None else running_var.array)
     return ConvBNReLU.apply(
         input, weight, bias, gamma, beta, residual, running=running, count=count,
-        options=NormOptions(training, momentum, eps), geometry=geometry, strides=strides, activation=activation,
+        options=record(NormOptions, (training, momentum, eps)), geometry=geometry, strides=strides,
+        activation=activation,
     )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ class ConvBNReLU(ArrayFunction):
             residual = residual.to(input.dtype)
         running, count, options = settings["running"], settings["count"], settings["options"]
         geometry, activation = settings["geometry"], settings["activation"]
-        norm = NormState(gamma, beta, *running, count)
+        norm = record(NormState, (gamma, beta, *running, count))
         y, mean, inverse_std, *kept = ops.conv_bn_relu(
             input, weight, bias, norm, residual, options, geometry, activation
         )  # fmt: skip
@@ -141,7 +142,7 @@ class ConvBNReLU(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Gradients:
-        saved, (training, geometry, activation) = SavedConvNorm(*ctx.saved), ctx.options
+        saved, (training, geometry, activation) = record(SavedConvNorm, ctx.saved), ctx.options
         needs, may_overwrite, addend = ctx.needs_input_grad, ctx.owns_grad, ctx.addend
         if activation is not None:
             return ops.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, may_overwrite, addend)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
-from genesis.records import NormOptions, NormState
+from genesis.records import NormState, record
 from genesis.torch import guards
 from genesis.torch.bridge import call
 from genesis.torch.links import Computed, Link, versions_of_three
@@ -47,14 +47,21 @@ class _Entry:
 
     layer: weakref.ref[Any]
 
+    _is_original = True  # False: copied by itself, perhaps into a copy of the layer
+
     def __init__(self, layer: nn.Module, name: str) -> None:
         self.layer, self.name = weakref.ref(layer), name
         self.begin()
 
     def owner(self) -> Any:
-        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original."""
-        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
+        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original.
+
+        A copy holds the original's containers too. Where nobody does, the caller's frame need not be searched.
+        """
         layer = self.layer()
+        if layer is not None and self._is_original and _holders(layer) == _ALONE:
+            return layer
+        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
         if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
             return layer
         return caller
@@ -62,12 +69,26 @@ class _Entry:
     def begin(self) -> None:
         raise NotImplementedError
 
+    def __copy__(self) -> _Entry:
+        kind, args, *state = self.__reduce__()
+        other: _Entry = kind(*args)
+        other.__dict__.update(*state, _is_original=False)
+        return other
+
     def __deepcopy__(self, memo: dict[int, Any]) -> _Entry:
         layer = self.layer()
         return type(self)(memo.get(id(layer), layer), self.name)
 
     def __reduce__(self) -> Any:
         return type(self), (self.layer(), self.name)
+
+
+def _holders(layer: nn.Module) -> int:
+    """How many references there are to a container that every module has of its own."""
+    return sys.getrefcount(layer.__dict__["_non_persistent_buffers_set"])
+
+
+_ALONE = _holders(nn.Identity())
 
 
 class ConvEntry(_Entry):
@@ -198,8 +219,9 @@ class NormEntry(_Entry):
                     mean, var = buffers["running_mean"], buffers["running_var"]
                     if training and not tracks:
                         mean = var = None
-                    state = NormState(parameters["weight"], parameters["bias"], mean, var, count)
-                    y = batch_norm(input, state, NormOptions(training or mean is None, momentum, norm.eps))
+                    tensors = (parameters["weight"], parameters["bias"], mean, var, count)
+                    state = record(NormState, tensors)
+                    y = batch_norm(input, state, training or mean is None, momentum, norm.eps)
                     if y is not NOT_HERE:
                         return y
         return type(norm).forward(norm, input)

@@ -12,9 +12,8 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
-from genesis.backends.dispatch import record
 from genesis.cuda.frameworks.torch import TORCH
-from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, Windows
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, Windows, record
 from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genesis.records import BegunConvNorm, NormState, is_output
+from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
 from genesis.torch import bridge, handing, ops
 from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
 from genesis.torch.seen import SeenConvolution
@@ -22,10 +22,14 @@ class Link:
     """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "inner", "input", "known", "modes", "norm", "norm_versions",
-        "options", "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
-        "versions", "weight",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "inner", "input", "known", "modes", "momentum", "norm",
+        "norm_versions", "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
+        "training", "versions", "weight",
     )  # fmt: skip
+
+    training: bool  # the norm's settings, from stage 1 on
+    momentum: float
+    eps: float
 
     def __init__(
         self, entry: Any, seen: SeenConvolution, input: Tensor, weight: Tensor, bias: Tensor | None,
@@ -37,7 +41,6 @@ class Link:
         self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
         self.output: Tensor | None = None  # of the convolution, where that could not wait
         self.norm: Any = None  # the tensors of the norm that follows, NormState
-        self.options: Any = None  # its settings, NormOptions
         self.norm_versions: tuple[int, ...] = ()
         self.known: Any = None  # what is known of its norm from earlier calls
         self.begun: Any = None  # convolution and statistics: BegunConvNorm, or prepared.Begun
@@ -53,9 +56,8 @@ class Link:
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
-            link.norm, link.options, link.norm_versions, link.begun, link.known = (
-                self.norm, self.options, self.norm_versions, self.begun, self.known
-            )  # fmt: skip
+            link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
+            link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
         return link
 
     def convolution_needs_gradients(self) -> bool:
@@ -74,6 +76,9 @@ class Link:
             tensors.append(self.residual)
         return any(each is not None and each.requires_grad for each in tensors)
 
+    def _options(self) -> NormOptions:
+        return NormOptions(self.training, self.momentum, self.eps)
+
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
         """What a Pending stands for, as it was when it was made: with its modes, and what it was made of."""
@@ -89,11 +94,8 @@ class Link:
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
-        if self.ready is not None:
-            ready, self.ready = self.ready, None
-            if activation is not None and stage == 1:
-                return ready
-        norm, training = self.norm, self.options.training
+        self.ready = None
+        norm, training = self.norm, self.training
         at_once = self.begun is None and not training and self.output is None and not self.needs_gradients(stage)
         if self.begun is None and not at_once:  # the statistics have moved already
             self.check_convolution()
@@ -120,34 +122,37 @@ class Link:
 
     def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
-        norm, options, geometry = self.norm, self.options, self.plan.geometry
-        if options.training and self._begin_prepared(norm, False, activation):
+        norm, training = self.norm, self.training
+        if not training and not self.needs_gradients(1):
+            return self._inferred(activation, residual)
+        if training and self._begin_prepared(norm, False, activation):
             return self._finished(activation, None, 1)
         if self.needs_gradients(1):
             return self._applied(None, None, activation)
-        residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-        if options.training:
-            return self._plain(ops.conv_bn_relu_values(*self._values(), norm, residual, options, geometry, activation))
-        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias, norm)
-        y = self._folded(operands, residual, options.eps, activation)
-        if y is None:
-            y = ops.conv_bn_relu_inference(*operands, residual, options.eps, geometry, activation)
-        return self._plain(y)
+        if residual is not None and self.residual_inner is not None:
+            residual = self.residual_inner
+        operands = (*self._values(), norm, residual)
+        return self._plain(ops.conv_bn_relu_values(*operands, self._options(), self.plan.geometry, activation))
 
-    def _folded(self, operands: Any, residual: Tensor | None, eps: float, activation: str | None) -> Tensor | None:
-        """Inference by the short way, if there is one."""
-        known = self.known
-        if known is None:
-            return None
-        has_residual = residual is not None
-        folded = known.folded.get((has_residual, activation))
-        if folded is None or folded.eps != eps or not folded.is_current():
-            if folded is UNPREPARED:
-                return None
-            folded = bridge.prepare_inference(*operands, eps, self.plan.geometry, has_residual, activation)
-            known.folded[has_residual, activation] = folded
-        y: Tensor | None = folded.run(*operands, residual)
-        return y
+    def _inferred(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
+        """whole() by the running statistics, for no gradient; by the short way, if there is one."""
+        weight, bias, norm, eps = self.weight, self.bias, self.norm, self.eps
+        input = self.input if self.inner is None else self.inner
+        if input.dtype is not self.dtype:
+            input = input.to(self.dtype)
+        if residual is not None and self.residual_inner is not None:
+            residual = self.residual_inner
+        known, y = self.known, None
+        if known is not None:
+            key = (residual is not None, activation)
+            folded = known.folded.get(key)
+            if folded is None or (folded is not UNPREPARED and (folded.eps != eps or not folded.is_current())):
+                how = (eps, self.plan.geometry, *key)
+                folded = known.folded[key] = bridge.prepare_inference(input, weight, bias, norm, *how)
+            y = folded.run(input, weight, bias, norm, residual)
+        if y is None:
+            y = ops.conv_bn_relu_inference(input, weight, bias, norm, residual, eps, self.plan.geometry, activation)
+        return self._given(y, None) if self.plan.contiguous else y
 
     def _applied(self, residual: Any, begun: BegunConvNorm[Any] | None, activation: str | None) -> Any:
         """By the op with a backward. begun: None if it is all to be done."""
@@ -155,7 +160,7 @@ class Link:
         inner = None if self.inner is None else self._cast(self.inner)
         values = (inner, added, *self._parameters())
         input, hands_on = handing.taken(self, self._cast(self.input))
-        how = ops.How(self.norm, begun, False, self.options, self.plan.geometry, activation)
+        how = ops.How(self.norm, begun, False, self._options(), self.plan.geometry, activation)
         operands = (input, self.weight, self.bias, *self.norm[:2], residual)
         return self._noted(hands_on, ops.apply(hands_on, *operands, how, values))
 
@@ -187,11 +192,11 @@ class Link:
         elif self._begin_prepared(norm, True, "relu"):
             return
         else:
-            self.begun = ops.conv_bn_begin(*self._values(), norm, self.options, self.plan.geometry)
+            self.begun = ops.conv_bn_begin(*self._values(), norm, self._options(), self.plan.geometry)
         if self.begun.mean is None:  # those of now: nothing counts their changes
             wide, running = torch.promote_types(self.dtype, torch.float32), self.norm
             with torch.no_grad():
-                inverse_std = torch.rsqrt(running.running_var.to(wide) + self.options.eps)
+                inverse_std = torch.rsqrt(running.running_var.to(wide) + self.eps)
                 mean = running.running_mean.to(wide, copy=True)
             self.begun = BegunConvNorm(mean, inverse_std, *self.begun[2:])
 
@@ -200,9 +205,9 @@ class Link:
         known = self.known
         if known is None or norm.running_mean is None or (norm.num_batches_tracked is not None) is not known.counts:
             return False
-        training, momentum, eps = self.options
-        if not training:
+        if not self.training:
             return False
+        eps = self.eps
         chain = known.chain
         if chain is UNPREPARED:
             return False
@@ -213,7 +218,7 @@ class Link:
         )
         if chain is None or chain.eps != eps or not chain.is_current():
             chain = known.chain = bridge.prepare(x, weight, bias, norm, eps, self.plan.geometry)
-        begun = chain.begin(x, weight, bias, norm, momentum, has_residual, activation)
+        begun = chain.begin(x, weight, bias, norm, self.momentum, has_residual, activation)
         if begun is None:
             return False
         self.begun = begun
@@ -248,7 +253,7 @@ class Link:
             begun = self.begun = begun.arrays()
         if not needs_gradients:
             input, weight, _ = self._values()
-            eps = self.options.eps
+            eps = self.eps
             return self._plain(ops.conv_bn_finish_values(begun, input, weight, norm, added, eps, activation))
         return self._applied(None if residual is None else handing.view_of(residual), begun, activation)
 

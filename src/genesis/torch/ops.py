@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output, record
 from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
@@ -158,7 +158,7 @@ def _backward_once(gradients: Any, ctx: Any, grad: Tensor | None, addend: Tensor
 
 def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[:6]
-    saved = SavedConvNorm(*ctx.saved_tensors)
+    saved = record(SavedConvNorm, ctx.saved_tensors)
     grads = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
     return *_in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
 

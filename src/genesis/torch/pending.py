@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genesis.records import NormOptions, NormState
+from genesis.records import NormState
 from genesis.torch.guards import is_same, is_same_else, saved_tensors_hooks
 from genesis.torch.links import Computed, Link, versions_of
 from genesis.torch.seen import SeenConvolution, SeenNorm
@@ -176,18 +176,17 @@ def _is_autocast_to(link: Link) -> bool:
     return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
 
-def batch_norm(p: Any, norm: NormState[Tensor], options: NormOptions) -> Any:
+def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float, eps: float) -> Any:
     """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; the norm's count of batches grows by 1."""
     link: Link = p.link
     weight, bias, mean, var, count = norm
-    training, momentum, eps = options
     if p.stage or p.value is not None or not eps > 0.0 or type(momentum) is not float:
         return NOT_HERE
     if training and link.output is not None:
         return NOT_HERE
     entry, known = link.entry, None
     if weight is not None and bias is not None and mean is not None and var is not None:
-        tensors = (weight, bias, mean, var) if count is None else (weight, bias, mean, var, count)
+        tensors = norm[:4] if count is None else norm
         known = link.seen.norm
         if known is not None and not known.fits(tensors, training):
             known = None
@@ -202,7 +201,7 @@ def batch_norm(p: Any, norm: NormState[Tensor], options: NormOptions) -> Any:
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
         link = link.copy(0)
-    link.norm, link.options = norm, options
+    link.norm, link.training, link.momentum, link.eps = norm, training, momentum, eps
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:
         if entry.next == "value":
@@ -239,17 +238,17 @@ def _takes_norm(link: Link, norm: NormState[Any], training: bool) -> bool:
 
 
 def _batch_norm(func: Any, input: Any, running_mean: Any, running_var: Any, *rest: Any, **named: Any) -> Any:
-    weight, bias, options = _affine_and_options(*rest, **named)
-    if type(input) is not Pending or type(options.training) is not bool or type(options.eps) is not float:
+    weight, bias, training, momentum, eps = _rest_of_norm(*rest, **named)
+    if type(input) is not Pending or type(training) is not bool or type(eps) is not float:
         return NOT_HERE
-    return batch_norm(input, NormState(weight, bias, running_mean, running_var), options)
+    return batch_norm(input, NormState(weight, bias, running_mean, running_var), training, momentum, eps)
 
 
-def _affine_and_options(
+def _rest_of_norm(
     weight: Any = None, bias: Any = None, training: Any = False, momentum: Any = 0.1, eps: Any = 1e-5
-) -> tuple[Any, Any, NormOptions]:
-    """The rest of F.batch_norm's arguments."""
-    return weight, bias, NormOptions(training, momentum, eps)
+) -> tuple[Any, ...]:
+    """Arguments of F.batch_norm."""
+    return weight, bias, training, momentum, eps
 
 
 def relu(p: Any, inplace: bool) -> Any:
@@ -257,7 +256,9 @@ def relu(p: Any, inplace: bool) -> Any:
     link, stage = p.link, p.stage
     if not stage or stage == 3 or not _goes_on(p, link):
         return NOT_HERE
-    y = link.finish("relu", stage)
+    y, link.ready = link.ready, None
+    if y is None or stage == 2:
+        y = link.finish("relu", stage)
     link.entry.fused(stage)
     if not inplace:
         return given(y)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from genesis import dtypes
+from genesis.backends import active
 from genesis.backends.cuda.ops.conv_bn_relu import launch as conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     Backward,
@@ -27,7 +28,6 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
 )
 from genesis.backends.cuda.runtime.array import layout_of
 from genesis.records import BegunConvNorm, ConvGeometry, NormState
-from genesis.torch.backend import backend_of
 from genesis.torch.handles import Device, device_of
 from genesis.torch.seen import seen
 from genesis.torch.unprepared import Unprepared
@@ -61,7 +61,7 @@ def _laid_out(device: Device, x: Tensor, weight: Tensor, bias: Tensor | None, no
 
 def _is_plain() -> bool:
     """No tool stands in front of the backend."""
-    return backend_of("cuda").conv_bn_relu is conv_bn_relu.conv_bn_relu
+    return active["cuda"].conv_bn_relu is conv_bn_relu.conv_bn_relu
 
 
 def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
@@ -163,7 +163,7 @@ class Chain:
         if self._device.watched:
             self._device.watch(x, weight, bias, mean, var, count)
         self._launches.begin(
-            stream, (kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at), (x_at, weight_at, bias_at),
+            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, (x_at, weight_at, bias_at),
             (mean_at, var_at, count_at), momentum,
         )  # fmt: skip
         return Begun(self, stream, x, weight if values is None else values, kept, block, y, has_bits)
@@ -193,7 +193,7 @@ class Chain:
         if self._device.watched:
             self._device.watch(residual, gamma, beta)
         launches.finish(
-            stream, y.data_ptr(), (begun.kept.data_ptr(), begun.block.data_ptr()), (x_at, weight_at), residual_at,
+            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), (x_at, weight_at), residual_at,
             (gamma_at, beta_at), activation,
         )  # fmt: skip
         return y

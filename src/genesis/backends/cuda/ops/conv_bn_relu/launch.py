@@ -244,8 +244,8 @@ def _plan_backward(*how: Any) -> Callable[..., _Results]:
         room = scratch.new(stream)
         vectors = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
         launch(
-            stream, tuple(map(address, outputs)), room.data_pointer, grad.data_pointer, address(passed),
-            kept.data_pointer, vectors,
+            stream, address(outputs[0]), list(map(address, outputs[1:])), room.data_pointer, grad.data_pointer,
+            address(passed), kept.data_pointer, vectors,
         )  # fmt: skip
         return outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genesis import dtypes
@@ -78,8 +78,8 @@ class BackwardLaunches(NamedTuple):
 
     gradients: tuple[Layout | None, ...]  # of the convolution's output, bias, gamma, beta, residual
     scratch: Layout
-    # stream, addresses of the gradients, scratch, grad, passed, x, (mean, inverse deviation, gamma, beta)
-    launch: Callable[[int, tuple[int, ...], int, int, int, int, tuple[int, ...]], None]
+    # stream; addresses: first gradient, the others, scratch, grad, passed, x, (mean, inverse deviation, gamma, beta)
+    launch: Callable[[int, int, Sequence[int], int, int, int, int, tuple[int, int, int, int]], None]
 
     @classmethod
     def of(
@@ -129,16 +129,17 @@ class BackwardLaunches(NamedTuple):
         num_bytes = sums.num_bytes
 
         def launch(
-            stream: int, out: tuple[int, ...], room: int, grad: int, passed: int, x: int, vectors: tuple[int, ...]
-        ) -> None:
-            out_x, out_bias, out_gamma, out_beta, out_residual = out
+            stream: int, out_x: int, out: Sequence[int], room: int, grad: int, passed: int, x: int,
+            vectors: tuple[int, int, int, int],
+        ) -> None:  # fmt: skip
+            out_bias, out_gamma, out_beta, out_residual = out
+            mean, inverse_std, gamma, beta = vectors
             if sums_wanted:
                 pieces = room + num_bytes
-                _, inverse_std, gamma, _ = vectors
-                sum_up(stream, pieces, out_residual, grad, passed, x, *vectors)
+                sum_up(stream, pieces, out_residual, grad, passed, x, mean, inverse_std, gamma, beta)
                 join(stream, room, out_gamma, out_beta, out_bias, pieces, inverse_std, gamma)
             if last_pass:
                 source = out_residual if before_relu else grad
-                to_conv(stream, out_x, out_residual, source, passed, x, *vectors, room)
+                to_conv(stream, out_x, out_residual, source, passed, x, mean, inverse_std, gamma, beta, room)
 
         return cls((grad_x, grad_bias, grad_gamma, grad_beta, grad_residual), scratch, launch)

@@ -33,7 +33,6 @@ from genesis.shapes import channels_last_strides, numel
 
 Two = tuple[int, int]  # addresses
 Three = tuple[int, int, int]
-Four = tuple[int, int, int, int]
 _age = 0  # grows whenever plans are to be chosen anew
 
 
@@ -145,34 +144,35 @@ class Training:
         num_channels = self.statistic.size
         return self.passed + (self.y.size // num_channels * -(-num_channels // 8) if has_bits else 0)
 
-    def begin(self, stream: int, memory: Four, operands: Three, running: Three, momentum: float) -> None:
-        """Addresses. memory: kept, block, scratch, values if there are any; operands: x, weight, bias; running: mean,
-        variance, count."""
-        kept, block, scratch, values = memory
-        x, weight, bias = operands
+    def begin(
+        self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
+        momentum: float,
+    ) -> None:  # fmt: skip
+        """Addresses. values: where there are any; operands: x, weight, bias; running: mean, variance, count."""
+        (x, weight, bias), (mean, var, count) = operands, running
         if self._convert is not None:
             self._convert(stream, values, weight)
             weight = values
         self._convolve(stream, kept, x, weight, bias, 0, scratch)
         if self._sum_up is not None:
             self._sum_up(stream, scratch, kept)
-        self._join(stream, block, block + self.inverse_std, *running, scratch, momentum)
+        self._join(stream, block, block + self.inverse_std, mean, var, count, scratch, momentum)
 
     def finish(
-        self, stream: int, y: int, begun: Two, operands: Two, residual: int, affine: Two, activation: str | None
-    ) -> None:
-        """Addresses. begun: kept, block, which has room for bits that are needed; operands: x, weight, where this reads
-        them; residual: 0 for none; affine: gamma, beta."""
-        kept, block = begun
+        self, stream: int, y: int, kept: int, block: int, operands: Two, residual: int, affine: Two,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        """Addresses. operands: x, weight, where this reads them; residual: 0 for none; affine: gamma, beta. The block
+        has room for bits that are needed."""
+        gamma, beta = affine
         found = self._finishes.get((residual != 0, activation))
         if found is None:
-            added, (gamma, beta, *_) = self.y if residual else None, self.operands.norm
-            norm = NormState(gamma, beta, None, None)
-            found = FinishLaunch.of(self.kept, norm, added, self.eps, activation)
+            norm = NormState(*self.operands.norm[:2], None, None)
+            found = FinishLaunch.of(self.kept, norm, self.y if residual else None, self.eps, activation)
             self._finishes[residual != 0, activation] = found
         found.normalize(
             stream, y, 0 if found.bits is None else block + self.passed, kept, residual, block,
-            block + self.inverse_std, 0, 0, *affine,
+            block + self.inverse_std, 0, 0, gamma, beta,
         )  # fmt: skip
 
     def backward(
@@ -212,8 +212,10 @@ class WideTraining(Training):
     def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
         return activation is not None
 
-    def begin(self, stream: int, memory: Four, operands: Three, running: Three, momentum: float) -> None:
-        kept, block, scratch, values = memory
+    def begin(
+        self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
+        momentum: float,
+    ) -> None:  # fmt: skip
         if self._convert is not None:
             x, weight, bias = operands
             self._convert(stream, values, weight)
@@ -222,16 +224,18 @@ class WideTraining(Training):
         self._find(stream, found, running, (scratch, scratch + self._gram), operands, momentum)
 
     def finish(
-        self, stream: int, y: int, begun: Two, operands: Two, residual: int, affine: Two, activation: str | None
-    ) -> None:
-        kept, block = begun
+        self, stream: int, y: int, kept: int, block: int, operands: Two, residual: int, affine: Two,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        gamma, beta = affine
         found = self._finishes.get((residual != 0, activation))
         if found is None:
-            added, (gamma, beta, *_) = self.y if residual else None, self.operands.norm
-            found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, gamma, beta, added, activation)
+            vectors, added = self.operands.norm[:2], self.y if residual else None
+            found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, *vectors, added, activation)
             self._finishes[residual != 0, activation] = found
         passed = 0 if found.bits is None else block + self.passed
-        found.normalize(stream, y, passed, *operands, residual, kept, block + self.inverse_std, *affine)
+        x, weight = operands
+        found.normalize(stream, y, passed, x, weight, residual, kept, block + self.inverse_std, gamma, beta)
 
     def _backward(self, *how: Any) -> WideBackward:
         return WideBackward(self, *how)
@@ -282,7 +286,7 @@ class Backward:
         room = scratch + self._room
         passed = 0 if self._passed is None else block + self._passed
         vectors = (block, block + self._inverse_std, gamma, beta)
-        self._launch(stream, (scratch, *others), room, grad, passed, kept, vectors)
+        self._launch(stream, scratch, others, room, grad, passed, kept, vectors)
         if self._input_grad is not None:
             self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
         if self._convert is not None:

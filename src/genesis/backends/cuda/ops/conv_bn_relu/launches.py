@@ -86,21 +86,15 @@ class BackwardLaunches(NamedTuple):
         cls, grad: Layout, saved: SavedConvNorm[Layout], training: bool, activation: str | None, needs: tuple[bool, ...]
     ) -> BackwardLaunches:
         """saved: with the convolution's output. needs: of input, weight, bias, gamma, beta, residual."""
-        _, _, bias, gamma, beta, mean, inverse_std, x, passed = saved
-        needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-        needs_x = needs_input or needs_weight
+        _, _, _, gamma, beta, mean, inverse_std, x, passed = saved
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         relu = activation == "relu"
         vectors = (mean, inverse_std, gamma, beta)
-        grad_x, grad_residual = (fresh(x) if wanted else None for wanted in (needs_x, needs_residual))
-        grad_bias, grad_gamma, grad_beta = (
-            layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
-            for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
-        )
+        gradients = grad_x, grad_bias, grad_gamma, grad_beta, grad_residual = _gradients(saved, needs)
         sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
         parts, blocks = Sums.over(x), Pass.over(x)
         joining = Joining.of(parts.number, num_channels)
-        sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
+        sums_wanted = any(needs[2:5]) or (training and grad_x is not None)
         scratch = sums
         if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
             scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
@@ -142,4 +136,13 @@ class BackwardLaunches(NamedTuple):
                 source = out_residual if before_relu else grad
                 to_conv(stream, out_x, out_residual, source, passed, x, mean, inverse_std, gamma, beta, room)
 
-        return cls((grad_x, grad_bias, grad_gamma, grad_beta, grad_residual), scratch, launch)
+        return cls(gradients, scratch, launch)
+
+
+def _gradients(saved: SavedConvNorm[Layout], needs: tuple[bool, ...]) -> tuple[Layout | None, ...]:
+    """Layouts of the gradients of the convolution's output, bias, gamma, beta, residual, where they are needed."""
+    x = saved.kept
+    vectors = [None if like is None else layout_of(like.shape, like.dtype, x.device_index) for like in saved[2:5]]
+    wanted = (needs[0] or needs[1], *needs[2:])
+    every = (fresh(x), *vectors, fresh(x))
+    return tuple([layout if needed else None for layout, needed in zip(every, wanted, strict=True)])

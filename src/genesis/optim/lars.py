@@ -7,7 +7,7 @@ from typing import NamedTuple
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
-from genesis.optim.sgd import Options as SGDOptions
+from genesis.records import SGDOptions
 from genesis.tensor import Tensor
 
 
@@ -106,4 +106,4 @@ class LARS(Optimizer):
         buffers = batch.arrays("momentum_buffer") if momentum else None
         # SGD at rate 1, without decay: step and momentum contain lr·λ already, as in the paper.
         sgd = SGDOptions(lr=1.0, momentum=momentum, dampening=0.0, weight_decay=0.0, nesterov=nesterov, maximize=False)
-        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, *sgd, batch.fresh), *batch.after])
+        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, sgd, batch.fresh), *batch.after])

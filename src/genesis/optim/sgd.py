@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.records import SGDOptions
 from genesis.tensor import Tensor
-
-
-class Options(NamedTuple):
-    """The options of sgd_step, in its order."""
-
-    lr: float
-    momentum: float
-    dampening: float
-    weight_decay: float
-    nesterov: bool
-    maximize: bool
 
 
 class SGD(Optimizer):
@@ -73,8 +61,8 @@ class SGD(Optimizer):
                 f"got momentum {group['momentum']} and dampening {group['dampening']}"
             )
 
-    def _options(self, group: Group) -> Options:
-        return Options(
+    def _options(self, group: Group) -> SGDOptions:
+        return SGDOptions(
             float(group["lr"]), float(group["momentum"]), float(group["dampening"]), float(group["weight_decay"]),
             bool(group["nesterov"]), bool(group["maximize"]),
         )  # fmt: skip
@@ -90,7 +78,7 @@ class SGD(Optimizer):
         #   b ← g if fresh else momentum·b + (1 − dampening)·g
         #   p ← p − lr·(g + momentum·b if nesterov else b if momentum else g)
         options = batch.options
-        assert isinstance(options, Options)
+        assert isinstance(options, SGDOptions)
         buffers = batch.arrays("momentum_buffer") if options.momentum else None
-        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, *options, batch.fresh)
+        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, options, batch.fresh)
         at_once([step, *batch.after])

@@ -13,10 +13,10 @@ from genesis.torch.backend import backend_of
 from genesis.torch.unprepared import UNPREPARED, Unprepared
 
 if TYPE_CHECKING:
+    from genesis.records import ConvGeometry, NormState
     from genesis.torch.prepared import Chain, Folded
-    from genesis.torch.shapes import Geometry
 
-    Vectors = tuple[torch.Tensor | None, ...]
+    Norm = NormState[torch.Tensor]
 
 
 def call(op: str, first: torch.Tensor, *args: object) -> Any:
@@ -48,38 +48,38 @@ def call_cuda_arrays(op: str, first: torch.Tensor, *args: object) -> object:
 
 
 def prepare(
-    x: torch.Tensor, weight: torch.Tensor, vectors: Vectors, eps: float, geometry: Geometry
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry
 ) -> Chain | Unprepared:
     """Prepare a convolution and batch norm in training for tensors that look like these: see prepared.py."""
-    return prepare_cuda(x, weight, vectors, eps, geometry) if x.is_cuda else UNPREPARED
+    return prepare_cuda(x, weight, bias, norm, eps, geometry) if x.is_cuda else UNPREPARED
 
 
 def prepare_inference(
-    x: torch.Tensor, weight: torch.Tensor, vectors: Vectors, eps: float, geometry: Geometry, has_residual: bool,
-    activation: str | None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry,
+    has_residual: bool, activation: str | None,
 ) -> Folded | Unprepared:  # fmt: skip
     """Prepare a convolution, batch norm, sum and activation in inference."""
     how = (eps, geometry, has_residual, activation)
-    return prepare_inference_cuda(x, weight, vectors, *how) if x.is_cuda else UNPREPARED
+    return prepare_inference_cuda(x, weight, bias, norm, *how) if x.is_cuda else UNPREPARED
 
 
 def prepare_cuda(
-    x: torch.Tensor, weight: torch.Tensor, vectors: Vectors, eps: float, geometry: Geometry
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry
 ) -> Chain | Unprepared:
     """prepare() on the CUDA backend."""
     from genesis.torch import prepared
 
-    return prepared.prepare(x, weight, vectors, eps, geometry)
+    return prepared.prepare(x, weight, bias, norm, eps, geometry)
 
 
 def prepare_inference_cuda(
-    x: torch.Tensor, weight: torch.Tensor, vectors: Vectors, eps: float, geometry: Geometry, has_residual: bool,
-    activation: str | None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry,
+    has_residual: bool, activation: str | None,
 ) -> Folded | Unprepared:  # fmt: skip
     """prepare_inference() on the CUDA backend."""
     from genesis.torch import prepared
 
-    return prepared.prepare_inference(x, weight, vectors, eps, geometry, has_residual, activation)
+    return prepared.prepare_inference(x, weight, bias, norm, eps, geometry, has_residual, activation)
 
 
 @functools.cache

@@ -19,9 +19,9 @@ from torch.nn import functional
 
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ADD, CONV, NORM, OTHER, POOL, RELU
+from genesis.records import ConvGeometry, Windows
 from genesis.torch import pooling
-from genesis.torch.pooling import Windows
-from genesis.torch.shapes import Geometry, Pair
+from genesis.torch.shapes import Pair
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _RELUS = {torch.relu, torch.relu_, functional.relu, functional.relu_, "relu", "relu_"}
@@ -157,7 +157,7 @@ def _why_not_conv(node: fx.Node) -> str:
     return "" if _geometry(node) is not None else "its padding is asymmetric"
 
 
-def _geometry(node: fx.Node) -> Geometry | None:
+def _geometry(node: fx.Node) -> ConvGeometry | None:
     """Stride, padding and dilation as pairs, groups; None if the padding is asymmetric."""
     stride, padding, dilation = (
         _argument(node, position, name, default)
@@ -170,7 +170,7 @@ def _geometry(node: fx.Node) -> Geometry | None:
         if any(r % 2 for r in reach):
             return None
         padding = tuple(r // 2 for r in reach)
-    return stride, _pair(padding), dilation, _argument(node, 6, "groups", 1)
+    return ConvGeometry(stride, _pair(padding), dilation, _argument(node, 6, "groups", 1))
 
 
 def _pair(value: int | Sequence[int]) -> Pair:

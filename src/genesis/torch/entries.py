@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
+from genesis.records import NormState, record
 from genesis.torch import pooling
 from genesis.torch.bridge import call
 from genesis.torch.links import Computed, Link, versions_of_three
@@ -176,7 +177,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, *known.plan.geometry)
+            link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _guard(
@@ -240,10 +241,9 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
                     mean, var = buffers["running_mean"], buffers["running_var"]
                     if training and not tracks:
                         mean = var = None
-                    y = batch_norm(
-                        input, parameters["weight"], parameters["bias"], mean, var, training or mean is None,
-                        momentum, norm.eps, count,
-                    )  # fmt: skip
+                    tensors = (parameters["weight"], parameters["bias"], mean, var, count)
+                    state = record(NormState, tensors)
+                    y = batch_norm(input, state, training or mean is None, momentum, norm.eps)
                     if y is not NOT_HERE:
                         return y
         return type(norm).forward(norm, input)

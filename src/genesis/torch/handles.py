@@ -13,11 +13,13 @@ from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, Windows, record
 from genesis.shapes import Shape
 from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
-_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments
+_PLAIN = frozenset((type(None), bool, int, float, str, tuple, ConvGeometry, NormOptions, Windows))  # of arguments
+_RECORDS = frozenset((NormState, BegunConvNorm, SavedConvNorm))  # of tensors
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[object, ...], Layout] = {}  # by shape, strides, dtype, alignment and device index
 _devices: dict[int, Device] = {}  # by PyTorch's index, -1 for host memory
@@ -39,6 +41,11 @@ def call_arrays(op: str, first: torch.Tensor, args: Sequence[object]) -> Any:
     arrays: list[object] = [handle(first)]
     for arg in args:
         kind = type(arg)
+        if kind in _RECORDS:
+            assert isinstance(arg, tuple)
+            items = [each if each is None or type(each) is TensorArray else handle(each) for each in arg]
+            arrays.append(record(type(arg), items))
+            continue
         is_tensor = kind in _TENSORS or (
             kind not in _PLAIN and kind is not TensorArray and isinstance(arg, torch.Tensor)
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import torch
 from torch import Tensor
 
+from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
 from genesis.torch import bridge, ops, pass_through
 from genesis.torch.modes import Modes, current_modes, nothing_intercepts, without_newer_hooks
 from genesis.torch.shapes import Plan
@@ -26,27 +27,14 @@ class Link:
     """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun",
-        "bias",
-        "cast",
-        "dtype",
-        "entry",
-        "guarded",
-        "inner",
-        "input",
-        "known",
-        "modes",
-        "norm",
-        "norm_versions",
-        "output",
-        "plan",
-        "ready",
-        "residual",
-        "residual_inner",
-        "residual_version",
-        "versions",
-        "weight",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
+        "norm", "norm_versions", "output", "plan", "ready", "residual", "residual_inner", "residual_version",
+        "training", "versions", "weight",
     )  # fmt: skip
+
+    training: bool  # the norm's settings, from stage 1 on
+    momentum: float
+    eps: float
 
     def __init__(
         self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
@@ -57,10 +45,10 @@ class Link:
         self.inner = inner  # the input's values in channels-last order, if it has them
         self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
         self.output: Tensor | None = None  # of the convolution, where that could not be deferred
-        self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
+        self.norm: Any = None  # the tensors of the norm that follows, NormState
         self.norm_versions: tuple[int, ...] = ()
         self.known: GuardedNorm | None = None  # launches prepared for this norm by earlier calls
-        self.begun: Any = None  # convolution and statistics: the arrays of conv_bn_begin, or prepared.Begun
+        self.begun: Any = None  # convolution and statistics: BegunConvNorm, or prepared.Begun
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
         self.residual_version = 0
@@ -73,9 +61,8 @@ class Link:
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
-            link.norm, link.norm_versions, link.begun, link.known = (
-                self.norm, self.norm_versions, self.begun, self.known
-            )  # fmt: skip
+            link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
+            link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
         return link
 
     def convolution_needs_gradients(self) -> bool:
@@ -94,6 +81,9 @@ class Link:
             tensors.append(self.residual)
         return any(each is not None and each.requires_grad for each in tensors)
 
+    def _options(self) -> NormOptions:
+        return NormOptions(self.training, self.momentum, self.eps)
+
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
@@ -110,24 +100,22 @@ class Link:
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
         self.ready = None
-        mean, var, training = self.norm[2:5]
+        norm, training = self.norm, self.training
         at_once = self.begun is None and not training and self.output is None and not self.needs_gradients(stage)
         if self.begun is None and not at_once:  # the statistics have moved already
             self.check_convolution()
-            self.begin(None if training else mean, None if training else var, None)
-        if self.norm_versions != versions_of(*(self.norm[:2] if training else self.norm[:4])):
+            self.begin(NormState(norm.gamma, norm.beta, None, None) if training else norm)
+        if self.norm_versions != versions_of(*(norm[:2] if training else norm[:4])):
             raise self._changed("its batch norm's weight, bias or statistics were")
         residual = self.residual if stage == 2 else None
         if residual is not None and self.residual_version != _version(residual):
             raise self._changed("the other summand was")
         if at_once:
             self.check_convolution()
-            return self.whole(activation, None, residual)
+            return self.whole(activation, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged:
-            kept = self.begun[2] if type(self.begun) is tuple else self.begun.kept
-            if len(kept.shape) != 4:  # the convolution has still to be done
-                self.check_convolution()
+        if not unchanged and not is_output(self.begun.kept):  # the convolution has still to be done
+            self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
             raises = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)
@@ -137,55 +125,51 @@ class Link:
                 y = raises(y)
         return y
 
-    def whole(self, activation: str | None, count: Tensor | None, residual: Tensor | None = None) -> Tensor | Computed:
+    def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
-        gamma, beta, mean, var, training, momentum, eps = self.norm
+        norm, training = self.norm, self.training
         if not training and not self.needs_gradients(1):
             return self._inferred(activation, residual)
-        if training and self._begin_prepared(mean, var, count, False, activation):
+        if training and self._begin_prepared(norm, False, activation):
             return self._finished(activation, None, 1)
-        geometry = self.plan.geometry
         if self.needs_gradients(1):
-            return self._applied(None, (mean, var, count, None), (training, momentum, eps, *geometry, activation))
+            return self._applied(None, None, activation)
         if residual is not None and self.residual_inner is not None:
             residual = self.residual_inner
-        vectors = (gamma, beta, mean, var, residual)
-        options = (training, momentum, eps, *geometry, activation, count)
-        return self._plain(ops.conv_bn_relu_values(*self._values(), *vectors, *options))
+        operands = (*self._values(), norm, residual)
+        return self._plain(ops.conv_bn_relu_values(*operands, self._options(), self.plan.geometry, activation))
 
     def _inferred(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
         """whole() with the running statistics, without gradient; by prepared launches, if there are any."""
-        gamma, beta, mean, var, _, _, eps = self.norm
+        weight, bias, norm, eps = self.weight, self.bias, self.norm, self.eps
         input = self.input if self.inner is None else self.inner
         if input.dtype is not self.dtype:
             input = input.to(self.dtype)
         if residual is not None and self.residual_inner is not None:
             residual = self.residual_inner
-        operands = (input, self.weight, self.bias, gamma, beta, mean, var, residual)
         known, y = self.known, None
         if known is not None:
             key = (residual is not None, activation)
             folded = known.folded.get(key)
             if folded is None or (folded is not UNPREPARED and (folded.eps != eps or not folded.is_current())):
                 how = (eps, self.plan.geometry, *key)
-                folded = known.folded[key] = bridge.prepare_inference(input, self.weight, operands[2:7], *how)
-            y = folded.run(*operands)
+                folded = known.folded[key] = bridge.prepare_inference(input, weight, bias, norm, *how)
+            y = folded.run(input, weight, bias, norm, residual)
         if y is None:
-            y = ops.conv_bn_relu_inference(*operands, eps, *self.plan.geometry, activation)
+            y = ops.conv_bn_relu_inference(input, weight, bias, norm, residual, eps, self.plan.geometry, activation)
         return self._wrapped(y, None) if self.plan.contiguous else y
 
     def _applied(
-        self, residual: Tensor | None, others: tuple[object, ...], options: tuple[object, ...]
+        self, residual: Tensor | None, begun: BegunConvNorm[Any] | None, activation: str | None
     ) -> Tensor | Computed:
-        """Apply the op that has a backward."""
+        """Apply the op that has a backward. begun: the result of begin(), None where nothing has been computed."""
         added = None if residual is None else self.residual_inner  # the stage may be before the sum
         inner = None if self.inner is None else self._cast(self.inner)
         values = (inner, added, *self._parameters())
         input, passes_through = pass_through.input_of(self, self._cast(self.input))
-        return self._result(
-            passes_through,
-            ops.apply(passes_through, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values),
-        )
+        how = ops.How(self.norm, begun, False, self._options(), self.plan.geometry, activation)
+        operands = (input, self.weight, self.bias, *self.norm[:2], residual)
+        return self._result(passes_through, ops.apply(passes_through, *operands, how, values))
 
     def _result(self, passes_through: bool, result: Any) -> Tensor | Computed:
         """The result of the op that has a backward, as the next layer takes it; with the input's view registered."""
@@ -208,32 +192,29 @@ class Link:
                 pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
         return Computed(self, inner, value)
 
-    def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
-        """Compute the convolution and its statistics, which update the running ones."""
-        gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
+    def begin(self, norm: NormState[Tensor]) -> None:
+        """Compute the convolution and its statistics, which update the running ones of norm."""
         if self.output is not None:
-            self.begun = None, None, self.output, None
-        elif self._begin_prepared(mean, var, count, True, "relu"):
+            self.begun = BegunConvNorm(None, None, self.output, None)
+        elif self._begin_prepared(norm, True, "relu"):
             return
         else:
-            options = (training, momentum, eps, *self.plan.geometry, count)
-            self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
-        if self.begun[0] is None:  # the current ones: no version counter tells of their changes
-            wide = torch.promote_types(self.dtype, torch.float32)
+            self.begun = ops.conv_bn_begin(*self._values(), norm, self._options(), self.plan.geometry)
+        if self.begun.mean is None:  # the current ones: no version counter tells of their changes
+            wide, running = torch.promote_types(self.dtype, torch.float32), self.norm
             with torch.no_grad():
-                inverse_std = torch.rsqrt(running_var.to(wide) + eps)
-                self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
+                inverse_std = torch.rsqrt(running.running_var.to(wide) + self.eps)
+                mean = running.running_mean.to(wide, copy=True)
+            self.begun = BegunConvNorm(mean, inverse_std, *self.begun[2:])
 
-    def _begin_prepared(
-        self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_residual: bool, activation: str | None
-    ) -> bool:
+    def _begin_prepared(self, norm: NormState[Tensor], has_residual: bool, activation: str | None) -> bool:
         """begin() by prepared launches, for the residual and activation that are expected; False if there are none."""
         known = self.known
-        if known is None or mean is None or (count is not None) is not known.counts:
+        if known is None or norm.running_mean is None or (norm.num_batches_tracked is not None) is not known.counts:
             return False
-        gamma, beta, _, _, training, momentum, eps = self.norm
-        if not training:
+        if not self.training:
             return False
+        eps = self.eps
         chain = known.chain
         if chain is UNPREPARED:
             return False
@@ -243,9 +224,8 @@ class Link:
             self._cast(self.bias),
         )
         if chain is None or chain.eps != eps or not chain.is_current():
-            vectors = (bias, gamma, beta, mean, var, count)
-            chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)
-        begun = chain.begin(x, weight, bias, mean, var, count, momentum, has_residual, activation)
+            chain = known.chain = bridge.prepare(x, weight, bias, norm, eps, self.plan.geometry)
+        begun = chain.begin(x, weight, bias, norm, self.momentum, has_residual, activation)
         if begun is None:
             return False
         self.begun = begun
@@ -270,22 +250,19 @@ class Link:
         return tensor if tensor is None or tensor.dtype is self.dtype else tensor.to(self.dtype)
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
-        gamma, beta, mean, var, *options = self.norm
+        norm = self.norm
         added = residual if residual is None or self.residual_inner is None else self.residual_inner
         needs_gradients, begun = self.needs_gradients(stage), self.begun
-        if type(begun) is not tuple:
-            y = begun.chain.finish(begun, added, gamma, beta, activation)
+        if type(begun) is not BegunConvNorm:
+            y = begun.chain.finish(begun, added, *norm[:2], activation)
             if y is not None:
                 return self._prepared(begun, residual, activation, y) if needs_gradients else self._plain(y)
             begun = self.begun = begun.arrays()
         if not needs_gradients:
             input, weight, _ = self._values()
-            return self._plain(
-                ops.conv_bn_finish_values(begun, input, weight, gamma, beta, mean, var, added, options[2], activation)
-            )
-        residual = None if residual is None else pass_through.view_of(residual)
-        options += (*self.plan.geometry, activation)
-        return self._applied(residual, (mean, var, None, *begun), options)
+            eps = self.eps
+            return self._plain(ops.conv_bn_finish_values(begun, input, weight, norm, added, eps, activation))
+        return self._applied(None if residual is None else pass_through.view_of(residual), begun, activation)
 
     def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
         """Attach the backward to y, which has been computed."""

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from genesis.errors import ShapeError, describe
+from genesis.records import ConvGeometry, NormOptions, NormState
 from genesis.torch import ops
 from genesis.torch.bridge import call
 from genesis.torch.modes import is_plain, nothing_intercepts
-from genesis.torch.shapes import Geometry, Pair, only_contiguous, suggests_channels_last
+from genesis.torch.shapes import Pair, only_contiguous, suggests_channels_last
 
 _MAX_SHAPES = 8
 _Size = int | Pair
@@ -155,10 +156,12 @@ def _run(
     if not compiling and not (is_plain(input) and nothing_intercepts()):
         return _one_by_one(conv, norm, input, residual, activation), given
     dtype = _compute_dtype(weight.dtype, input) if input.is_cuda or input.is_cpu else None
-    plan = (_plan.__wrapped__ if compiling else _plan)(
-        input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
-        conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
+    settings = (
+        conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups,
+        conv.padding_mode,
     )  # fmt: skip
+    residual_shape = None if residual is None else residual.shape
+    plan = (_plan.__wrapped__ if compiling else _plan)(input.shape, residual_shape, settings, norm.num_features)
     promoted = residual is not None and residual.dtype is not dtype
     if dtype is None or plan is None or promoted or not _on_one_device(input, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation), given
@@ -174,10 +177,8 @@ def _run(
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
-    args = (
-        input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation, count,
-    )  # fmt: skip
+    state, options = NormState(gamma, beta, mean, var, count), NormOptions(training, momentum, norm.eps)
+    args = (input, _cast(weight, dtype), _cast(bias, dtype), state, residual, options, geometry, activation)
     if passes_through and input is given and not compiling and _needs_gradients(input):
         y, view = ops.conv_bn_relu_and_input(*args)
         return _ordered(y, weight, given), view
@@ -191,6 +192,10 @@ def forget(module: nn.Module) -> None:
 
 
 # --- operands of the op ---
+# Of a convolution: in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode.
+_Settings = tuple[int, int, Pair, Pair, Pair | str, Pair, int, str]
+
+
 def _compute_dtype(weight: torch.dtype, input: Tensor) -> torch.dtype | None:
     """The dtype of the convolution; None if PyTorch would refuse its operands, or they are no floating numbers."""
     dtype = input.dtype
@@ -228,17 +233,14 @@ def _cast(x: OptionalTensor, dtype: torch.dtype) -> OptionalTensor:
 class _Plan(NamedTuple):
     """The geometry of a convolution that the op takes, and the number of values per channel."""
 
-    geometry: Geometry
+    geometry: ConvGeometry
     num_rows: int
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(
-    shape: torch.Size, residual_shape: torch.Size | None, in_channels: int, out_channels: int,
-    kernel_size: Pair, stride: Pair, padding: Pair | str, dilation: Pair, groups: int, padding_mode: str,
-    num_features: int,
-) -> _Plan | None:  # fmt: skip
+def _plan(shape: torch.Size, residual_shape: torch.Size | None, settings: _Settings, num_features: int) -> _Plan | None:
     """None for what the op does not take: "same" with asymmetric padding, another padding mode, a wrong shape."""
+    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode = settings
     if len(shape) != 4 or shape[1] != in_channels or padding_mode != "zeros" or num_features != out_channels:
         return None
     reach = [dilation[i] * (kernel_size[i] - 1) for i in (0, 1)]
@@ -251,7 +253,7 @@ def _plan(
         return None
     if residual_shape is not None and tuple(residual_shape) != (shape[0], out_channels, height, width):
         return None
-    return _Plan((stride, padding, dilation, groups), shape[0] * height * width)
+    return _Plan(ConvGeometry(stride, padding, dilation, groups), shape[0] * height * width)
 
 
 def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
@@ -310,7 +312,7 @@ _folded: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], _Fold]] =
 
 
 def _packed(
-    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: Geometry, dtype: torch.dtype,
+    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: ConvGeometry, dtype: torch.dtype,
     shape: tuple[int, ...],
 ) -> object:  # fmt: skip
     """The weight with batch norm folded in, packed for inputs of this shape; packed again if an operand changed."""
@@ -322,7 +324,7 @@ def _packed(
     with torch.no_grad():
         weight, bias = _folded_operands(eps, *operands)
         # The backends take a bias in the dtype of the weight.
-        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, *geometry)
+        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, geometry)
     if len(folds) >= _MAX_SHAPES:
         folds.clear()
     folds[shape, dtype, eps] = _Fold(operands, versions, packed)

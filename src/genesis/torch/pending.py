@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from genesis.records import NormState
 from genesis.torch.links import Computed, Link, versions_of
 from genesis.torch.modes import are_current, are_current_for_guarded, saved_tensors_hooks
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
@@ -197,24 +198,22 @@ def _is_autocast_to(link: Link) -> bool:
     return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
 
-def batch_norm(
-    p: Any, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
-    momentum: float, eps: float, count: Tensor | None = None,
-) -> Any:  # fmt: skip
-    """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; count: of batches, to grow by 1."""
+def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float, eps: float) -> Any:
+    """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; the norm's count of batches grows by 1."""
     link: Link = p.link
+    weight, bias, mean, var, count = norm
     if p.stage or p.value is not None or not eps > 0.0 or type(momentum) is not float:
         return NOT_HERE
     if training and link.output is not None:
         return NOT_HERE
     entry, known = link.entry, None
     if weight is not None and bias is not None and mean is not None and var is not None:
-        tensors = (weight, bias, mean, var) if count is None else (weight, bias, mean, var, count)
+        tensors = norm[:4] if count is None else norm
         known = link.guarded.norm
         if known is not None and not known.fits(tensors, training):
             known = None
     if known is None:
-        if not _can_extend(p, link) or not _takes_norm(link, weight, bias, mean, var, training):
+        if not _can_extend(p, link) or not _takes_norm(link, norm, training):
             return NOT_HERE
         if weight is not None and bias is not None and mean is not None and var is not None:
             known = link.guarded.norm = GuardedNorm(tensors, training)
@@ -224,29 +223,28 @@ def batch_norm(
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
         link = link.copy(0)
-    link.norm = (weight, bias, mean, var, training, momentum, eps)
+    link.norm, link.training, link.momentum, link.eps = norm, training, momentum, eps
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:
         if entry.next == "value":
-            return given(link.whole(None, count))
+            return given(link.whole(None))
         if entry.next == "relu":
-            link.ready = link.whole("relu", count)
+            link.ready = link.whole("relu")
         elif entry.next != "add" or training or link.needs_gradients(1):  # else it has no effect, and the sum may come
-            link.begin(mean, var, count)
+            link.begin(norm)
     else:
-        link.begin(mean, var, None)
+        link.begin(norm)
     link.norm_versions = versions_of(weight, bias) if training else versions_of(weight, bias, mean, var)
     return pending(link, 1)
 
 
-def _takes_norm(
-    link: Link, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool
-) -> bool:
+def _takes_norm(link: Link, norm: NormState[Tensor], training: bool) -> bool:
     """Can the op compute this batch norm?"""
+    _, _, mean, var, _ = norm
     if (training and link.plan.num_rows == 1) or (mean is None) is not (var is None) or (mean is None and not training):
         return False
     size, device, dtype = link.plan.channels, link.input.get_device(), None
-    for each in (weight, bias, mean, var):
+    for each in norm[:4]:
         if each is None:
             continue
         if type(each) is not Tensor and type(each) is not nn.Parameter:
@@ -268,7 +266,7 @@ def _batch_norm(
 ) -> Tensor | NotHere:  # fmt: skip
     if type(input) is not Pending or type(training) is not bool or type(eps) is not float:
         return NOT_HERE
-    return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return batch_norm(input, NormState(weight, bias, running_mean, running_var), training, momentum, eps)
 
 
 def relu(p: Pending, inplace: bool) -> Tensor | NotHere:

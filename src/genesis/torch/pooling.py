@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.shapes import Pair
 
 Sizes: TypeAlias = int | Sequence[int]  # per dimension, or one for both
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-Windows = tuple[Pair, Pair, Pair, Pair, bool]  # kernel size, stride, padding, dilation, ceil mode
 
 
 def max_pool2d(
@@ -48,7 +48,7 @@ def max_pool2d(
     needs_gradient = torch.is_grad_enabled() and input.requires_grad
     if torch.compiler.is_compiling():
         return torch.ops.genesis.max_pool2d(input, *windows, needs_gradient)[0]
-    return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, *windows, None)[0]
+    return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, windows, None)[0]
 
 
 def takes(input: Tensor) -> bool:
@@ -72,7 +72,7 @@ def windows_of(
     for size, k, s, p, d in zip(input.shape[-2:], kernel, step, pad, spread, strict=True):
         if min(k, s, d) < 1 or not 0 <= 2 * p <= k or size + 2 * p < d * (k - 1) + 1:
             return None
-    return kernel, step, pad, spread, bool(ceil_mode)
+    return Windows(kernel, step, pad, spread, bool(ceil_mode))
 
 
 def _pair(value: object) -> Pair | None:
@@ -102,7 +102,7 @@ class _MaxPool2d(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: _Context, input: Tensor, windows: Windows) -> Tensor:
-        y, places = call("max_pool2d", input, *windows, "places")
+        y, places = call("max_pool2d", input, windows, "places")
         _save(ctx, input, places, windows)
         return y
 
@@ -111,7 +111,7 @@ class _MaxPool2d(torch.autograd.Function):
     def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, None]:
         if grad is None:
             return None, None
-        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, *ctx.windows), None
+        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows), None
 
 
 class _TracedMaxPool2d(torch.autograd.Function):
@@ -122,7 +122,7 @@ class _TracedMaxPool2d(torch.autograd.Function):
         ctx: _Context, input: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
         with_places: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        windows = (kernel_size, stride, padding, dilation, ceil_mode)
+        windows = _windows_of(kernel_size, stride, padding, dilation, ceil_mode)
         with torch._C._AutoDispatchBelowAutograd():
             y, places = torch.ops.genesis.max_pool2d(input, *windows, with_places or ctx.needs_input_grad[0])
         _save(ctx, input, places, windows)
@@ -150,8 +150,8 @@ def _opaque_forward(
     ceil_mode: bool, with_places: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y and the places of the maxima in their windows, an empty tensor unless with_places."""
-    pairs = map(tuple, (kernel_size, stride, padding, dilation))  # the schema gives lists
-    y, places = call("max_pool2d", input, *pairs, ceil_mode, "places" if with_places else None)
+    windows = _windows_of(kernel_size, stride, padding, dilation, ceil_mode)
+    y, places = call("max_pool2d", input, windows, "places" if with_places else None)
     like = _empty(y.shape, y.dtype, input)
     if not with_places:
         return laid_out(y, like), input.new_empty(0, dtype=torch.uint8)
@@ -162,9 +162,17 @@ def _opaque_backward(
     grad: Tensor, input_shape: Sequence[int], places: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool,
 ) -> Tensor:  # fmt: skip
-    pairs = map(tuple, (kernel_size, stride, padding, dilation))
-    grad_input = call("max_pool2d_backward", grad, tuple(input_shape), places, *pairs, ceil_mode)
+    windows = _windows_of(kernel_size, stride, padding, dilation, ceil_mode)
+    grad_input = call("max_pool2d_backward", grad, tuple(input_shape), places, windows)
     return laid_out(grad_input, _empty(input_shape, grad.dtype, places))
+
+
+def _windows_of(
+    kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+) -> Windows:
+    """The record of a schema's arguments, which are lists."""
+    (a, b), (c, d), (e, f), (g, h) = kernel_size, stride, padding, dilation
+    return Windows((a, b), (c, d), (e, f), (g, h), ceil_mode)
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Tensor:

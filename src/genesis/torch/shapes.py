@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 import torch
 
+from genesis.records import ConvGeometry
+
 Pair = tuple[int, int]
-Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
 
 
 class Plan(NamedTuple):
     """A convolution as the op takes it, and the layout that its output has in PyTorch."""
 
-    geometry: Geometry
+    geometry: ConvGeometry
     output_shape: torch.Size
     channels: torch.Size  # the shape of a parameter with one number per channel
     num_rows: int  # values per channel
@@ -47,7 +48,7 @@ def plan(
         return None
     output_shape = torch.Size((shape[0], weight_shape[0], height, width))
     channels = torch.Size(weight_shape[:1])
-    geometry = (stride, padding, dilation, groups)
+    geometry = ConvGeometry(stride, padding, dilation, groups)
     contiguous = strides is None or not (
         suggests_channels_last(shape, strides) or suggests_channels_last(weight_shape, weight_strides)
     )

@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Operand
+from genesis.records import AdamOptions, SGDOptions
 
 
 def sgd_step(
-    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, lr: float, momentum: float,
-    dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, options: SGDOptions,
+    first: bool,
 ) -> None:  # fmt: skip
     if params[0].dtype in (torch.float16, torch.bfloat16):
         # torch 2.13's fused kernel loses the gradients of 64 and more 16-bit elements.
-        _sgd_step_in_float32(params, grads, buffers, lr, momentum, dampening, weight_decay, nesterov, maximize, first)
+        _sgd_step_in_float32(params, grads, buffers, options, first)
         return
     torch._fused_sgd_(
-        _flat(params), _flat(grads), _flat(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
-        dampening=dampening, nesterov=nesterov, maximize=maximize, is_first_step=first,
+        _flat(params), _flat(grads), _flat(buffers or ()), **options._asdict(), is_first_step=first
     )  # fmt: skip
 
 
 def _sgd_step_in_float32(
-    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, *settings: Any
-) -> None:
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, options: SGDOptions,
+    first: bool,
+) -> None:  # fmt: skip
     lists = [list(params), list(grads), list(buffers or ())]
     wide = [[array.float() for array in arrays] for arrays in lists]
-    sgd_step(wide[0], wide[1], None if buffers is None else wide[2], *settings)
+    sgd_step(wide[0], wide[1], None if buffers is None else wide[2], options, first)
     for narrow, computed in zip(lists[0] + lists[2], wide[0] + wide[2], strict=True):
         narrow.copy_(computed)
 
 
 def adam_step(
     params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    max_exp_avg_sqs: Sequence[Tensor] | None, step: int, lr: float, beta1: float, beta2: float, eps: float,
-    weight_decay: float, decoupled: bool, maximize: bool,
+    max_exp_avg_sqs: Sequence[Tensor] | None, step: int, options: AdamOptions,
 ) -> None:  # fmt: skip
-    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    settings = options._asdict()
+    fused = torch._fused_adamw_ if settings.pop("decoupled_weight_decay") else torch._fused_adam_
     steps = [torch.tensor(float(step)) for _ in params]
     fused(
         _flat(params), _flat(grads), _flat(exp_avgs), _flat(exp_avg_sqs), _flat(max_exp_avg_sqs or ()), steps,
-        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps,
-        amsgrad=max_exp_avg_sqs is not None, maximize=maximize,
+        **settings, amsgrad=max_exp_avg_sqs is not None,
     )  # fmt: skip
 
 

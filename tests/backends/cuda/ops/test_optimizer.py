@@ -12,6 +12,7 @@ import torch
 from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.ops.optimizer import launch as optimizer_module
+from genesis.records import AdamOptions, SGDOptions
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -67,7 +68,7 @@ SGD = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", SGD)
 def test_sgd_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dtype) -> None:
-    calls = [(0.1, *SGD[case], first) for first in (True, False)]
+    calls = [(SGDOptions(0.1, *SGD[case]), first) for first in (True, False)]
     buffers = None if case == "plain" else [torch.zeros_like(p) for p in arrays(dtype)]
     check_step(cuda, put, get, "sgd_step", [arrays(dtype), None, buffers], calls)
 
@@ -82,7 +83,7 @@ def test_adam_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dt
     states = [[torch.zeros_like(p) for p in arrays(dtype)] for _ in range(3)]
     roles = [arrays(dtype), None, *states[:2], states[2] if amsgrad else None]
     eps = 1e-3 if dtype in (torch.float16, torch.bfloat16) else 1e-8
-    calls = [(step, 0.01, 0.9, 0.99, eps, 0.1, decoupled, maximize) for step in (1, 2)]
+    calls = [(step, AdamOptions(0.01, 0.9, 0.99, eps, 0.1, decoupled, maximize)) for step in (1, 2)]
     check_step(cuda, put, get, "adam_step", roles, calls)
 
 
@@ -95,7 +96,7 @@ def test_step_of_arrays_in_any_order_of_memory(cuda: Backend, put: Put, get: Get
     held = [[put(param.clone()), put(base)], [put(g) for g in grads], [put(b.clone()) for b in buffers]]
     held[0][1] = cuda.view(held[0][1], (4, 3), (6, 2), 0)
     params[1] = base.clone()[:, ::2]
-    call = (0.1, 0.9, 0.0, 0.1, False, False, False)
+    call = (SGDOptions(0.1, 0.9, 0.0, 0.1, False, False), False)
     reference("sgd_step", [params, grads, buffers], *call)
     cuda.sgd_step(*held, *call)
     check(held[0], params, get)

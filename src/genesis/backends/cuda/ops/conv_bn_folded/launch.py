@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch import tiles
@@ -21,6 +20,7 @@ from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import allocate
 from genesis.dtypes import DType
+from genesis.records import ConvGeometry, NormState
 from genesis.shapes import channels_last_strides
 
 
@@ -36,10 +36,10 @@ driver.forget_on_switch(_plans.clear)
 
 
 def conv_bn_relu_inference(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, running_mean: DeviceArray, running_var: DeviceArray, residual: DeviceArray | None,
-    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    residual: DeviceArray | None, eps: float, geometry: ConvGeometry, activation: str | None,
 ) -> DeviceArray:  # fmt: skip
+    gamma, beta, running_mean, running_var, _ = norm
     vectors = (dense(bias), dense(gamma), dense(beta), dense(running_mean), dense(running_var))
     key = (input.dtype, *layouts(weight, *vectors), float(eps))
     fold = _plans.get(key)
@@ -47,10 +47,10 @@ def conv_bn_relu_inference(
         bias_layout, gamma_layout, beta_layout, mean, var = layouts(*vectors)
         assert mean is not None
         assert var is not None
-        norm = (bias_layout, gamma_layout, beta_layout, mean, var)
-        fold = _plans[key] = _plan(input.dtype, weight.layout, *norm, float(eps))
+        settings = (bias_layout, gamma_layout, beta_layout, mean, var, float(eps))
+        fold = _plans[key] = _plan(input.dtype, weight.layout, *settings)
     folded, folded_bias = fold(weight, *vectors)
-    return conv_forward_folded(input, folded, folded_bias, residual, activation, stride, padding, dilation, groups)
+    return conv_forward_folded(input, folded, folded_bias, residual, activation, geometry)
 
 
 def _plan(

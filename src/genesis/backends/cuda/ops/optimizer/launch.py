@@ -28,6 +28,7 @@ from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.dtypes import DType
+from genesis.records import AdamOptions, SGDOptions
 from genesis.shapes import contiguous_strides, equivalent
 
 if TYPE_CHECKING:
@@ -38,24 +39,25 @@ _BLOCK = 2048
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 def sgd_step(
-    params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None, lr: float,
-    momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
+    params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None,
+    options: SGDOptions, first: bool,
 ) -> None:  # fmt: skip
+    *numbers, nesterov, maximize = options
     roles = [params, grads] if buffers is None else [params, grads, buffers]
-    numbers = (float(lr), float(momentum), float(dampening), float(weight_decay))
     flags = {"HAS_MOMENTUM": buffers is not None, "NESTEROV": nesterov, "MAXIMIZE": maximize, "FIRST": first}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._sgd_kernel, (), numbers, flags)
+        group.launch(kernels._sgd_kernel, (), tuple(map(float, numbers)), flags)
 
 
 def adam_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], exp_avgs: Sequence[DeviceArray],
-    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int, lr: float,
-    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
+    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int,
+    options: AdamOptions,
 ) -> None:  # fmt: skip
+    *settings, decoupled, maximize = options
     roles = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
-    corrections = (1 - beta1**step, math.sqrt(1 - beta2**step))
-    numbers = (float(lr), float(beta1), float(beta2), float(eps), float(weight_decay), *corrections)
+    corrections = (1 - options.beta1**step, math.sqrt(1 - options.beta2**step))
+    numbers = (*map(float, settings), *corrections)
     flags = {"DECOUPLED": decoupled, "AMSGRAD": max_exp_avg_sqs is not None, "MAXIMIZE": maximize}
     for group in _groups(roles, read_only=1):
         group.launch(kernels._adam_kernel, (), numbers, flags)

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
+from genesis.torch.compiling import compiled_of, uncompile
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
@@ -20,6 +21,7 @@ from genesis.torch.entries import (
     strip,
 )  # fmt: skip
 from genesis.torch.pending import install
+from genesis.torch.recordings import Recordings
 from genesis.torch.reporting import Report, attach, detach
 
 _FORWARDS: dict[type[nn.Module], Any] = {
@@ -67,12 +69,12 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def unfuse(model: nn.Module) -> nn.Module:
-    """The plain model again: the same modules, parameters, buffers and hooks, and no attribute of fuse's.
+    """The plain model again: the same modules, parameters, buffers and hooks; neither fused nor compiled.
 
     For what wants to see plain layers: exporters, quantization, surgery on compiled code.
 
     Args:
-        model: what fuse() was called with, or a part or copy of it; it is changed in place.
+        model: what fuse() or compile() was called with, or a part or copy of it; it is changed in place.
     Returns: model.
 
     Example:
@@ -82,15 +84,17 @@ def unfuse(model: nn.Module) -> nn.Module:
         False
     """
     _check("unfuse", model)
+    uncompile(model)
     for module in strip(model).modules():
         detach(module)
     return model
 
 
-def report(model: nn.Module) -> Report:
+def report(model: nn.Module) -> Report | Recordings:
     """What became of each convolution and max pooling layer of a model that was fused, as far as its calls have shown.
 
-    Before the first call it says what a Sequential's order promises.
+    Before the first call it says what a Sequential's order promises. Of a compiled model: its graphs, with what was
+    fused in each, why they end where they do, and why which calls ran eagerly.
 
     Example:
         >>> import genesis.torch, torch
@@ -99,7 +103,8 @@ def report(model: nn.Module) -> Report:
         [('0', '1')]
     """
     _check("report", model)
-    return Report(model)
+    compiled = compiled_of(model)
+    return compiled.report() if compiled is not None else Report(model)
 
 
 def _check(op: str, model: Any) -> None:

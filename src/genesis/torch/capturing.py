@@ -1,0 +1,224 @@
+"""What genesis.torch.compile has under torch.compile: Dynamo's graphs, fused, compiled, and captured where that helps.
+
+Inductor compiles a graph's forward and backward, and on CUDA PyTorch's trees of CUDA graphs capture both. Their results
+lie in memory that the next replay overwrites, so what leaves a graph is copied here, and nobody holds anything else.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from genesis.torch.recordings import Recording, Recordings
+
+_logger = logging.getLogger("genesis.torch")
+_MAX_WAITING = 8  # forward passes of a graph whose backward has not come
+_MODES = {"default": {}, "reduce-overhead": {"triton.cudagraphs": True}}
+
+
+class Backend:
+    """A backend of torch.compile that writes down what it did."""
+
+    def __init__(self, recordings: Recordings, compiler: str, mode: str, options: dict[str, Any]) -> None:
+        self.recordings, self.compiler, self.mode, self.options = recordings, compiler, mode, options
+        self._graphs: list[Waiting] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        from genesis.torch.dynamo import fuse_graph
+
+        begun = time.perf_counter()
+        recording = Recording(torch.is_grad_enabled(), *_why_it_ends(graph))
+        plain = copy.deepcopy(graph)  # compilers own what they are given
+        try:
+            recording.fusion = fuse_graph(graph)
+            compiled = self._compile(graph, inputs, recording)
+        except Exception as error:  # whatever it is, the program has code that runs
+            first_line = (str(error).strip() or "no message").splitlines()[0]
+            recording.obstacle = f"{type(error).__name__}: {first_line}"
+            _logger.debug("a graph could not be compiled", exc_info=True)
+            warnings.warn(f"genesis.torch.compile: a part of {self.recordings.name} runs eagerly: {recording.obstacle}")
+            compiled = plain.forward
+        recording.seconds = time.perf_counter() - begun
+        self.recordings.graphs.append(recording)
+        _logger.info("%s", recording)
+        return compiled
+
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], recording: Recording) -> Callable[..., Any]:
+        recording.compiler = compiler = available(self.compiler, _device_types(graph, inputs))
+        if compiler != "inductor":
+            from torch._dynamo.backends.registry import lookup_backend
+
+            compiled: Callable[..., Any] = lookup_backend(compiler)(graph, inputs)
+            return compiled
+        return self._by_inductor(graph, inputs, recording)
+
+    def _by_inductor(self, graph: fx.GraphModule, inputs: Sequence[Any], recording: Recording) -> Callable[..., Any]:
+        from torch._functorch import config as functorch
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
+        if "cuda" not in _device_types(graph, inputs):
+            patches.pop("triton.cudagraphs", None)
+        graphs = Waiting()
+        self._graphs.append(graphs)
+        inner = functools.partial(_compile_inner, recording, graphs)
+        # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
+        # where an obstacle can be dealt with.
+        with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
+            compiled: Callable[..., Any] = compile_fx(
+                graph, inputs, inner_compile=inner, config_patches={**patches, **self.options}
+            )
+        return compiled
+
+    def waits(self) -> bool:
+        """Whether backward passes of so many forward passes may still come that another must not be captured."""
+        return any([graphs.num_forwards >= _MAX_WAITING and graphs.is_waiting() for graphs in self._graphs])
+
+
+class Waiting:
+    """The forward passes of a graph since the last backward pass.
+
+    As long as a backward may come, a captured forward gets memory, and a capture, of its own. A program that never
+    calls backward (one that evaluates and forgot no_grad) would fill the GPU with them.
+    """
+
+    def __init__(self) -> None:
+        self.num_forwards = 0
+        self._saved: list[StorageWeakRef] = []
+
+    def forward(self, saved: Tensor | None) -> None:
+        """saved: what this pass keeps for its backward."""
+        self.num_forwards += 1
+        if saved is not None:
+            self._saved.append(StorageWeakRef(saved.untyped_storage()))
+
+    def backward(self) -> None:
+        self.num_forwards = 0
+        self._saved.clear()
+
+    def is_waiting(self) -> bool:
+        self._saved = [each for each in self._saved if not each.expired()]
+        if not self._saved:
+            self.num_forwards = 0
+        return bool(self._saved)
+
+
+# --- compiling ---
+def available(compiler: str, device_types: frozenset[str]) -> str:
+    """The compiler, or "aot_eager" where Inductor would find no C++ compiler."""
+    if compiler == "inductor" and "cuda" not in device_types and not _has_cpp_compiler():
+        return "aot_eager"
+    return compiler
+
+
+@functools.cache
+def _has_cpp_compiler() -> bool:
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        warnings.warn("genesis.torch.compile: there is no C++ compiler for Inductor; graphs run op by op on the CPU")
+        return False
+    return True
+
+
+def _device_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> frozenset[str]:
+    """Of what the graph computes with."""
+    values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
+    return frozenset(value.device.type for value in values if isinstance(value, Tensor))
+
+
+def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
+    """Why Dynamo ended a graph before the program's end, and where; nothing where it did not."""
+    reason: Any = getattr(graph, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return "", ""
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    lines = [line.strip() for line in str(reason.reason).strip().splitlines() if line.strip()]
+    return " ".join(lines[:1]), f"{frame.filename}:{frame.lineno}" if frame is not None else ""
+
+
+def _compile_inner(
+    recording: Recording, graphs: Waiting, graph: fx.GraphModule, inputs: Sequence[Any], **how: Any
+) -> Any:
+    """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    outputs = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
+    visible = outputs.meta.get("user_visible_output_idxs") or ()
+    leaving = [index for index in visible if is_node[index]]
+    saved = [index for index, computed in enumerate(is_node) if computed and index not in visible]
+    compiled = compile_fx_inner(graph, inputs, **how)
+    if not is_captured(how):
+        return compiled
+    recording.captured = True
+    is_backward = how.get("is_backward", False)
+    keeps = not is_backward and not how.get("is_inference", False)
+    run: Any = compiled.current_callable
+
+    def call(inputs: Any) -> Any:
+        results = list(run(inputs))
+        if is_backward:
+            graphs.backward()
+        elif keeps:
+            graphs.forward(next((results[i] for i in saved if isinstance(results[i], Tensor)), None))
+        _copy(results, leaving)
+        return results
+
+    compiled.current_callable = call
+    return compiled
+
+
+def is_captured(how: dict[str, Any]) -> bool:
+    """Whether Inductor has handed a graph to PyTorch's trees of CUDA graphs."""
+    cudagraphs = how.get("cudagraphs")
+    return cudagraphs is not None and bool(cudagraphs)
+
+
+def _copy(results: list[Any], leaving: Sequence[int]) -> None:
+    """Put copies in the place of results, one for each tensor."""
+    tensors = {id(x): x for x in (results[index] for index in leaving) if isinstance(x, Tensor)}
+    originals = list(tensors.values())
+    if not originals:
+        return
+    copies = [torch.empty_like(x) for x in originals]
+    torch._foreach_copy_(copies, originals)
+    by_original = dict(zip(tensors, copies, strict=True))
+    for index in leaving:
+        results[index] = by_original.get(id(results[index]), results[index])
+
+
+# --- what PyTorch says ---
+class _Notes(logging.Handler):
+    """Keeps why a graph was not captured, in the report of what was compiled last."""
+
+    recordings: Recordings | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if self.recordings is not None and "skipping cudagraph" in text:
+            self.recordings.note(text.strip().splitlines()[0])
+
+
+_notes = _Notes(logging.WARNING)
+
+
+def watch(recordings: Recordings) -> None:
+    """Write what is not captured from now on into a report."""
+    from torch._inductor.cudagraph_utils import cudagraphs_log
+
+    _notes.recordings = recordings
+    if _notes not in cudagraphs_log.handlers:
+        cudagraphs_log.addHandler(_notes)

@@ -1,0 +1,243 @@
+"""genesis.torch.compile: a PyTorch model or function, compiled by Dynamo with Genesis' ops, captured on CUDA."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from genesis.errors import DTypeError, describe
+from genesis.torch.recordings import Recordings
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_WORTH_IT = 16  # calls with one kind of inputs, not one after the other, before that is recorded
+_MOST_KINDS = 1024
+_numbers = itertools.count()
+_logger = logging.getLogger("genesis.torch")
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@overload
+def compile(
+    target: T, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, Any] | None = None,
+) -> T: ...  # fmt: skip
+@overload
+def compile(
+    target: None = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, Any] | None = None,
+) -> Callable[[T], T]: ...  # fmt: skip
+def compile(
+    target: Any = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, Any] | None = None,
+) -> Any:  # fmt: skip
+    """Compile a PyTorch model, in place, or a function; the loop around it stays what it is.
+
+    TorchDynamo records what the target's code does and guards what it read. In its graphs convolution → batch norm
+    (→ sum) → ReLU becomes one op and max pooling another; Inductor compiles the rest; on CUDA, forward and backward
+    are captured in CUDA graphs. Results and gradients are copies that no later call overwrites. Whatever cannot be
+    compiled runs eagerly: genesis.torch.report(model), or function.report(), says what and why.
+
+    Parameters, state_dict, copy.deepcopy and pickling are those of the plain model; genesis.torch.unfuse(model) undoes
+    it. The first inputs, in training and in inference, are recorded at once; others, such as the smaller last batch of
+    an epoch, run eagerly until they come twice in a row, or often.
+
+    Args:
+        target: a torch.nn.Module, or a function of tensors, such as a whole step with its optimizer.
+        tune: seconds in which to measure convolution kernels before the first recording, of a model on CUDA. None: the
+            plans that are stored, else heuristics.
+        compiler: of what is not fused: one of PyTorch's backends of torch.compile. "aot_eager" starts at once.
+        mode: as of torch.compile; "default" captures nothing.
+        dynamic, fullgraph: as of torch.compile; with dynamic shapes all inputs are recorded at once.
+        options: of Inductor.
+    Returns: the model, or a function with the arguments of target and a method report().
+    Raises: DTypeError: target is neither. ValueError: mode, compiler or tune are none.
+
+    Example:
+        >>> import genesis.torch, torch
+        >>> layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
+        >>> model = genesis.torch.compile(torch.nn.Sequential(*layers), compiler="aot_eager")
+        >>> model(torch.ones(2, 3, 8, 8)).shape, list(model.state_dict())[0]
+        (torch.Size([2, 8, 6, 6]), '0.weight')
+        >>> len(genesis.torch.report(model).fused)
+        1
+    """
+    how = {"tune": tune, "compiler": compiler, "mode": mode, "dynamic": dynamic, "fullgraph": fullgraph}
+    if target is None:
+        return functools.partial(compile, **how, options=options)
+    _check(target, tune, compiler, mode)
+    if not isinstance(target, nn.Module):
+        return Compiled(target, None, **how, options=options)
+    target.__dict__["_compiled_call_impl"] = Compiled(target._call_impl, target, **how, options=options)
+    return target
+
+
+def compiled_of(model: nn.Module) -> Compiled | None:
+    """What compile() has put into a model."""
+    found = model.__dict__.get("_compiled_call_impl")
+    return found if isinstance(found, Compiled) else None
+
+
+def uncompile(model: nn.Module) -> None:
+    """Take what compile() has put into a model and its parts out of them."""
+    for module in model.modules():
+        if compiled_of(module) is not None:
+            del module.__dict__["_compiled_call_impl"]
+
+
+class Compiled:
+    """A compiled target: decides at each call whether it runs compiled. Copies and pickles of it are None."""
+
+    def __init__(
+        self, run: Callable[..., Any], model: nn.Module | None, *, tune: float | None, compiler: str, mode: str,
+        dynamic: bool | None, fullgraph: bool, options: dict[str, Any] | None,
+    ) -> None:  # fmt: skip
+        name = type(model).__name__ if model is not None else getattr(run, "__qualname__", type(run).__name__)
+        self._plain, self._model, self._tune = run, model, tune
+        self._recordings = Recordings(name)
+        self._how = {"dynamic": dynamic, "fullgraph": fullgraph}
+        self._backend_options = compiler, mode, dict(options or {})
+        self._backend: Any = None
+        self._run: Callable[..., Any] = self._first
+        self._kinds = _Kinds() if dynamic is False else None
+        if model is None:
+            functools.update_wrapper(self, run)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return self._plain(*args, **kwargs)
+        why_not = self._why_not(args, kwargs)
+        if why_not:
+            self._recordings.eager_calls[why_not] += 1
+            return self._plain(*args, **kwargs)
+        return self._run(*args, **kwargs)
+
+    def report(self) -> Recordings:
+        """What became of the calls so far."""
+        return self._recordings
+
+    def __reduce__(self) -> Any:
+        return _nothing, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def _why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Why a call is to run eagerly; "" where it is not."""
+        if self._kinds is not None and not self._kinds.recorded(args, kwargs, self._model):
+            return "inputs of a new kind, recorded if they come again"
+        if self._backend is not None and self._backend.waits():
+            return "earlier results still wait for their backward pass (evaluate under torch.no_grad())"
+        return ""
+
+    def _first(self, *args: Any, **kwargs: Any) -> Any:
+        from genesis.torch import capturing
+
+        if self._tune is not None and self._model is not None:
+            _tune(self._model, self._tune, self._recordings, args, kwargs)
+        capturing.watch(self._recordings)
+        self._backend = capturing.Backend(self._recordings, *self._backend_options)
+        target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
+        self._run = torch.compile(target, backend=self._backend, **self._how)
+        return self._run(*args, **kwargs)
+
+
+class _Kinds:
+    """The kinds of inputs that came: shapes, dtypes and places of tensors, in training or not, with gradients or not."""
+
+    def __init__(self) -> None:
+        self._recorded: set[Any] = set()
+        self._modes: set[Any] = set()
+        self._seen: dict[Any, int] = {}
+        self._last: Any = None
+
+    def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], model: nn.Module | None) -> bool:
+        """Is this kind one that is recorded, or worth it? The first of each mode is; others if they come twice in a
+        row, or often: a batch that comes once in an epoch would take longer to compile than it ever saves."""
+        mode = torch.is_grad_enabled(), model is not None and model.training
+        kind = mode, *[_kind(x) for x in _leaves(args, kwargs)]
+        last, self._last = self._last, kind
+        if kind in self._recorded:
+            return True
+        number = self._seen[kind] = self._seen.get(kind, 0) + 1
+        if mode in self._modes and kind != last and number < _WORTH_IT:
+            if len(self._seen) > _MOST_KINDS:
+                self._seen.clear()
+            return False
+        self._modes.add(mode)
+        self._recorded.add(kind)
+        return True
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not kwargs and all([isinstance(x, Tensor) for x in args]):
+        return args
+    return tree_leaves((args, kwargs))
+
+
+def _kind(x: Any) -> Any:
+    return (x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else type(x)
+
+
+def _with_code_of_its_own(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls: Dynamo counts recordings by code, and that of Module._call_impl is everybody's."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    run.__code__ = run.__code__.replace(co_name=f"compiled_{next(_numbers)}")
+    return run
+
+
+def _tune(
+    model: nn.Module, budget: float, recordings: Recordings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Measure the convolutions of a training or inference step with these inputs, on a copy of the model."""
+    from genesis.cuda.plans import tune
+    from genesis.torch.fusing import fuse
+
+    devices = {x.device for x in _leaves(args, kwargs) if isinstance(x, Tensor) and x.is_cuda}
+    if not devices:
+        recordings.note("not tuned: the inputs are not on CUDA")
+        return
+    try:
+        trial = fuse(copy.deepcopy(model))
+    except Exception as error:  # models may hold what cannot be copied
+        recordings.note(f"not tuned: the model cannot be copied ({type(error).__name__}: {error})")
+        return
+
+    def step() -> None:
+        leaves = [x for x in tree_leaves(trial(*args, **kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        if leaves:
+            grads = [torch.ones_like(x) for x in leaves]
+            torch.autograd.grad(leaves, [p for p in trial.parameters() if p.requires_grad], grads, allow_unused=True)
+
+    with torch.random.fork_rng(sorted(x.index for x in devices), device_type="cuda"):
+        found = tune(step, budget=budget)
+    recordings.note(f"tuned {len(found)} problems in {budget:g} s; {found.num_left} had no time")
+    _logger.info("%s", found)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _check(target: Any, tune: Any, compiler: Any, mode: Any) -> None:
+    if not callable(target):
+        raise DTypeError(describe("compile", "target", "a torch.nn.Module or a function", type(target).__name__))
+    if tune is not None and (isinstance(tune, bool) or not isinstance(tune, int | float) or not tune > 0):
+        raise ValueError(describe("compile", "tune", "a number of seconds above 0", repr(tune)))
+    if mode not in _MODES:
+        raise ValueError(describe("compile", "mode", f"one of {', '.join(_MODES)}", repr(mode)))
+    if compiler != "inductor":
+        known = torch.compiler.list_backends(exclude_tags=())
+        if compiler not in known or compiler == "genesis":
+            expected = f"one of {', '.join(name for name in known if name != 'genesis')}"
+            raise ValueError(describe("compile", "compiler", expected, repr(compiler)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from genesis.fusion import Fusion
 from genesis.torch.recordings import Recording, Recordings
 
 _logger = logging.getLogger("genesis.torch")
@@ -39,7 +41,9 @@ class Backend:
         recording = Recording(torch.is_grad_enabled(), *_why_it_ends(graph))
         plain = copy.deepcopy(graph)  # compilers own what they are given
         try:
+            names = _layer_names(graph)
             recording.fusion = fuse_graph(graph)
+            _rename(recording.fusion, names)
             compiled = self._compile(graph, inputs, recording)
         except Exception as error:  # whatever it is, the program has code that runs
             first_line = (str(error).strip() or "no message").splitlines()[0]
@@ -137,6 +141,27 @@ def _device_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> frozenset[str
     """Of what the graph computes with."""
     values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
     return frozenset(value.device.type for value in values if isinstance(value, Tensor))
+
+
+def _layer_names(graph: fx.GraphModule) -> dict[str, str]:
+    """The layers' names in the model, by those of the nodes that they made."""
+    found = {}
+    for node in graph.graph.nodes:
+        path, kind = next(reversed((node.meta.get("nn_module_stack") or {"": ("", None)}).values()))
+        if node.op == "call_function" and getattr(kind, "__module__", "").startswith("torch.nn.modules."):
+            name = _ROOT.sub("", path)
+            if name and not issubclass(kind, torch.nn.Sequential):  # a function that a container calls has no name
+                found[node.name] = name
+    return found
+
+
+_ROOT = re.compile(r"^L\['\w+'\](\.__self__)?\.?")  # of the paths that Dynamo gives: the frame's own variable
+
+
+def _rename(fusion: Fusion, names: dict[str, str]) -> None:
+    fusion.fused = [tuple(names.get(part, part) for part in parts) for parts in fusion.fused]
+    fusion.left = [(names.get(name, name), reason) for name, reason in fusion.left]
+    fusion.replaced = [names.get(name, name) for name in fusion.replaced]
 
 
 def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:

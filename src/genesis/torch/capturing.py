@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import logging
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,13 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from genesis.fusion import Fusion
 from genesis.torch.recordings import Recording, Recordings
 
 _logger = logging.getLogger("genesis.torch")
-_MAX_WAITING = 8  # forward passes of a graph whose backward has not come
+_MAX_WAITING = 8  # forward passes of a graph without a backward
 _MODES = {"default": {}, "reduce-overhead": {"triton.cudagraphs": True}}
 
 
@@ -73,9 +74,9 @@ class Backend:
         patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
         if "cuda" not in _device_types(graph, inputs):
             patches.pop("triton.cudagraphs", None)
-        graphs = Waiting()
-        self._graphs.append(graphs)
-        inner = functools.partial(_compile_inner, recording, graphs)
+        waiting = Waiting()
+        self._graphs.append(waiting)
+        inner = functools.partial(_compile_inner, recording, waiting)
         # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
         # where an obstacle can be dealt with.
         with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
@@ -85,36 +86,23 @@ class Backend:
         return compiled
 
     def waits(self) -> bool:
-        """Whether backward passes of so many forward passes may still come that another must not be captured."""
-        return any([graphs.num_forwards >= _MAX_WAITING and graphs.is_waiting() for graphs in self._graphs])
+        """Whether a call is to run eagerly, as backward passes of many forward passes have not come."""
+        waiting = [graph for graph in self._graphs if graph.num_forwards >= _MAX_WAITING]
+        for graph in waiting:
+            graph.num_forwards = (graph.num_forwards + 1) % (2 * _MAX_WAITING)
+        return bool(waiting)
 
 
 class Waiting:
-    """The forward passes of a graph since the last backward pass.
+    """Counts the forward passes of a graph since its last backward pass.
 
-    As long as a backward may come, a captured forward gets memory, and a capture, of its own. A program that never
-    calls backward (one that evaluates and forgot no_grad) would fill the GPU with them.
+    As long as a backward may come, each captured forward gets memory, and a capture, of its own. A program that never
+    calls backward (one that evaluates and forgot no_grad) would fill the GPU with them. So after some passes as many
+    run eagerly; by then the results of the first are gone, or are the program's to keep.
     """
 
     def __init__(self) -> None:
         self.num_forwards = 0
-        self._saved: list[StorageWeakRef] = []
-
-    def forward(self, saved: Tensor | None) -> None:
-        """saved: what this pass keeps for its backward."""
-        self.num_forwards += 1
-        if saved is not None:
-            self._saved.append(StorageWeakRef(saved.untyped_storage()))
-
-    def backward(self) -> None:
-        self.num_forwards = 0
-        self._saved.clear()
-
-    def is_waiting(self) -> bool:
-        self._saved = [each for each in self._saved if not each.expired()]
-        if not self._saved:
-            self.num_forwards = 0
-        return bool(self._saved)
 
 
 # --- compiling ---
@@ -175,7 +163,7 @@ def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
 
 
 def _compile_inner(
-    recording: Recording, graphs: Waiting, graph: fx.GraphModule, inputs: Sequence[Any], **how: Any
+    recording: Recording, waiting: Waiting, graph: fx.GraphModule, inputs: Sequence[Any], **how: Any
 ) -> Any:
     """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
     from torch._inductor.compile_fx import compile_fx_inner
@@ -184,21 +172,24 @@ def _compile_inner(
     is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
     visible = outputs.meta.get("user_visible_output_idxs") or ()
     leaving = [index for index in visible if is_node[index]]
-    saved = [index for index, computed in enumerate(is_node) if computed and index not in visible]
     compiled = compile_fx_inner(graph, inputs, **how)
     if not is_captured(how):
         return compiled
     recording.captured = True
     is_backward = how.get("is_backward", False)
-    keeps = not is_backward and not how.get("is_inference", False)
+    is_forward = not is_backward and not how.get("is_inference", False)
     run: Any = compiled.current_callable
 
+    num_calls = itertools.count()
+
     def call(inputs: Any) -> Any:
+        if next(num_calls) == 1:  # PyTorch records at the second call
+            _settle()
         results = list(run(inputs))
         if is_backward:
-            graphs.backward()
-        elif keeps:
-            graphs.forward(next((results[i] for i in saved if isinstance(results[i], Tensor)), None))
+            waiting.num_forwards = 0
+        elif is_forward:
+            waiting.num_forwards += 1
         _copy(results, leaving)
         return results
 
@@ -210,6 +201,13 @@ def is_captured(how: dict[str, Any]) -> bool:
     """Whether Inductor has handed a graph to PyTorch's trees of CUDA graphs."""
     cudagraphs = how.get("cudagraphs")
     return cudagraphs is not None and bool(cudagraphs)
+
+
+def _settle() -> None:
+    """Better kernels that are being built would come too late for a capture."""
+    planner = sys.modules.get("genesis.backends.cuda.engine.planner")
+    if planner is not None:
+        planner.settle()
 
 
 def _copy(results: list[Any], leaving: Sequence[int]) -> None:

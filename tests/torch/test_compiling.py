@@ -1,0 +1,463 @@
+"""genesis.torch.compile: loops as people write them, beside the same loops with the plain model."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._inductor import compile_fx
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import genesis.torch
+from genesis.errors import DTypeError
+from genesis.torch import capturing, compiling
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> None:
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    """A residual block, dropout and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = F.relu(self.norm(self.conv(x)) + x)
+        return self.head(x.mean((2, 3)))
+
+
+def batch(index: int, size: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(index)
+    return torch.randn(size, 3, 6, 5, generator=generator), torch.randint(0, 3, (size,), generator=generator)
+
+
+Steps = Iterator[Any]
+
+
+def plain(model: nn.Module) -> Steps:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for index in range(4):
+        x, y = batch(index)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        yield loss
+
+
+def adam_and_schedule(model: nn.Module) -> Steps:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+    for index in range(4):
+        x, y = batch(index)
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+        yield loss
+
+
+def autocast_and_scaler(model: nn.Module) -> Steps:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for index in range(4):
+        x, y = batch(index)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        yield loss
+
+
+def accumulation(model: nn.Module) -> Steps:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for index in range(6):
+        x, y = batch(index)
+        loss = F.cross_entropy(model(x), y) / 3
+        loss.backward()
+        yield loss
+        if index % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def two_epochs(model: nn.Module) -> Steps:
+    """With a smaller last batch, and an evaluation after each."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model.train()
+        for index, size in enumerate((4, 4, 3)):
+            x, y = batch(index, size)
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss
+        model.eval()
+        with torch.no_grad():
+            for index, size in enumerate((4, 2)):
+                yield model(batch(index, size)[0])
+        with torch.inference_mode():
+            yield model(batch(3)[0]).clone()
+
+
+def evaluation_that_forgot_no_grad(model: nn.Module) -> Steps:
+    model.eval()
+    for index in range(12):
+        output = model(batch(index)[0])
+        yield output
+    model.train()
+    yield from plain(model)
+
+
+def checkpoints(model: nn.Module) -> Steps:
+    for index in range(4):
+        x, y = batch(index)
+        loss = F.cross_entropy(checkpoint(model, x.requires_grad_(), use_reentrant=index % 2 == 1), y)
+        loss.backward()
+        yield loss
+        yield x.grad
+
+
+def two_forwards(model: nn.Module) -> Steps:
+    """A backward for two passes, as a discriminator has it."""
+    for index in range(3):
+        real, fake = model(batch(index)[0]), model(batch(index + 9)[0])
+        loss = (real - fake).square().mean()
+        loss.backward()
+        yield loss
+
+
+def frozen(model: Any) -> Steps:
+    model.stem.requires_grad_(False)
+    yield from plain(model)
+    model.stem.requires_grad_(True)
+    yield from plain(model)
+
+
+def input_gradients(model: nn.Module) -> Steps:
+    for index in range(3):
+        x = batch(index)[0].requires_grad_()
+        yield torch.autograd.grad(model(x).square().sum(), x)[0]
+
+
+def loaded_on_the_way(model: nn.Module) -> Steps:
+    before = copy.deepcopy(model.state_dict())
+    yield from plain(model)
+    model.load_state_dict(before)
+    yield from plain(model)
+
+
+LOOPS = [
+    plain, adam_and_schedule, autocast_and_scaler, accumulation, two_epochs, evaluation_that_forgot_no_grad,
+    checkpoints, two_forwards, frozen, input_gradients, loaded_on_the_way,
+]  # fmt: skip
+
+
+def outcome(loop: Callable[[nn.Module], Steps], model: nn.Module) -> dict[str, Tensor]:
+    """All that a loop yields, looked at only when it is over; gradients, parameters and buffers."""
+    torch.manual_seed(7)
+    kept = list(loop(model))
+    found = {f"step {index}": value for index, value in enumerate(kept)}
+    found |= {f"{name}.grad": x.grad for name, x in model.named_parameters() if x.grad is not None}
+    return found | model.state_dict()
+
+
+def agree(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        close = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(ours[name], expected, **close, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def tolerance(loop: Any) -> float:
+    return 0.03 if loop is autocast_and_scaler else 1e-5
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
+    agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
+    assert genesis.torch.report(compiled).graphs
+
+
+# --- memory that the next replay overwrites ---
+class Replayed:
+    """Stands for a graph that Inductor has compiled and CUDA graphs have captured: its results are always the same
+    memory. That forward passes whose backward is still to come keep theirs is not simulated."""
+
+    def __init__(self, graph: Any) -> None:
+        self._boxed_call = True
+        self._graph, self._memory = graph, {}
+        self.current_callable = self._replay
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.current_callable(inputs)
+
+    def _replay(self, inputs: Any) -> Any:
+        given = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
+        results = list(self._graph(*inputs))
+        inputs.clear()
+        for index, result in enumerate(results):
+            if isinstance(result, Tensor) and result.untyped_storage().data_ptr() not in given:
+                kept = self._memory.setdefault(index, torch.empty_like(result))
+                results[index] = kept.copy_(result).detach()
+        return results
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+
+
+@pytest.mark.parametrize(
+    "loop", [each for each in LOOPS if each not in (two_forwards, evaluation_that_forgot_no_grad)],
+    ids=lambda loop: loop.__name__,
+)  # fmt: skip
+@pytest.mark.usefixtures("replays")
+def test_nothing_that_is_held_is_overwritten(loop: Callable[[nn.Module], Steps]) -> None:
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
+    assert all(graph.captured for graph in genesis.torch.report(compiled).graphs)
+
+
+@pytest.mark.usefixtures("replays")
+def test_gradients_that_are_held() -> None:
+    def grads(model: nn.Module) -> Steps:
+        for _ in plain(model):
+            yield from [x.grad for x in model.parameters()]
+
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(grads, compiled), outcome(grads, model))
+
+
+@pytest.mark.usefixtures("replays")
+def test_a_result_twice_is_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(Net):
+        def forward(self, x: Tensor) -> Any:
+            y = super().forward(x)
+            return {"logits": y, "again": y, "none": None}
+
+    result = genesis.torch.compile(Twice())(batch(0)[0])
+    assert result["logits"] is result["again"]
+    assert result["none"] is None
+
+
+@pytest.mark.usefixtures("replays")
+def test_forward_passes_without_backward_are_not_all_captured() -> None:
+    compiled, limit = genesis.torch.compile(Net()), capturing._MAX_WAITING
+    for _ in range(4 * limit - 1):
+        compiled(batch(0)[0])
+    calls = genesis.torch.report(compiled).eager_calls
+    assert list(calls.values()) == [2 * limit - 1]
+    assert "wait for their backward" in next(iter(calls))
+    for _ in range(2 * limit):
+        compiled(batch(0)[0]).sum().backward()
+    assert list(calls.values()) == [2 * limit]
+
+
+# --- the model stays what it is ---
+def test_state_copies_and_pickles_are_the_plain_models() -> None:
+    model = Net()
+    keys = list(model.state_dict())
+    assert genesis.torch.compile(model, compiler="aot_eager") is model
+    model(batch(0)[0])
+    assert list(model.state_dict()) == keys
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)]
+    for each in copies:
+        assert type(each) is Net
+        assert compiling.compiled_of(each) is None
+        agree({"y": each.eval()(batch(1)[0])}, {"y": model.eval()(batch(1)[0])})
+    genesis.torch.compile(copies[0], compiler="aot_eager")(batch(0)[0])
+    assert genesis.torch.report(copies[0]).graphs
+
+
+def test_models_that_say_themselves_what_a_pickle_holds() -> None:
+    class Holds(Net):
+        def __getstate__(self) -> dict[str, Any]:
+            return self.__dict__.copy()
+
+    model = genesis.torch.compile(Holds(), compiler="aot_eager")
+    assert compiling.compiled_of(copy.deepcopy(model)) is None
+
+
+def test_unfuse_gives_the_plain_model() -> None:
+    model = Net()
+    parameters, attributes = list(model.parameters()), set(model.__dict__)
+    genesis.torch.compile(genesis.torch.fuse(model), compiler="aot_eager")(batch(0)[0])
+    assert genesis.torch.unfuse(model) is model
+    assert set(model.__dict__) == attributes
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+
+
+def test_a_part_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, compiled = Net(), Net()
+    genesis.torch.compile(compiled.stem, compiler="aot_eager")
+    agree(outcome(plain, compiled), outcome(plain, model))
+    assert genesis.torch.report(compiled.stem).fused == [("0", "1", "2")]
+
+
+def test_inside_another_compilation() -> None:
+    inner = genesis.torch.compile(Net(), compiler="aot_eager")
+    outer = torch.compile(nn.Sequential(inner, nn.ReLU()), backend="aot_eager", fullgraph=True)
+    agree({"y": outer(batch(0)[0])}, {"y": Net()(batch(0)[0]).relu()})
+
+
+# --- what runs eagerly, and the report ---
+def test_a_batch_that_comes_once_is_not_recorded() -> None:
+    model = genesis.torch.compile(Net(), compiler="aot_eager")
+    for size in (4, 4, 3, 4, 4, 3, 4):
+        model(batch(0, size)[0])
+    report = genesis.torch.report(model)
+    assert len(report.graphs) == 1
+    assert dict(report.eager_calls) == {"inputs of a new kind, recorded if they come again": 2}
+    for _ in range(2):
+        model(batch(0, 3)[0])
+    assert len(report.graphs) == 2
+
+
+def test_inputs_that_come_often_are_recorded_though_never_in_a_row() -> None:
+    model = genesis.torch.compile(Net(), compiler="eager")
+    for _ in range(compiling._WORTH_IT):
+        for size in (4, 3):
+            model(batch(0, size)[0])
+    assert len(genesis.torch.report(model).graphs) == 2
+
+
+def test_dynamic_shapes_are_recorded_at_once() -> None:
+    model = genesis.torch.compile(Net(), compiler="eager", dynamic=True)
+    for size in (4, 3, 5):
+        model(batch(0, size)[0])
+    assert not genesis.torch.report(model).eager_calls
+
+
+class Breaks(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        torch._dynamo.graph_break()
+        return self.head(F.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+def test_the_report() -> None:
+    model = Breaks()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
+    agree(outcome(plain, compiled), outcome(plain, model))
+    report = genesis.torch.report(compiled)
+    assert report.fused[0] == ("stem.0", "stem.1", "stem.2")
+    ((place, reason),) = report.breaks
+    line = Breaks.forward.__code__.co_firstlineno + 2
+    assert place == f"{__file__}:{line}"
+    assert "graph_break" in reason
+    text = str(report)
+    assert text.startswith("Breaks: 2 graphs\n  with gradients, by aot_eager, ")
+    assert f"ends at {__file__}:{line}: " in text
+
+
+def test_what_does_not_compile_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("no such kernel\nmore")
+
+    monkeypatch.setattr(compile_fx, "compile_fx", fails)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    with pytest.warns(UserWarning, match="a part of Net runs eagerly: ValueError: no such kernel$"):
+        ours = outcome(plain, compiled)
+    agree(ours, outcome(plain, model))
+    assert "eagerly, as ValueError: no such kernel" in str(genesis.torch.report(compiled))
+
+
+def test_without_a_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder, exc
+
+    def none() -> str:
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
+    capturing._has_cpp_compiler.cache_clear()
+    compiled = genesis.torch.compile(Net())
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+        compiled(batch(0)[0])
+    assert [graph.compiler for graph in genesis.torch.report(compiled).graphs] == ["aot_eager"]
+    capturing._has_cpp_compiler.cache_clear()
+
+
+# --- functions ---
+def test_a_whole_step() -> None:
+    def run(wrap: Callable[[Any], Any]) -> dict[str, Tensor]:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            """One step."""
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = wrap(step)
+        assert step.__doc__ == "One step."
+        losses = [step(*batch(index)) for index in range(4)]
+        return {f"loss {i}": loss for i, loss in enumerate(losses)} | model.state_dict()
+
+    agree(run(genesis.torch.compile(compiler="aot_eager")), run(lambda step: step))
+
+
+def test_the_report_of_a_function() -> None:
+    @genesis.torch.compile(compiler="eager")
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    assert double(torch.ones(2)).tolist() == [2, 2]
+    assert len(double.report().graphs) == 1
+
+
+# --- arguments ---
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"target": 3}, DTypeError, "argument 'target': expected a torch.nn.Module or a function, got int"),
+        ({"tune": 0}, ValueError, "argument 'tune': expected a number of seconds above 0, got 0"),
+        ({"tune": "5"}, ValueError, "argument 'tune': expected a number of seconds above 0, got '5'"),
+        ({"mode": "fast"}, ValueError, "argument 'mode': expected one of default, .*, got 'fast'"),
+        ({"compiler": "gcc"}, ValueError, "argument 'compiler': expected one of .*, got 'gcc'"),
+    ],
+)
+def test_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        genesis.torch.compile(**{"target": Net(), **arguments})
+
+
+def test_tuning_has_nothing_to_measure_on_the_cpu() -> None:
+    model = genesis.torch.compile(Net(), tune=5, compiler="eager")
+    model(batch(0)[0])
+    assert genesis.torch.report(model).notes == ["not tuned: the inputs are not on CUDA"]

@@ -18,11 +18,19 @@ from torch.utils.checkpoint import checkpoint
 import genesis.torch
 from genesis.errors import DTypeError
 from genesis.torch import capturing, compiling
+from tests.torch.replayed import Replayed
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
 
 
 class Net(nn.Module):
@@ -203,36 +211,6 @@ def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
 
 
 # --- memory that the next replay overwrites ---
-class Replayed:
-    """Stands for a graph that Inductor has compiled and CUDA graphs have captured: its results are always the same
-    memory. That forward passes whose backward is still to come keep theirs is not simulated."""
-
-    def __init__(self, graph: Any) -> None:
-        self._boxed_call = True
-        self._graph, self._memory = graph, {}
-        self.current_callable = self._replay
-
-    def __call__(self, inputs: Any) -> Any:
-        return self.current_callable(inputs)
-
-    def _replay(self, inputs: Any) -> Any:
-        given = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
-        results = list(self._graph(*inputs))
-        inputs.clear()
-        for index, result in enumerate(results):
-            if isinstance(result, Tensor) and result.untyped_storage().data_ptr() not in given:
-                kept = self._memory.setdefault(index, torch.empty_like(result))
-                results[index] = kept.copy_(result).detach()
-        return results
-
-
-@pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
-    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
-
-
 @pytest.mark.parametrize(
     "loop", [each for each in LOOPS if each not in (two_forwards, evaluation_that_forgot_no_grad)],
     ids=lambda loop: loop.__name__,

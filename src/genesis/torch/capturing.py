@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx
 
 from genesis.fusion import Fusion
+from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
 from genesis.torch.recordings import Recording, Recordings
 
 _logger = logging.getLogger("genesis.torch")
@@ -45,12 +46,15 @@ class Backend:
             names = _layer_names(graph)
             recording.fusion = fuse_graph(graph)
             _rename(recording.fusion, names)
+            if count_batches_at_once(graph.graph):
+                graph.recompile()
             compiled = self._compile(graph, inputs, recording)
         except Exception as error:  # whatever it is, the program has code that runs
             first_line = (str(error).strip() or "no message").splitlines()[0]
             recording.obstacle = f"{type(error).__name__}: {first_line}"
             _logger.debug("a graph could not be compiled", exc_info=True)
-            warnings.warn(f"genesis.torch.compile: a part of {self.recordings.name} runs eagerly: {recording.obstacle}")
+            what = f"a part of {self.recordings.name} runs eagerly: {recording.obstacle}"
+            warnings.warn(f"genesis.torch.compile: {what}", stacklevel=2)
             compiled = plain.forward
         recording.seconds = time.perf_counter() - begun
         self.recordings.graphs.append(recording)
@@ -120,7 +124,8 @@ def _has_cpp_compiler() -> bool:
     try:
         cpp_builder.get_cpp_compiler()
     except exc.InvalidCxxCompiler:
-        warnings.warn("genesis.torch.compile: there is no C++ compiler for Inductor; graphs run op by op on the CPU")
+        what = "there is no C++ compiler for Inductor; graphs run op by op on the CPU"
+        warnings.warn(f"genesis.torch.compile: {what}", stacklevel=2)
         return False
     return True
 
@@ -168,6 +173,8 @@ def _compile_inner(
     """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
     from torch._inductor.compile_fx import compile_fx_inner
 
+    if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
+        graph.recompile()
     outputs = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
     visible = outputs.meta.get("user_visible_output_idxs") or ()

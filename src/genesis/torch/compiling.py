@@ -69,7 +69,7 @@ def compile(
         >>> len(genesis.torch.report(model).fused)
         1
     """
-    how = {"tune": tune, "compiler": compiler, "mode": mode, "dynamic": dynamic, "fullgraph": fullgraph}
+    how: dict[str, Any] = {"tune": tune, "compiler": compiler, "mode": mode, "dynamic": dynamic, "fullgraph": fullgraph}
     if target is None:
         return functools.partial(compile, **how, options=options)
     _check(target, tune, compiler, mode)
@@ -150,7 +150,7 @@ class Compiled:
 
 
 class _Kinds:
-    """The kinds of inputs that came: shapes, dtypes and places of tensors, in training or not, with gradients or not."""
+    """Kinds of inputs that came: shapes, dtypes and places of tensors; in training or not, with gradients or not."""
 
     def __init__(self) -> None:
         self._recorded: set[Any] = set()
@@ -177,7 +177,7 @@ class _Kinds:
 
 
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not kwargs and all([isinstance(x, Tensor) for x in args]):
+    if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
         return args
     return tree_leaves((args, kwargs))
 

@@ -249,7 +249,7 @@ _improving: list[threading.Thread] = []
 
 def settle() -> None:
     """Wait for the candidates that are being built in the background: a capture keeps for good what it records."""
-    for thread in list(_improving):
+    for thread in _improving.copy():
         thread.join()
 
 

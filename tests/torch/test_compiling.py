@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,21 +46,20 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
+KEPT = (two_forwards, evaluation_that_forgot_no_grad)  # results that wait for backward, which Replayed overwrites
+
+
+@pytest.mark.parametrize("loop", KEPT, ids=lambda loop: loop.__name__)
+def test_forward_passes_in_a_row(loop: Callable[[nn.Module], Steps]) -> None:
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
-    agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
-    assert genesis.torch.report(compiled).graphs
+    agree(outcome(loop, compiled), outcome(loop, model))
 
 
-# --- memory that the next replay overwrites ---
-@pytest.mark.parametrize(
-    "loop", [each for each in LOOPS if each not in (two_forwards, evaluation_that_forgot_no_grad)],
-    ids=lambda loop: loop.__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("loop", [each for each in LOOPS if each not in KEPT], ids=lambda loop: loop.__name__)
 @pytest.mark.usefixtures("replays")
-def test_nothing_that_is_held_is_overwritten(loop: Callable[[nn.Module], Steps]) -> None:
+def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
+    """What it holds is looked at when it is over: replays have not overwritten it."""
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
@@ -99,6 +100,18 @@ def test_forward_passes_without_backward_are_not_all_captured() -> None:
     for _ in range(2 * limit):
         compiled(batch(0)[0]).sum().backward()
     assert list(calls.values()) == [2 * limit]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
+@pytest.mark.filterwarnings("ignore")
+def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)  # results are copied out of Inductor's graphs too
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(plain, compiled), outcome(plain, model))
+    (graph,) = genesis.torch.report(compiled).graphs
+    assert (graph.compiler, graph.captured, graph.obstacle) == ("inductor", True, "")
 
 
 # --- the model stays what it is ---

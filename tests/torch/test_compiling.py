@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.errors import DTypeError
-from genesis.torch import capturing, compiling
+from genesis.torch import capturing, compiling, recordings
 from tests.torch.loops import (
     LOOPS,
     Net,
@@ -127,7 +127,7 @@ def test_state_copies_and_pickles_are_the_plain_models() -> None:
     copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)]
     for each in copies:
         assert type(each) is Net
-        assert compiling.compiled_of(each) is None
+        assert recordings.compiled_of(each) is None
         agree({"y": each.eval()(batch(1)[0])}, {"y": model.eval()(batch(1)[0])})
     genesis.torch.compile(copies[0], compiler="aot_eager")(batch(0)[0])
     assert genesis.torch.report(copies[0]).graphs
@@ -139,7 +139,7 @@ def test_models_that_say_themselves_what_a_pickle_holds() -> None:
             return self.__dict__.copy()
 
     model = genesis.torch.compile(Holds(), compiler="aot_eager")
-    assert compiling.compiled_of(copy.deepcopy(model)) is None
+    assert recordings.compiled_of(copy.deepcopy(model)) is None
 
 
 def test_unfuse_gives_the_plain_model() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.recordings import Recordings
+from genesis.torch.recordings import Recordings, Target
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _WORTH_IT = 16  # calls with one kind of inputs, not one after the other, before that is recorded
@@ -79,20 +79,7 @@ def compile(
     return target
 
 
-def compiled_of(model: nn.Module) -> Compiled | None:
-    """What compile() has put into a model."""
-    found = model.__dict__.get("_compiled_call_impl")
-    return found if isinstance(found, Compiled) else None
-
-
-def uncompile(model: nn.Module) -> None:
-    """Take what compile() has put into a model and its parts out of them."""
-    for module in model.modules():
-        if compiled_of(module) is not None:
-            del module.__dict__["_compiled_call_impl"]
-
-
-class Compiled:
+class Compiled(Target):
     """A compiled target: decides at each call whether it runs compiled. Copies and pickles of it are None."""
 
     def __init__(
@@ -101,7 +88,7 @@ class Compiled:
     ) -> None:  # fmt: skip
         name = type(model).__name__ if model is not None else getattr(run, "__qualname__", type(run).__name__)
         self._plain, self._model, self._tune = run, model, tune
-        self._recordings = Recordings(name)
+        self.recordings = Recordings(name)
         self._how = {"dynamic": dynamic, "fullgraph": fullgraph}
         self._backend_options = compiler, mode, dict(options or {})
         self._backend: Any = None
@@ -115,13 +102,9 @@ class Compiled:
             return self._plain(*args, **kwargs)
         why_not = self._why_not(args, kwargs)
         if why_not:
-            self._recordings.eager_calls[why_not] += 1
+            self.recordings.eager_calls[why_not] += 1
             return self._plain(*args, **kwargs)
         return self._run(*args, **kwargs)
-
-    def report(self) -> Recordings:
-        """What became of the calls so far."""
-        return self._recordings
 
     def __reduce__(self) -> Any:
         return _nothing, ()
@@ -141,9 +124,9 @@ class Compiled:
         from genesis.torch import capturing
 
         if self._tune is not None and self._model is not None:
-            _tune(self._model, self._tune, self._recordings, args, kwargs)
-        capturing.watch(self._recordings)
-        self._backend = capturing.Backend(self._recordings, *self._backend_options)
+            _tune(self._model, self._tune, self.recordings, args, kwargs)
+        capturing.watch(self.recordings)
+        self._backend = capturing.Backend(self.recordings, *self._backend_options)
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
         self._run = torch.compile(target, backend=self._backend, **self._how)
         return self._run(*args, **kwargs)

@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from genesis.errors import DTypeError, describe
-from genesis.torch.compiling import compiled_of, uncompile
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
@@ -21,7 +20,7 @@ from genesis.torch.entries import (
     strip,
 )  # fmt: skip
 from genesis.torch.pending import install
-from genesis.torch.recordings import Recordings
+from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 
 _FORWARDS: dict[type[nn.Module], Any] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from genesis.fusion import Fusion
 
 
@@ -68,3 +70,26 @@ class Recordings:
             lines += ["  " + line for line in str(graph).splitlines()]
         lines += [f"  {number} calls ran eagerly: {reason}" for reason, number in self.eager_calls.items()]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+class Target:
+    """What genesis.torch.compile makes of a target; in a model, it takes the place of its call."""
+
+    recordings: Recordings
+
+    def report(self) -> Recordings:
+        """What became of the calls so far."""
+        return self.recordings
+
+
+def compiled_of(model: nn.Module) -> Target | None:
+    """What compile() has put into a model."""
+    found = model.__dict__.get("_compiled_call_impl")
+    return found if isinstance(found, Target) else None
+
+
+def uncompile(model: nn.Module) -> None:
+    """Take what compile() has put into a model and its parts out of them."""
+    for module in model.modules():
+        if compiled_of(module) is not None:
+            del module.__dict__["_compiled_call_impl"]

@@ -138,6 +138,29 @@ def two_forwards(model: nn.Module) -> Steps:
         yield loss
 
 
+def adversarial(model: nn.Module) -> Steps:
+    """The backward of one half comes between forward and backward of the other."""
+    halves: Any = model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for index in range(4):
+        fake = halves.generator(batch(index)[0])
+        real = halves.discriminator(batch(index + 9)[0])
+        (halves.discriminator(fake.detach()) - real).square().mean().backward()
+        loss = halves.discriminator(fake).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss
+        yield fake
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.discriminator = Net()
+        self.generator = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1))
+
+
 def frozen(model: Any) -> Steps:
     model.stem.requires_grad_(False)
     yield from plain(model)

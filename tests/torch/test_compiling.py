@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.errors import DTypeError
-from genesis.torch import capturing, compiling, recordings
+from genesis.torch import capturing, compiling, outstanding, recordings
 from tests.torch.loops import (
     LOOPS,
     Net,
@@ -75,6 +75,48 @@ def test_gradients_that_are_held() -> None:
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(grads, compiled), outcome(grads, model))
+
+
+class Manager:
+    """Stands for PyTorch's, which takes the next call after a backward for a new step."""
+
+    running_forwards_with_pending_backwards = False
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch, replays: None) -> Manager:
+    one = Manager()
+    monkeypatch.setattr(outstanding, "_managers", lambda: [one])
+    return one
+
+
+def test_pytorch_is_told_of_passes_whose_backward_is_to_come(manager: Manager) -> None:
+    first, second = genesis.torch.compile(Net()), genesis.torch.compile(Net())
+    x = batch(0)[0]
+    waiting = first(x).sum()
+    second(x).sum().backward()
+    assert manager.running_forwards_with_pending_backwards
+    manager.running_forwards_with_pending_backwards = False  # as that backward leaves it
+    with torch.no_grad():
+        second(x)
+    assert manager.running_forwards_with_pending_backwards
+    waiting.backward()
+    manager.running_forwards_with_pending_backwards = False
+    first(x)  # whose result is dropped
+    first(x).sum().backward()
+    assert not manager.running_forwards_with_pending_backwards
+
+
+@pytest.mark.usefixtures("manager")
+def test_a_second_backward_after_another_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)  # else AOTAutograd says so at the first
+    model = genesis.torch.compile(Net())
+    loss = model(batch(0)[0]).sum()
+    loss.backward(retain_graph=True)
+    loss.backward(retain_graph=True)
+    model(batch(1)[0])
+    with pytest.raises(RuntimeError, match="backward through Net again, after another step"):
+        loss.backward()
 
 
 @pytest.mark.usefixtures("replays")

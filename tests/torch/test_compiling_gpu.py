@@ -14,7 +14,7 @@ import genesis.torch
 from genesis.torch import capturing
 from tests.models.torch_resnet import Bottleneck, ResNet
 from tests.torch import loops
-from tests.torch.loops import LOOPS, Net, Steps, agree, outcome, plain, tolerance
+from tests.torch.loops import LOOPS, Halves, Net, Steps, adversarial, agree, outcome, plain, tolerance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch")]
 
@@ -40,6 +40,16 @@ def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
     captured(compiled)
+
+
+def test_two_models_whose_passes_are_interleaved() -> None:
+    model = Halves().cuda()
+    compiled = copy.deepcopy(model)
+    genesis.torch.compile(compiled.generator)
+    genesis.torch.compile(compiled.discriminator)
+    agree(outcome(adversarial, compiled), outcome(adversarial, model), 1e-3)
+    captured(compiled.generator)
+    captured(compiled.discriminator)
 
 
 def test_gradients_that_are_held() -> None:

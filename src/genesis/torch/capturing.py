@@ -89,6 +89,18 @@ class Backend:
             )
         return compiled
 
+    @property
+    def captures(self) -> bool:
+        """Whether any graph has been captured."""
+        return any(recording.captured for recording in self.recordings.graphs)
+
+    def reset(self) -> None:
+        """Called by torch._dynamo.reset()."""
+        self._graphs.clear()
+        trees = sys.modules.get("torch._inductor.cudagraph_trees")
+        if trees is not None:
+            trees.reset_cudagraph_trees()
+
     def waits(self) -> bool:
         """Whether a call is to run eagerly, as backward passes of many forward passes have not come."""
         waiting = [graph for graph in self._graphs if graph.num_forwards >= _MAX_WAITING]

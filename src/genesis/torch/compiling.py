@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
+from genesis.torch import outstanding
 from genesis.torch.recordings import Recordings, Target
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -104,7 +105,11 @@ class Compiled(Target):
         if why_not:
             self.recordings.eager_calls[why_not] += 1
             return self._plain(*args, **kwargs)
-        return self._run(*args, **kwargs)
+        outstanding.before_call()
+        results = self._run(*args, **kwargs)
+        if self._backend.captures and torch.is_grad_enabled():
+            outstanding.after_call(results, self.recordings.name)
+        return results
 
     def __reduce__(self) -> Any:
         return _nothing, ()
@@ -183,6 +188,7 @@ def _tune(
     model: nn.Module, budget: float, recordings: Recordings, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Measure the convolutions of a training or inference step with these inputs, on a copy of the model."""
+    from genesis.cuda import empty_cache
     from genesis.cuda.plans import tune
     from genesis.torch.fusing import fuse
 
@@ -204,6 +210,7 @@ def _tune(
 
     with torch.random.fork_rng(sorted(x.index for x in devices), device_type="cuda"):
         found = tune(step, budget=budget)
+    empty_cache()  # the memory that measuring took
     recordings.note(f"tuned {len(found)} problems in {budget:g} s; {found.num_left} had no time")
     _logger.info("%s", found)
 

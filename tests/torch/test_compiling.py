@@ -108,8 +108,8 @@ def test_pytorch_is_told_of_passes_whose_backward_is_to_come(manager: Manager) -
 
 
 @pytest.mark.usefixtures("manager")
-def test_a_second_backward_after_another_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)  # else AOTAutograd says so at the first
+@torch._functorch.config.patch(donated_buffer=False)  # else AOTAutograd refuses the first
+def test_a_second_backward_after_another_step_is_an_error() -> None:
     model = genesis.torch.compile(Net())
     loss = model(batch(0)[0]).sum()
     loss.backward(retain_graph=True)

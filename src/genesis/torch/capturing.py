@@ -1,4 +1,4 @@
-"""What genesis.torch.compile has under torch.compile: Dynamo's graphs, fused, compiled, and captured where that helps.
+"""The backend of genesis.torch.compile: fuses Dynamo's graphs, compiles them, and captures them where that helps.
 
 Inductor compiles a graph's forward and backward, and on CUDA PyTorch's trees of CUDA graphs capture both. Their results
 lie in memory that the next replay overwrites, so what leaves a graph is copied here, and nobody holds anything else.
@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -32,11 +31,11 @@ _MODES = {"default": {}, "reduce-overhead": {"triton.cudagraphs": True}}
 class Backend:
     """A backend of torch.compile that writes down what it did."""
 
-    def __init__(self, recordings: Recordings, compiler: str, mode: str, options: dict[str, Any]) -> None:
+    def __init__(self, recordings: Recordings, compiler: str, mode: str, options: dict[str, object]) -> None:
         self.recordings, self.compiler, self.mode, self.options = recordings, compiler, mode, options
         self._graphs: list[Waiting] = []
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Callable[..., object]:
         from genesis.torch.dynamo import fuse_graph
 
         begun = time.perf_counter()
@@ -61,16 +60,18 @@ class Backend:
         _logger.info("%s", recording)
         return compiled
 
-    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], recording: Recording) -> Callable[..., Any]:
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Callable[..., object]:
         recording.compiler = compiler = available(self.compiler, _device_types(graph, inputs))
         if compiler != "inductor":
             from torch._dynamo.backends.registry import lookup_backend
 
-            compiled: Callable[..., Any] = lookup_backend(compiler)(graph, inputs)
+            compiled: Callable[..., object] = lookup_backend(compiler)(graph, inputs)
             return compiled
         return self._by_inductor(graph, inputs, recording)
 
-    def _by_inductor(self, graph: fx.GraphModule, inputs: Sequence[Any], recording: Recording) -> Callable[..., Any]:
+    def _by_inductor(
+        self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording
+    ) -> Callable[..., object]:
         from torch._functorch import config as functorch
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
@@ -84,7 +85,7 @@ class Backend:
         # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
         # where an obstacle can be dealt with.
         with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
-            compiled: Callable[..., Any] = compile_fx(
+            compiled: Callable[..., object] = compile_fx(
                 graph, inputs, inner_compile=inner, config_patches={**patches, **self.options}
             )
         return compiled
@@ -142,8 +143,8 @@ def _has_cpp_compiler() -> bool:
     return True
 
 
-def _device_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> frozenset[str]:
-    """Of what the graph computes with."""
+def _device_types(graph: fx.GraphModule, inputs: Sequence[object]) -> frozenset[str]:
+    """Devices that a graph computes on."""
     values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
     return frozenset(value.device.type for value in values if isinstance(value, Tensor))
 
@@ -171,7 +172,7 @@ def _rename(fusion: Fusion, names: dict[str, str]) -> None:
 
 def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
     """Why Dynamo ended a graph before the program's end, and where; nothing where it did not."""
-    reason: Any = getattr(graph, "compile_subgraph_reason", None)
+    reason = getattr(graph, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break:
         return "", ""
     frame = reason.user_stack[-1] if reason.user_stack else None
@@ -180,8 +181,8 @@ def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
 
 
 def _compile_inner(
-    recording: Recording, waiting: Waiting, graph: fx.GraphModule, inputs: Sequence[Any], **how: Any
-) -> Any:
+    recording: Recording, waiting: Waiting, graph: fx.GraphModule, inputs: Sequence[object], **how: object
+) -> object:
     """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -197,11 +198,11 @@ def _compile_inner(
     recording.captured = True
     is_backward = how.get("is_backward", False)
     is_forward = not is_backward and not how.get("is_inference", False)
-    run: Any = compiled.current_callable
+    run: Callable[..., Sequence[object]] = compiled.current_callable
 
     num_calls = itertools.count()
 
-    def call(inputs: Any) -> Any:
+    def call(inputs: list[object]) -> list[object]:
         if next(num_calls) == 1:  # PyTorch records at the second call
             _settle()
         results = list(run(inputs))
@@ -216,7 +217,7 @@ def _compile_inner(
     return compiled
 
 
-def is_captured(how: dict[str, Any]) -> bool:
+def is_captured(how: dict[str, object]) -> bool:
     """Whether Inductor has handed a graph to PyTorch's trees of CUDA graphs."""
     cudagraphs = how.get("cudagraphs")
     return cudagraphs is not None and bool(cudagraphs)
@@ -229,7 +230,7 @@ def _settle() -> None:
         planner.settle()
 
 
-def _copy(results: list[Any], leaving: Sequence[int]) -> None:
+def _copy(results: list[object], leaving: Sequence[int]) -> None:
     """Put copies in the place of results, one for each tensor."""
     tensors = {id(x): x for x in (results[index] for index in leaving) if isinstance(x, Tensor)}
     originals = list(tensors.values())

@@ -6,8 +6,8 @@ import copy
 import functools
 import itertools
 import logging
-from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,28 +17,34 @@ from genesis.errors import DTypeError, describe
 from genesis.torch import outstanding
 from genesis.torch.recordings import Recordings, Target
 
+if TYPE_CHECKING:
+    from genesis.torch.capturing import Backend
+
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _WORTH_IT = 16  # calls with one kind of inputs, not one after the other, before that is recorded
 _MOST_KINDS = 1024
 _numbers = itertools.count()
 _logger = logging.getLogger("genesis.torch")
-T = TypeVar("T", bound=Callable[..., Any])
+_Arguments = tuple[object, ...]
+_Keywords = dict[str, object]
+_Kind = tuple[object, ...]  # of inputs
+T = TypeVar("T", bound=Callable[..., object])
 
 
 @overload
 def compile(
     target: T, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
-    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, Any] | None = None,
+    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, object] | None = None,
 ) -> T: ...  # fmt: skip
 @overload
 def compile(
     target: None = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
-    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, Any] | None = None,
+    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, object] | None = None,
 ) -> Callable[[T], T]: ...  # fmt: skip
 def compile(
-    target: Any = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
-    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, Any] | None = None,
-) -> Any:  # fmt: skip
+    target: object = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, object] | None = None,
+) -> object:  # fmt: skip
     """Compile a PyTorch model, in place, or a function; the loop around it stays what it is.
 
     TorchDynamo records what the target's code does and guards what it read. In its graphs convolution → batch norm
@@ -70,35 +76,45 @@ def compile(
         >>> len(genesis.torch.report(model).fused)
         1
     """
-    how: dict[str, Any] = {"tune": tune, "compiler": compiler, "mode": mode, "dynamic": dynamic, "fullgraph": fullgraph}
-    if target is None:
-        return functools.partial(compile, **how, options=options)
-    _check(target, tune, compiler, mode)
-    if not isinstance(target, nn.Module):
-        return Compiled(target, None, **how, options=options)
-    target.__dict__["_compiled_call_impl"] = Compiled(target._call_impl, target, **how, options=options)
-    return target
+    how = _Options(tune, compiler, mode, dynamic, fullgraph, dict(options or {}))
+    return functools.partial(_compile, how=how) if target is None else _compile(target, how)
+
+
+class _Options(NamedTuple):
+    """Arguments of compile()."""
+
+    tune: float | None
+    compiler: str
+    mode: str
+    dynamic: bool | None
+    fullgraph: bool
+    options: dict[str, object]
+
+
+def _compile(target: object, how: _Options) -> object:
+    _check(how)
+    if isinstance(target, nn.Module):
+        target.__dict__["_compiled_call_impl"] = Compiled(target._call_impl, target, how)
+        return target
+    if not callable(target):
+        raise DTypeError(describe("compile", "target", "a torch.nn.Module or a function", type(target).__name__))
+    return Compiled(target, None, how)
 
 
 class Compiled(Target):
     """A compiled target: decides at each call whether it runs compiled. Copies and pickles of it are None."""
 
-    def __init__(
-        self, run: Callable[..., Any], model: nn.Module | None, *, tune: float | None, compiler: str, mode: str,
-        dynamic: bool | None, fullgraph: bool, options: dict[str, Any] | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, run: Callable[..., object], model: nn.Module | None, how: _Options) -> None:
         name = type(model).__name__ if model is not None else getattr(run, "__qualname__", type(run).__name__)
-        self._plain, self._model, self._tune = run, model, tune
+        self._plain, self._model, self._how = run, model, how
         self.recordings = Recordings(name)
-        self._how = {"dynamic": dynamic, "fullgraph": fullgraph}
-        self._backend_options = compiler, mode, dict(options or {})
-        self._backend: Any = None
-        self._run: Callable[..., Any] = self._first
-        self._kinds = _Kinds() if dynamic is False else None
+        self._backend: Backend | None = None
+        self._run: Callable[..., object] = self._first
+        self._kinds = _Kinds() if how.dynamic is False else None
         if model is None:
             functools.update_wrapper(self, run)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return self._plain(*args, **kwargs)
         why_not = self._why_not(args, kwargs)
@@ -107,17 +123,17 @@ class Compiled(Target):
             return self._plain(*args, **kwargs)
         outstanding.before_call()
         results = self._run(*args, **kwargs)
-        if self._backend.captures and torch.is_grad_enabled():
+        if self._backend is not None and self._backend.captures and torch.is_grad_enabled():
             outstanding.after_call(results, self.recordings.name)
         return results
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _nothing, ()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
 
-    def _why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _why_not(self, args: _Arguments, kwargs: _Keywords) -> str:
         """Why a call is to run eagerly; "" where it is not."""
         if self._kinds is not None and not self._kinds.recorded(args, kwargs, self._model):
             return "inputs of a new kind, recorded if they come again"
@@ -125,15 +141,16 @@ class Compiled(Target):
             return "earlier results still wait for their backward pass (evaluate under torch.no_grad())"
         return ""
 
-    def _first(self, *args: Any, **kwargs: Any) -> Any:
+    def _first(self, *args: object, **kwargs: object) -> object:
         from genesis.torch import capturing
 
-        if self._tune is not None and self._model is not None:
-            _tune(self._model, self._tune, self.recordings, args, kwargs)
+        how = self._how
+        if how.tune is not None and self._model is not None:
+            _tune(self._model, how.tune, self.recordings, args, kwargs)
         capturing.watch(self.recordings)
-        self._backend = capturing.Backend(self.recordings, *self._backend_options)
+        self._backend = backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options)
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
-        self._run = torch.compile(target, backend=self._backend, **self._how)
+        self._run = torch.compile(target, backend=backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
         return self._run(*args, **kwargs)
 
 
@@ -141,12 +158,12 @@ class _Kinds:
     """Kinds of inputs that came: shapes, dtypes and places of tensors; in training or not, with gradients or not."""
 
     def __init__(self) -> None:
-        self._recorded: set[Any] = set()
-        self._modes: set[Any] = set()
-        self._seen: dict[Any, int] = {}
-        self._last: Any = None
+        self._recorded: set[_Kind] = set()
+        self._modes: set[tuple[bool, bool]] = set()
+        self._seen: dict[_Kind, int] = {}
+        self._last: _Kind = ()
 
-    def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], model: nn.Module | None) -> bool:
+    def recorded(self, args: _Arguments, kwargs: _Keywords, model: nn.Module | None) -> bool:
         """Is this kind one that is recorded, or worth it? The first of each mode is; others if they come twice in a
         row, or often: a batch that comes once in an epoch would take longer to compile than it ever saves."""
         mode = torch.is_grad_enabled(), model is not None and model.training
@@ -164,29 +181,27 @@ class _Kinds:
         return True
 
 
-def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _leaves(args: _Arguments, kwargs: _Keywords) -> Sequence[object]:
     if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
         return args
     return tree_leaves((args, kwargs))
 
 
-def _kind(x: Any) -> Any:
+def _kind(x: object) -> object:
     return (x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else type(x)
 
 
-def _with_code_of_its_own(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_code_of_its_own(call: Callable[..., object]) -> Callable[..., object]:
     """A function that calls: Dynamo counts recordings by code, and that of Module._call_impl is everybody's."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         return call(*args, **kwargs)
 
     run.__code__ = run.__code__.replace(co_name=f"compiled_{next(_numbers)}")
     return run
 
 
-def _tune(
-    model: nn.Module, budget: float, recordings: Recordings, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _tune(model: nn.Module, budget: float, recordings: Recordings, args: _Arguments, kwargs: _Keywords) -> None:
     """Measure the convolutions of a training or inference step with these inputs, on a copy of the model."""
     from genesis.cuda import empty_cache
     from genesis.cuda.plans import tune
@@ -219,9 +234,8 @@ def _nothing() -> None:
     return None
 
 
-def _check(target: Any, tune: Any, compiler: Any, mode: Any) -> None:
-    if not callable(target):
-        raise DTypeError(describe("compile", "target", "a torch.nn.Module or a function", type(target).__name__))
+def _check(how: _Options) -> None:
+    tune, compiler, mode = how[:3]
     if tune is not None and (isinstance(tune, bool) or not isinstance(tune, int | float) or not tune > 0):
         raise ValueError(describe("compile", "tune", "a number of seconds above 0", repr(tune)))
     if mode not in _MODES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -62,14 +61,17 @@ def _gradient_and_addend(node: fx.Node, order: dict[fx.Node, int]) -> tuple[fx.N
     return None
 
 
-def _described(node: fx.Node) -> Any:
+def _described(node: fx.Node) -> tuple[object, ...] | None:
     value = node.meta.get("val")
     return (value.shape, value.stride(), value.dtype, value.device) if isinstance(value, Tensor) else None
 
 
 def _is_input_gradient(node: fx.Node) -> bool:
-    backward: Any = torch.ops.genesis.conv_bn_relu_backward.default
-    return node.target is operator.getitem and node.args[1] == 0 and _op_of(node).target is backward
+    return (
+        node.target is operator.getitem
+        and node.args[1] == 0
+        and _op_of(node).target is torch.ops.genesis.conv_bn_relu_backward.default
+    )
 
 
 def _op_of(item: fx.Node) -> fx.Node:

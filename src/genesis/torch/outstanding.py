@@ -10,13 +10,19 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 _waiting: weakref.WeakSet[Pass] = weakref.WeakSet()
 _step = 0  # what a replay may overwrite is that of earlier steps
+
+
+class Manager(Protocol):
+    """Of a device's trees."""
+
+    running_forwards_with_pending_backwards: bool
 
 
 class Pass:
@@ -27,7 +33,7 @@ class Pass:
     def __init__(self, name: str) -> None:
         self.name, self.step = name, _step
 
-    def begin_backward(self, _: Any) -> None:
+    def begin_backward(self, _: object) -> None:
         """Called by autograd. Raises: RuntimeError: what the pass kept has been overwritten."""
         _waiting.discard(self)
         if self.step != _step:
@@ -47,7 +53,7 @@ def before_call() -> None:
         manager.running_forwards_with_pending_backwards = True
 
 
-def after_call(results: Any, name: str) -> None:
+def after_call(results: object, name: str) -> None:
     """After captured graphs have run."""
     nodes = {x.grad_fn for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.grad_fn is not None}
     if nodes:
@@ -57,7 +63,7 @@ def after_call(results: Any, name: str) -> None:
             node.register_prehook(one.begin_backward)
 
 
-def _managers() -> Iterator[Any]:
+def _managers() -> Iterator[Manager]:
     """PyTorch's, of the devices on which anything has been captured."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
     containers = {} if trees is None else trees.get_obj(trees.local, "tree_manager_containers")

@@ -21,7 +21,7 @@ from torch import Tensor, fx
 
 from genesis.fusion import Fusion
 from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
-from genesis.torch.recordings import Recording, Recordings
+from genesis.torch.recordings import Function, Recording, Recordings
 
 _logger = logging.getLogger("genesis.torch")
 _MAX_WAITING = 8  # forward passes of a graph without a backward
@@ -35,7 +35,7 @@ class Backend:
         self.recordings, self.compiler, self.mode, self.options = recordings, compiler, mode, options
         self._graphs: list[Waiting] = []
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Callable[..., object]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Function:
         from genesis.torch.dynamo import fuse_graph
 
         begun = time.perf_counter()
@@ -60,18 +60,16 @@ class Backend:
         _logger.info("%s", recording)
         return compiled
 
-    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Callable[..., object]:
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Function:
         recording.compiler = compiler = available(self.compiler, _device_types(graph, inputs))
         if compiler != "inductor":
             from torch._dynamo.backends.registry import lookup_backend
 
-            compiled: Callable[..., object] = lookup_backend(compiler)(graph, inputs)
+            compiled: Function = lookup_backend(compiler)(graph, inputs)
             return compiled
         return self._by_inductor(graph, inputs, recording)
 
-    def _by_inductor(
-        self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording
-    ) -> Callable[..., object]:
+    def _by_inductor(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Function:
         from torch._functorch import config as functorch
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
@@ -85,7 +83,7 @@ class Backend:
         # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
         # where an obstacle can be dealt with.
         with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
-            compiled: Callable[..., object] = compile_fx(
+            compiled: Function = compile_fx(
                 graph, inputs, inner_compile=inner, config_patches={**patches, **self.options}
             )
         return compiled
@@ -198,7 +196,7 @@ def _compile_inner(
     recording.captured = True
     is_backward = how.get("is_backward", False)
     is_forward = not is_backward and not how.get("is_inference", False)
-    run: Callable[..., Sequence[object]] = compiled.current_callable
+    run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
 
     num_calls = itertools.count()
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
 from genesis.torch import outstanding
-from genesis.torch.recordings import Recordings, Target
+from genesis.torch.recordings import Function, Recordings, Target
 
 if TYPE_CHECKING:
     from genesis.torch.capturing import Backend
@@ -28,7 +28,7 @@ _logger = logging.getLogger("genesis.torch")
 _Arguments = tuple[object, ...]
 _Keywords = dict[str, object]
 _Kind = tuple[object, ...]  # of inputs
-T = TypeVar("T", bound=Callable[..., object])
+T = TypeVar("T", bound=Function)
 
 
 @overload
@@ -104,12 +104,12 @@ def _compile(target: object, how: _Options) -> object:
 class Compiled(Target):
     """A compiled target: decides at each call whether it runs compiled. Copies and pickles of it are None."""
 
-    def __init__(self, run: Callable[..., object], model: nn.Module | None, how: _Options) -> None:
+    def __init__(self, run: Function, model: nn.Module | None, how: _Options) -> None:
         name = type(model).__name__ if model is not None else getattr(run, "__qualname__", type(run).__name__)
         self._plain, self._model, self._how = run, model, how
         self.recordings = Recordings(name)
         self._backend: Backend | None = None
-        self._run: Callable[..., object] = self._first
+        self._run: Function = self._first
         self._kinds = _Kinds() if how.dynamic is False else None
         if model is None:
             functools.update_wrapper(self, run)
@@ -191,7 +191,7 @@ def _kind(x: object) -> object:
     return (x.shape, x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else type(x)
 
 
-def _with_code_of_its_own(call: Callable[..., object]) -> Callable[..., object]:
+def _with_code_of_its_own(call: Function) -> Function:
     """A function that calls: Dynamo counts recordings by code, and that of Module._call_impl is everybody's."""
 
     def run(*args: object, **kwargs: object) -> object:

@@ -22,7 +22,7 @@ def _inference(*args: Any) -> Tensor:
 
 
 def _shapes_inference(input: Tensor, weight: Tensor, *args: Any) -> Tensor:
-    """What _inference gives, without values."""
+    """Promise the result of _inference, without values."""
     stride, padding, dilation = args[-5:-2]
     sizes = [
         (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1

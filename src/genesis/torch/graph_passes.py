@@ -31,7 +31,7 @@ def _counts_a_batch(node: fx.Node) -> bool:
 
 
 def add_gradients_in_the_op(graph: fx.Graph) -> int:
-    """Where the input of conv_bn_relu has another gradient, its backward adds it while it has its own in registers.
+    """Let the backward of conv_bn_relu add another gradient of its input, while its own is in registers.
 
     Returns: in how many places of a backward graph.
     """
@@ -49,7 +49,7 @@ def add_gradients_in_the_op(graph: fx.Graph) -> int:
 
 
 def _gradient_and_addend(node: fx.Node, order: dict[fx.Node, int]) -> tuple[fx.Node, fx.Node] | None:
-    """Of a sum: the gradient that a backward has just computed, and the other, which was there before."""
+    """Return, of a sum, the gradient that a backward has just computed, and the other, which was there before."""
     for gradient, addend in (node.args, node.args[::-1]):
         if not (isinstance(gradient, fx.Node) and isinstance(addend, fx.Node)) or gradient is addend:
             continue

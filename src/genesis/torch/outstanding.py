@@ -20,7 +20,7 @@ _step = 0  # what a replay may overwrite is that of earlier steps
 
 
 class Manager(Protocol):
-    """Of a device's trees."""
+    """The manager of a device's trees."""
 
     running_forwards_with_pending_backwards: bool
 

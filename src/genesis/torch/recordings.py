@@ -1,13 +1,16 @@
-"""What became of a target of genesis.torch.compile: its graphs, and the calls that ran eagerly."""
+"""Reports of genesis.torch.compile: graphs, and the calls that ran eagerly."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from genesis.fusion import Fusion
+
+Function = Callable[..., object]
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Recordings:
 
     @property
     def breaks(self) -> list[tuple[str, str]]:
-        """Where graphs end before the program does, and why."""
+        """Places where graphs end before the program does, each with the reason."""
         return [(graph.place, graph.break_reason) for graph in self.graphs if graph.break_reason]
 
     def note(self, text: str) -> None:
@@ -73,17 +76,17 @@ class Recordings:
 
 
 class Target:
-    """What genesis.torch.compile makes of a target; in a model, it takes the place of its call."""
+    """A compiled target; in a model, it takes the place of its call."""
 
     recordings: Recordings
 
     def report(self) -> Recordings:
-        """What became of the calls so far."""
+        """Report the calls so far: graphs, and what ran eagerly and why."""
         return self.recordings
 
 
 def compiled_of(model: nn.Module) -> Target | None:
-    """What compile() has put into a model."""
+    """Find the compiled target that compile() has put into a model."""
     found = model.__dict__.get("_compiled_call_impl")
     return found if isinstance(found, Target) else None
 

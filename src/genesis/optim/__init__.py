@@ -1,6 +1,7 @@
 """Optimizers, and the schedules of their learning rates."""
 
 from genesis.optim import lr_scheduler as lr_scheduler
+from genesis.optim import swa_utils as swa_utils
 from genesis.optim.adadelta import Adadelta as Adadelta
 from genesis.optim.adafactor import Adafactor as Adafactor
 from genesis.optim.adagrad import Adagrad as Adagrad

@@ -36,6 +36,20 @@ def probabilities(*shape: int) -> Make:
     return lambda dtype: torch.rand(shape, dtype=dtype) * 0.98 + 0.01
 
 
+def signs(*shape: int) -> Make:
+    return lambda dtype: torch.randint(2, shape) * 2 - 1
+
+
+def labels(rows: int, classes: int) -> Make:
+    """Some classes of each row in any order, then −1."""
+
+    def make(dtype: torch.dtype) -> torch.Tensor:
+        listed = torch.stack([torch.randperm(classes) for _ in range(rows)])
+        return listed.masked_fill(torch.arange(classes) >= torch.randint(1, classes, (rows, 1)), -1)
+
+    return make
+
+
 IMAGES = (2, 4, 7, 6)
 SIGNALS = (2, 4, 9)
 
@@ -121,6 +135,20 @@ CASES = [
     case("Hardswish", inputs=SIGNALS),
     case("Hardsigmoid", inputs=SIGNALS),
     case("Softplus", 2.0, 1.0, inputs=SIGNALS),
+    case("CELU", 2.0, inputs=SIGNALS),  # of others, PyTorch rounds the inverse to float32 for the gradient
+    case("SELU", inputs=SIGNALS),
+    case("PReLU", inputs=SIGNALS),
+    case("PReLU", 4, 0.1, inputs=SIGNALS),
+    case("RReLU", 0.2, 0.2, inputs=SIGNALS),
+    case("Threshold", 0.1, 20, inputs=SIGNALS),
+    case("Hardshrink", 0.3, inputs=SIGNALS),
+    case("Softshrink", inputs=SIGNALS),
+    case("LogSigmoid", inputs=SIGNALS),
+    case("Softsign", inputs=SIGNALS),
+    case("Tanhshrink", inputs=SIGNALS),
+    case("Softmin", 1, inputs=SIGNALS),
+    case("Softmax2d", inputs=IMAGES),
+    case("GLU", 1, inputs=SIGNALS),
     # dropout that keeps or drops everything; the random ones are tested under a seed
     case("Dropout", 0.0, inputs=SIGNALS),
     case("Dropout", 1.0, inputs=SIGNALS),
@@ -144,4 +172,23 @@ CASES = [
     case("SmoothL1Loss", beta=0.5, inputs=[(3, 4), (3, 4)]),
     case("BCELoss", inputs=[probabilities(3, 4), probabilities(3, 4)]),
     case("BCEWithLogitsLoss", inputs=[(3, 4), probabilities(3, 4)]),
+    case("KLDivLoss", reduction="batchmean", inputs=[(3, 4), probabilities(3, 4)]),
+    case("HuberLoss", "sum", 0.5, inputs=[(3, 4), (3, 4)]),
+    case("SoftMarginLoss", inputs=[(3, 4), signs(3, 4)]),
+    case("MultiLabelSoftMarginLoss", inputs=[(3, 4), indices(2, 3, 4)]),
+    case("PoissonNLLLoss", full=True, inputs=[(3, 4), indices(5, 3, 4)]),
+    case("PoissonNLLLoss", False, reduction="none", inputs=[probabilities(3, 4), indices(5, 3, 4)]),
+    case("GaussianNLLLoss", inputs=[(3, 4), (3, 4), probabilities(3, 4)]),
+    case("GaussianNLLLoss", full=True, reduction="sum", inputs=[(3, 4), (3, 4), probabilities(3, 1)]),
+    case("HingeEmbeddingLoss", 0.5, inputs=[(3, 4), signs(3, 4)]),
+    case("MarginRankingLoss", 0.2, inputs=[(7,), (7,), signs(7)]),
+    case("CosineEmbeddingLoss", 0.1, inputs=[(3, 4), (3, 4), signs(3)]),
+    case("TripletMarginLoss", 0.5, swap=True, inputs=[(3, 4), (3, 4), (3, 4)]),
+    case("TripletMarginLoss", p=1, reduction="none", inputs=[(3, 4), (3, 4), (3, 4)]),
+    case("TripletMarginWithDistanceLoss", margin=0.5, inputs=[(3, 4), (3, 4), (3, 4)]),
+    case("MultiMarginLoss", 2, 0.7, inputs=[(3, 4), indices(4, 3)]),
+    case("MultiLabelMarginLoss", inputs=[(3, 4), labels(3, 4)]),
+    # distances
+    case("PairwiseDistance", 1.0, keepdim=True, inputs=[(3, 4), (3, 4)]),
+    case("CosineSimilarity", 2, inputs=[SIGNALS, SIGNALS]),
 ]  # fmt: skip

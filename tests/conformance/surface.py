@@ -105,6 +105,9 @@ DRAWS: dict[str, Callable[[Any], bool]] = {
 # Whether a sample draws numbers in another way than PyTorch, on the CPU too: tests/functional/test_random.py has these.
 DRAWS_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "nn.functional.rrelu": lambda sample: bool(sample.kwargs.get("training")),
+    "nn.functional.alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
+    "nn.functional.feature_alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
+    "nn.functional.dropout3d": lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1,
 }
 
 # Ops whose 16-bit samples have no one right answer on another device, and why.

@@ -44,3 +44,36 @@ def test_a_hard_gumbel_sample_has_the_gradient_of_the_soft_one() -> None:
         if hard:
             assert sorted(sample.flatten().tolist()) == [0, 0, 0, 0, 1, 1]
     np.testing.assert_allclose(grads[0], grads[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["alpha_dropout", "feature_alpha_dropout"])
+def test_alpha_dropout_keeps_mean_and_variance(name: str, device: str) -> None:
+    x = np.random.default_rng(0).standard_normal((300, 20, 1)).astype("float32")
+    input = genesis.tensor(x, device=device, requires_grad=True)
+    y = getattr(F, name)(input, 0.3, training=True)
+    y.sum().backward()
+    found, slopes = y.detach().cpu().numpy(), input.grad.cpu().numpy()
+    assert abs(found.mean()) < 0.06
+    assert abs(found.var() - 1) < 0.06
+    dropped = slopes == 0
+    assert abs(dropped.mean() - 0.3) < 0.03
+    assert np.ptp(found[dropped]) < 1e-6
+    a = slopes[~dropped][0]
+    np.testing.assert_allclose(found[~dropped], a * x[~dropped] + found[dropped][0] + a * 1.7580993408473766, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("dropout1d", (40, 50, 3)),
+        ("dropout1d", (300, 3)),
+        ("dropout3d", (40, 50, 2, 1, 2)),
+        ("dropout3d", (300, 2, 1, 2)),
+    ],
+)
+def test_whole_channels_are_dropped(name: str, shape: tuple[int, ...]) -> None:
+    y = getattr(F, name)(genesis.ones(*shape), 0.25).numpy()
+    channels = y.reshape(-1, 3 if name == "dropout1d" else 4)
+    np.testing.assert_allclose(np.unique(channels), [0, 1 / 0.75], rtol=1e-6)
+    assert (channels == channels[:, :1]).all()
+    assert abs((channels[:, 0] == 0).mean() - 0.25) < 0.07

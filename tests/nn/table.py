@@ -52,12 +52,15 @@ def labels(rows: int, classes: int) -> Make:
 
 IMAGES = (2, 4, 7, 6)
 SIGNALS = (2, 4, 9)
+VOLUMES = (2, 2, 3, 4, 5)
 
 CASES = [
     # linear
     case("Linear", 4, 3, inputs=(5, 4)),
     case("Linear", 4, 3, bias=False, inputs=(2, 5, 4)),
     case("Linear", 4, 3, inputs=(4,)),
+    case("Bilinear", 4, 3, 2, inputs=[(5, 4), (5, 3)]),
+    case("Bilinear", 4, 3, 2, bias=False, inputs=[(2, 5, 4), (2, 5, 3)]),
     case("Identity", inputs=(2, 3)),
     case("Flatten", inputs=IMAGES),
     case("Flatten", 0, 2, inputs=IMAGES),
@@ -95,6 +98,7 @@ CASES = [
     case("InstanceNorm2d", 4, inputs=IMAGES),
     case("InstanceNorm2d", 4, affine=True, track_running_stats=True, inputs=IMAGES),
     case("InstanceNorm2d", 4, affine=True, inputs=(4, 7, 6)),
+    case("LocalResponseNorm", 3, 0.5, k=2.0, inputs=IMAGES),
     case("RMSNorm", 6, inputs=IMAGES),
     case("RMSNorm", (7, 6), 1e-3, False, inputs=IMAGES),
     # pooling
@@ -115,9 +119,27 @@ CASES = [
     case("Upsample", (9, 11), mode="bilinear", inputs=IMAGES),
     case("Upsample", scale_factor=(1.5, 2), mode="bilinear", align_corners=True, inputs=IMAGES),
     case("PixelShuffle", 2, inputs=IMAGES),
+    case("UpsamplingNearest2d", 9, inputs=IMAGES),
+    case("UpsamplingBilinear2d", scale_factor=2, inputs=IMAGES),
+    case("PixelUnshuffle", 3, inputs=(2, 4, 6, 9)),
+    case("ChannelShuffle", 2, inputs=IMAGES),
+    case("Unfold", (3, 2), 2, (1, 0), (1, 2), inputs=IMAGES),
+    case("Fold", (7, 6), (3, 2), padding=1, stride=2, inputs=(2, 12, 16)),
+    case("ZeroPad1d", (1, 2), inputs=SIGNALS),
     case("ZeroPad2d", 2, inputs=IMAGES),
+    case("ZeroPad3d", 1, inputs=VOLUMES),
+    case("ConstantPad1d", 2, 0.5, inputs=SIGNALS),
+    case("ConstantPad2d", (1, 0, 2, 3), 3.5, inputs=IMAGES),
+    case("ConstantPad3d", 1, -1.0, inputs=VOLUMES),
+    case("ReflectionPad1d", (3, 1), inputs=SIGNALS),
     case("ReflectionPad2d", (1, 2, 3, 0), inputs=IMAGES),
+    case("ReflectionPad3d", 1, inputs=VOLUMES),
+    case("ReplicationPad1d", 2, inputs=SIGNALS),
     case("ReplicationPad2d", 1, inputs=IMAGES),
+    case("ReplicationPad3d", (1, 0, 2, 1, 0, 3), inputs=VOLUMES),
+    case("CircularPad1d", (3, 1), inputs=SIGNALS),
+    case("CircularPad2d", (1, 2, 3, 0), inputs=IMAGES),
+    case("CircularPad3d", 1, inputs=VOLUMES),
     # activations
     case("ReLU", inputs=SIGNALS),
     case("ReLU6", inputs=SIGNALS),
@@ -152,7 +174,11 @@ CASES = [
     # dropout that keeps or drops everything; the random ones are tested under a seed
     case("Dropout", 0.0, inputs=SIGNALS),
     case("Dropout", 1.0, inputs=SIGNALS),
+    case("Dropout1d", 1.0, inputs=SIGNALS),
     case("Dropout2d", 0.0, inputs=IMAGES),
+    case("Dropout3d", 1.0, inputs=VOLUMES),
+    case("AlphaDropout", 0.0, inputs=SIGNALS),
+    case("FeatureAlphaDropout", 0.0, inputs=IMAGES),
     # embedding
     case("Embedding", 10, 3, inputs=indices(10, 2, 5)),
     case("Embedding", 10, 3, padding_idx=-2, scale_grad_by_freq=True, inputs=indices(10, 20)),

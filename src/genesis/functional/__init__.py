@@ -13,8 +13,10 @@ from genesis.functional.distance import *
 from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
 from genesis.functional.extremes import *
+from genesis.functional.folding import *
 from genesis.functional.fused import *
 from genesis.functional.gates import *
+from genesis.functional.grid import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *
 from genesis.functional.joining import *

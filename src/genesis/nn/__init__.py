@@ -11,6 +11,7 @@ from genesis.nn.modules.container import *
 from genesis.nn.modules.conv import *
 from genesis.nn.modules.dropout import *
 from genesis.nn.modules.embedding import *
+from genesis.nn.modules.folding import *
 from genesis.nn.modules.fused import *
 from genesis.nn.modules.likelihood import *
 from genesis.nn.modules.linear import *
@@ -18,6 +19,7 @@ from genesis.nn.modules.loss import *
 from genesis.nn.modules.margin_loss import *
 from genesis.nn.modules.multibranch import *
 from genesis.nn.modules.normalization import *
+from genesis.nn.modules.padding import *
 from genesis.nn.modules.pooling import *
 from genesis.nn.modules.rectifiers import *
 from genesis.nn.modules.upsampling import *

@@ -17,7 +17,7 @@ Record = TypeVar("Record", bound=tuple[object, ...])
 
 
 class Update(NamedTuple):
-    """What one step makes of a parameter, and the entries of its state that change."""
+    """The next value of a parameter, and the entries of its state that change."""
 
     param: NDArray
     state: Entries

@@ -12,7 +12,7 @@ DECREASE, CURVATURE = 1e-4, 0.9  # c₁ and c₂ of the conditions
 
 
 class Point(NamedTuple):
-    """What is known at a point of the line."""
+    """A point of the line, its loss and its gradient."""
 
     step: float  # its distance from the start, in lengths of the direction
     loss: float
@@ -93,7 +93,7 @@ def _is_flat(point: Point, start: Point) -> bool:
 
 
 def _lowest_of_cubic(first: Point, second: Point, limits: tuple[float, float]) -> float:
-    """Where the cubic through two points and their slopes is lowest, within limits."""
+    """The step at which the cubic through two points and their slopes is lowest, within limits."""
     low, high = limits
     left, right = (first, second) if first.step <= second.step else (second, first)
     width = left.step - right.step

@@ -20,6 +20,7 @@ class KLDivLoss(Module):
         reduction: "mean" | "batchmean" (the divergence proper) | "sum" | "none".
         log_target: whether the targets are logarithms too.
     Shape: logarithms of probabilities and probabilities of one shape → (), or that shape.
+    Raises: ValueError: another reduction.
 
     Example:
         >>> nn.KLDivLoss(reduction="sum")(genesis.tensor([0.0]), genesis.tensor([1.0])).item()

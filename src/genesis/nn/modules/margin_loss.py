@@ -141,6 +141,7 @@ class TripletMarginLoss(_MarginLoss):
         swap: take the distance of positive and negative where that is less.
         reduction: "mean" | "sum" | "none".
     Shape: three of (N, D), or of (D,) → (), or (N,).
+    Raises: ValueError: margin ≤ 0; another reduction.
     Source: Balntas et al. 2016, "Learning shallow convolutional feature descriptors with triplet losses".
 
     Example:
@@ -174,6 +175,7 @@ class TripletMarginWithDistanceLoss(_MarginLoss):
         swap: take the distance of positive and negative where that is less.
         reduction: "mean" | "sum" | "none".
     Shape: three of one shape (N, …) → (), or that of the distances.
+    Raises: ValueError: margin ≤ 0; another reduction.
 
     Example:
         >>> a, b = genesis.zeros(1, 1), genesis.ones(1, 1)
@@ -207,6 +209,7 @@ class MultiMarginLoss(_WeightedLoss):
         weight: (C,), weight of each class.
         reduction: "mean" | "sum" | "none".
     Shape: scores (N, C) and class indices (N,) → (), or (N,).
+    Raises: ValueError: another p or reduction.
 
     Example:
         >>> nn.MultiMarginLoss()(genesis.tensor([[1.0, 3.0]]), genesis.tensor([0])).item()

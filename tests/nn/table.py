@@ -187,6 +187,18 @@ CASES = [
     case("MultiheadAttention", 8, 4, bias=False, batch_first=True, inputs=[(3, 5, 8), (3, 6, 8), (3, 6, 8)]),
     case("MultiheadAttention", 8, 2, add_bias_kv=True, inputs=[(5, 8), (6, 8), (6, 8)]),
     case("MultiheadAttention", 8, 2, add_zero_attn=True, kdim=6, vdim=4, inputs=[(5, 3, 8), (6, 3, 6), (6, 3, 4)]),
+    # recurrent
+    case("RNN", 4, 3, inputs=(5, 2, 4)),
+    case("RNN", 4, 3, 2, "relu", batch_first=True, bidirectional=True, inputs=(2, 5, 4)),
+    case("LSTM", 4, 3, inputs=[(5, 2, 4)]),
+    case("LSTM", 4, 3, 2, False, bidirectional=True, inputs=(5, 4)),
+    case("LSTM", 4, 3, num_layers=2, proj_size=2, batch_first=True, inputs=(2, 5, 4)),
+    case("GRU", 4, 3, 3, bidirectional=True, inputs=(5, 2, 4)),
+    case("GRU", 4, 3, bias=False, inputs=(1, 2, 4)),
+    case("RNNCell", 4, 3, inputs=[(2, 4), (2, 3)]),
+    case("RNNCell", 4, 3, nonlinearity="relu", inputs=(4,)),
+    case("LSTMCell", 4, 3, inputs=(2, 4)),
+    case("GRUCell", 4, 3, False, inputs=[(2, 4), (2, 3)]),
     # losses
     case("CrossEntropyLoss", inputs=[(6, 5), indices(5, 6)]),
     case("CrossEntropyLoss", ignore_index=2, label_smoothing=0.1, inputs=[(2, 5, 3), indices(5, 2, 3)]),

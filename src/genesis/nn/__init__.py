@@ -22,5 +22,7 @@ from genesis.nn.modules.normalization import *
 from genesis.nn.modules.padding import *
 from genesis.nn.modules.pooling import *
 from genesis.nn.modules.rectifiers import *
+from genesis.nn.modules.recurrent import *
+from genesis.nn.modules.recurrent_cell import *
 from genesis.nn.modules.upsampling import *
 from genesis.nn.parameter import Parameter as Parameter

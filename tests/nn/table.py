@@ -187,6 +187,12 @@ CASES = [
     case("MultiheadAttention", 8, 4, bias=False, batch_first=True, inputs=[(3, 5, 8), (3, 6, 8), (3, 6, 8)]),
     case("MultiheadAttention", 8, 2, add_bias_kv=True, inputs=[(5, 8), (6, 8), (6, 8)]),
     case("MultiheadAttention", 8, 2, add_zero_attn=True, kdim=6, vdim=4, inputs=[(5, 3, 8), (6, 3, 6), (6, 3, 4)]),
+    # transformers, without the dropout that is on by default
+    case("TransformerEncoderLayer", 8, 2, 12, 0.0, inputs=(5, 3, 8)),
+    case("TransformerEncoderLayer", 8, 2, 12, 0.0, "gelu", 1e-3, True, True, bias=False, inputs=(3, 5, 8)),
+    case("TransformerDecoderLayer", 8, 2, 12, 0.0, inputs=[(4, 3, 8), (5, 3, 8)]),
+    case("TransformerDecoderLayer", 8, 4, 12, 0.0, "gelu", bias=False, inputs=[(4, 8), (5, 8)]),
+    case("Transformer", 8, 2, 1, 2, 12, 0.0, inputs=[(5, 3, 8), (4, 3, 8)]),
     # recurrent
     case("RNN", 4, 3, inputs=(5, 2, 4)),
     case("RNN", 4, 3, 2, "relu", batch_first=True, bidirectional=True, inputs=(2, 5, 4)),

@@ -32,6 +32,11 @@ def indices(high: int, *shape: int) -> Make:
     return lambda dtype: torch.randint(high, shape)
 
 
+def places(batch: int, channels: int, count: int) -> Make:
+    """Where max pooling found values in windows of 2."""
+    return lambda dtype: torch.arange(count) * 2 + torch.randint(2, (batch, channels, count))
+
+
 def probabilities(*shape: int) -> Make:
     return lambda dtype: torch.rand(shape, dtype=dtype) * 0.98 + 0.01
 
@@ -114,6 +119,12 @@ CASES = [
     case("AdaptiveAvgPool2d", 1, inputs=IMAGES),
     case("AdaptiveAvgPool2d", (3, None), inputs=IMAGES),
     case("AdaptiveMaxPool2d", (3, 2), inputs=IMAGES),
+    case("AdaptiveAvgPool1d", 4, inputs=SIGNALS),
+    case("AdaptiveMaxPool1d", 4, inputs=SIGNALS),
+    case("LPPool1d", 3, 2, 1, inputs=probabilities(*SIGNALS)),
+    case("LPPool2d", 2, (3, 2), inputs=IMAGES),
+    case("MaxUnpool1d", 2, inputs=[(2, 3, 4), places(2, 3, 4)]),
+    case("MaxUnpool2d", (1, 2), inputs=[(2, 3, 1, 4), lambda dtype: places(2, 3, 4)(dtype).unsqueeze(2)]),
     # upsampling and padding
     case("Upsample", scale_factor=2, inputs=IMAGES),
     case("Upsample", (9, 11), mode="bilinear", inputs=IMAGES),

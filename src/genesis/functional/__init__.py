@@ -35,3 +35,4 @@ from genesis.functional.shape import *
 from genesis.functional.sorting import *
 from genesis.functional.tables import *
 from genesis.functional.unary import *
+from genesis.functional.unpooling import *

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genesis import shapes
-from genesis.autograd import ArrayFunction, Context, Tensor
+from genesis.autograd import ArrayFunction, Context, ElementwiseFunction, Tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import sigmoid, softmax, softplus, tanh
@@ -144,7 +144,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
     return add(sub(one_hot, soft.detach()), soft)
 
 
-class GumbelLike(ArrayFunction):
+class GumbelLike(ElementwiseFunction):
     """−ln(−ln u) of uniform draws u in the shape and dtype of x, which has no gradient."""
 
     differentiable = False

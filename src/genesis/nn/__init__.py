@@ -25,5 +25,6 @@ from genesis.nn.modules.rectifiers import *
 from genesis.nn.modules.recurrent import *
 from genesis.nn.modules.recurrent_cell import *
 from genesis.nn.modules.transformer import *
+from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *
 from genesis.nn.parameter import Parameter as Parameter

@@ -8,9 +8,10 @@ from genesis.autograd import Tensor
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.activation import softplus
+from genesis.functional.binary_loss import binary_cross_entropy_with_logits
 from genesis.functional.comparison import le
 from genesis.functional.elementwise import add, clamp, div, mul, sub
-from genesis.functional.gates import LINEAR, logsigmoid
+from genesis.functional.gates import LINEAR
 from genesis.functional.loss import check_pair
 from genesis.functional.reduction import mean, sum
 from genesis.functional.selection import masked_fill
@@ -63,7 +64,7 @@ def multilabel_soft_margin_loss(
         0.6931
     """
     reduction = check_pair("multilabel_soft_margin_loss", input, target, reduction, size_average, reduce)
-    each = neg(add(mul(target, logsigmoid(input)), mul(sub(1, target), logsigmoid(neg(input)))))
+    each = binary_cross_entropy_with_logits(input, target, reduction="none")
     each = mul(each, weight) if weight is not None else each
     return _reduced(mean(each, -1) if input.array.ndim else each, reduction)
 

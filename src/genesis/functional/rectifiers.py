@@ -44,8 +44,9 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
         raise ValueError(describe("celu", "alpha", "a number other than 0", alpha))
     if inplace:
         return input._change(celu, alpha)
-    below = clamp(input, max=0) if alpha > 0 else input  # no overflow where x itself is chosen
-    return where(gt(input, 0), input, mul(expm1(div(below, alpha)), alpha))
+    if alpha > 0:
+        return mul(elu(div(input, alpha)), alpha)
+    return where(gt(input, 0), input, mul(expm1(div(input, alpha)), alpha))
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import Any, ClassVar, TypedDict, TypeVar, cast, overload
 
 from genesis import interop, shapes
 from genesis.autograd import enable_grad
@@ -25,6 +26,23 @@ State = Entries  # what is kept for one parameter
 StateDict = Entries
 Params = Iterable[Tensor | Group]  # all of one kind
 Loss = TypeVar("Loss")
+
+
+def gradient_power(name: str) -> int:
+    """With which power of the gradient an entry of a state scales: 2 for means of squares, 0 for other things."""
+    if name in ("step_size", "ax", "acc_delta"):
+        return 0
+    return 2 if name.endswith("_sq") or name in ("square_avg", "sum", "variance") else 1
+
+
+class Settings(TypedDict, total=False):
+    """Options that every optimizer takes, as PyTorch's do."""
+
+    maximize: bool  # negate the gradients
+    foreach: bool | None  # how PyTorch computes; Genesis has one way, whose results are the same
+    fused: bool | None
+    capturable: bool
+    differentiable: bool  # gradients of the step itself, which Genesis does not have: False
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,6 +98,8 @@ class Optimizer:
     def __repr__(self) -> str:
         lines = [f"  group {i}: {_options_text(group)}" for i, group in enumerate(self.param_groups)]
         return "\n".join([f"{self._name} (", *lines, ")"])
+
+    _NUMBERS: ClassVar[tuple[str, ...]] = ("step",)  # entries of a state that are numbers; PyTorch's are 0-d tensors
 
     # --- defined by subclasses --------------------------------------------------------------------------------------
 
@@ -234,10 +254,14 @@ class Optimizer:
         """The parameter's state, whose tensors have the parameter's shape: kernels rely on it."""
         state, shape = self.state.get(param, {}), param.array.shape
         for name, entry in state.items():
-            if isinstance(entry, Tensor) and entry.array.shape != shape:
+            if isinstance(entry, Tensor) and entry.array.shape != self._shape_of(name, shape):
                 expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
                 raise ShapeError(describe(f"{self._name}.step", name, expected, entry.array.shape))
         return state
+
+    def _shape_of(self, name: str, shape: Shape) -> Shape:
+        """The shape of an entry of the state of a parameter of this shape."""
+        return shape
 
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
@@ -312,23 +336,24 @@ class Optimizer:
             state[param] = {key: self._loaded(position, key, value, param) for key, value in entries.items()}
         groups = []
         for group, saved in zip(self.param_groups, saved_groups, strict=True):
-            options = {key: _as_number(value) for key, value in saved.items()}
+            options = {key: as_number(value) for key, value in saved.items()}
             groups.append({**group, **options, "params": group["params"]})
             self._check_options(groups[-1])
         at_once([(vars(self).update, {"state": state, "param_groups": groups})])
 
     def _loaded(self, position: int, key: str, value: Any, param: Tensor) -> object:
-        if key == "step":
-            return int(value)
+        if key in self._NUMBERS:
+            return int(value) if key == "step" else float(value)
         if not hasattr(value, "__dlpack__"):
             return value
         tensor = value if isinstance(value, Tensor) else interop.from_dlpack(value)
-        if tensor.shape != param.shape:
+        array = param.array
+        shape = self._shape_of(key, array.shape)
+        if tensor.shape != shape:
             name = f"state[{position}][{key!r}]"
-            raise CheckpointError(
-                describe(f"{self._name}.load_state_dict", name, f"the parameter's shape {param.shape}", tensor.shape)
-            )
-        own = zeros_like(param.array)
+            expected = f"the parameter's shape {shape}" if shape == array.shape else f"shape {shape}"
+            raise CheckpointError(describe(f"{self._name}.load_state_dict", name, expected, tensor.shape))
+        own = zeros_like(array if shape == array.shape else NDArray.empty(shape, array.dtype, array.device))
         own.copy_into(tensor.array.to_device(own.device))
         return Tensor(own)
 
@@ -363,18 +388,37 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
 # --- options --------------------------------------------------------------------------------------------------------
 
 
-def require_number(op: str, group: Group, name: str, low: float = 0.0, below: float = float("inf")) -> None:
-    """Raise unless group[name] is a number in [low, below)."""
+def require_number(
+    op: str, group: Group, name: str, low: float = 0.0, below: float = float("inf"), most: float = float("inf")
+) -> None:
+    """Raise unless group[name] is a number in [low, below) and at most `most`."""
     value = group[name]
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
     if not isinstance(value, numbers.Real):
         raise DTypeError(describe(op, name, "a number", type(value).__name__))
-    if not low <= float(value) < below:
-        limits = f"a number >= {low:g}" + (f" and < {below:g}" if below < float("inf") else "")
-        raise ValueError(describe(op, name, limits, value))
+    if not (low <= float(value) < below and value <= most):
+        limits = [
+            f"{sign} {limit:g}" for sign, limit in ((">=", low), ("<", below), ("<=", most)) if abs(limit) != math.inf
+        ]
+        expected = " and ".join([f"a number {limits[0]}", *limits[1:]]) if limits else "a number"
+        raise ValueError(describe(op, name, expected, value))
 
 
-def _as_number(value: object) -> object:
-    """An option as Genesis keeps it: PyTorch's may be 0-d tensors."""
+def maximizing(op: str, settings: Settings) -> bool:
+    """settings["maximize"], after a look at the others: those that choose how PyTorch computes change nothing here."""
+    for name in settings:
+        if name not in Settings.__annotations__:
+            raise DTypeError(describe(op, name, "an argument of that name", "one that does not exist"))
+    if settings.get("differentiable"):
+        raise ValueError(describe(op, "differentiable", "False, as steps have no gradient", True))
+    if settings.get("fused") and settings.get("foreach"):
+        raise ValueError(describe(op, "fused", "foreach not to be True beside it", True))
+    return bool(settings.get("maximize", False))
+
+
+def as_number(value: object) -> object:
+    """An option as a number where it is a tensor of one element, as PyTorch's learning rates may be."""
     return value.item() if hasattr(value, "item") else value
 
 

@@ -120,6 +120,7 @@ def _tasks(network: Network) -> list[Task]:
             needed.update(node.inputs)
     tasks, later = [], set[str]()
     for node in nodes:
+        node = node._replace(outputs=tuple([name if name in needed else "" for name in node.outputs]))
         made = {name for name in node.outputs if name}
         ends = ({name for name in node.inputs if name} - later) | (made - later)
         later.update(name for name in node.inputs if name)

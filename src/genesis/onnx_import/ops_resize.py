@@ -12,7 +12,8 @@ from genesis import functional as F
 from genesis.onnx_import.registry import Array, Node, computes, integers, require_room
 from genesis.tensor import Tensor
 
-Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Kind = type[np.float32] | type[np.float64]
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 
 
 class Resizing(NamedTuple):
@@ -76,7 +77,7 @@ def _known_mode(node: Node, mode: str, asked: Resizing, spatial: int) -> tuple[s
     """The mode of F.interpolate that computes the same, and its align_corners."""
     positions, rounding = asked.positions, node.text("nearest_mode", "round_prefer_floor")
     is_half = positions == "half_pixel" or (positions == "pytorch_half_pixel" and min(asked.sizes) > 1)
-    if mode == "nearest" and spatial in (1, 2):
+    if mode == "nearest" and spatial in (1, 2) and all(scale == int(scale) for scale in asked.scales):
         if positions == "asymmetric" and rounding == "floor":
             return "nearest", None
         return ("nearest-exact", None) if is_half and rounding == "round_prefer_ceil" else None
@@ -90,24 +91,24 @@ def _along(node: Node, mode: str, x: Tensor, dim: int, asked: Resizing) -> Tenso
     size, new, scale = x.shape[dim], asked.sizes[dim - 2], asked.scales[dim - 2]
     if new == size and scale == 1:
         return x
-    where = _positions(node, asked.positions, size, new, scale)
     if mode == "nearest":
+        where = _positions(node, asked.positions, size, new, scale, np.float32)  # float32 decides ties, as elsewhere
         places = np.clip(_rounded(node, where), 0, size - 1).astype(np.int64)
         return F.index_select(x, dim, genesis.tensor(places, device=x.device))
-    matrix = _weights(node, mode, where, size)
+    matrix = _weights(node, mode, _positions(node, asked.positions, size, new, scale, np.float64), size)
     moved = F.matmul(F.movedim(x, dim, -1), genesis.tensor(matrix.T.copy(), dtype=x.dtype, device=x.device))
     return F.movedim(moved, -1, dim)
 
 
-def _positions(node: Node, kind: str, size: int, new: int, scale: float) -> Numbers:
+def _positions(node: Node, kind: str, size: int, new: int, scale: float, dtype: Kind) -> Numbers:
     """Where in the old dimension each new sample lies."""
-    index = np.arange(new, dtype=np.float64)
+    index: Numbers = np.arange(new, dtype=dtype)
     if kind == "asymmetric":
         return index / scale
     if kind == "align_corners":
         return index * (size - 1) / (new - 1) if new > 1 else index
     if kind == "pytorch_half_pixel" and new == 1:
-        return np.zeros(1)
+        return index
     if kind == "half_pixel_symmetric":
         centre = size / 2 * (1 - new / (scale * size))
         return centre + (index + 0.5) / scale - 0.5

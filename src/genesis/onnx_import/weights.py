@@ -8,6 +8,7 @@ from genesis.onnx_import.graph import Network
 from genesis.onnx_import.registry import Array, Node, entry_of
 
 MOST_KEPT = 64  # integers that stay on the host, unless an op wants them there
+MOST_TOGETHER = 64  # constants that one weight is computed from: a layer's are few
 
 # Inputs that are weights of layers. A sum or a product has one in any place, unless it is of the network's own input.
 _LEARNED: dict[str, tuple[int, ...] | None] = {
@@ -65,7 +66,7 @@ def _origins(network: Network) -> dict[str, set[str]]:
         operands = [name for name in node.inputs if name]
         if operands and all(name in origins for name in operands):
             made = set[str]().union(*[origins[name] for name in operands])
-            origins |= {name: made for name in node.outputs if name}
+            origins |= {name: made if len(made) <= MOST_TOGETHER else set() for name in node.outputs if name}
     return origins
 
 

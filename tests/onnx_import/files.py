@@ -26,11 +26,12 @@ def write(
     graph = helper.make_graph(
         list(nodes), "graph",
         [helper.make_tensor_value_info(name, kinds[name], [None] * np.ndim(inputs[name])) for name in inputs],
-        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs],
+        [helper.make_tensor_value_info(name, kinds.get(name, TensorProto.UNDEFINED), None) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
     )  # fmt: skip
     for output in graph.output:
-        output.ClearField("type")
+        if output.name not in inputs:
+            output.ClearField("type")
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     path.write_bytes(model.SerializeToString())
     return path
@@ -47,3 +48,7 @@ def arrays(model: OnnxModule, inputs: Arrays) -> list[Any]:
     with genesis.no_grad():
         found = model(*[genesis.tensor(np.asarray(inputs[each.name])) for each in model.inputs])
     return [tensor.numpy() for tensor in (found.values() if isinstance(found, dict) else [found])]
+
+
+def normal(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)

@@ -17,6 +17,7 @@ Axes: TypeAlias = "Mapping[int, str] | Sequence[int]"
 Dynamic: TypeAlias = "Mapping[str, Axes] | Mapping[int, str] | Sequence[int] | None"
 Symbols = dict[str, dict[int, str]]  # of each input, the names of its dynamic dimensions
 
+MOST_DOWNSAMPLED = 32  # how much smaller than its input a network's tensors usually become
 UNITS = (1, 2, 4, 8, 16, 32, 64)  # steps from one size to the next that are tried, for networks that halve sizes
 
 
@@ -84,13 +85,25 @@ def other_sizes(symbols: Symbols, inputs: Named) -> Iterator[tuple[int, list[Nam
         runs = []
         for run in (0, 1):
             steps = {
-                symbol: (index + 1 + run if not run or index % 2 else index + 3) * (1 if symbol in batches else unit)
+                symbol: index + 1 + 2 * run if symbol in batches else _step(index, run, unit) * unit
                 for index, symbol in enumerate(names)
             }
             runs.append({name: _grown(tensor, symbols.get(name, {}), steps) for name, tensor in inputs.items()})
         yield unit, runs
         if batches.issuperset(names):
             return
+
+
+def _step(index: int, run: int, unit: int) -> int:
+    """By how many units the symbol of this index grows in a run.
+
+    Sizes that are downsampled must not become equal: one symbol grows little and then much, the next one the other way
+    round, and much is more than a network divides by. Even and odd steps show what a remainder decides.
+    """
+    much = MOST_DOWNSAMPLED // unit | 1
+    is_even = index % 2 == 0
+    grows_much = (run == 0) is is_even
+    return index + 2 + (much + 2 * is_even if grows_much else 0)
 
 
 def _grown(tensor: Tensor, axes: Mapping[int, str], steps: Mapping[str, int]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from genesis.errors import CheckpointError, GenesisError
 from genesis.onnx_import import ops_dense, ops_elementwise, ops_pooling, ops_reduction, ops_resize, ops_shape, ops_views
 from genesis.onnx_import.graph import network_of
 from genesis.onnx_import.module import OnnxModule
@@ -39,4 +40,10 @@ def load_onnx(path: str | os.PathLike[str]) -> OnnxModule:
         ((4, 2, 6, 6), ['weight', 'bias'])
     """
     file = Path(path)
-    return OnnxModule(network_of(read(file), file))
+    model = read(file)
+    try:
+        return OnnxModule(network_of(model, file))
+    except (GenesisError, OSError):
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise CheckpointError(f"{file}: a damaged ONNX file: {error}") from error

@@ -10,13 +10,12 @@ from genesis.onnx_import.registry import Array, Node, entry_of
 MOST_KEPT = 64  # integers that stay on the host, unless an op wants them there
 MOST_TOGETHER = 64  # constants that one weight is computed from: a layer's are few
 
-# Inputs that are weights of layers. A sum or a product has one in any place, unless it is of the network's own input.
-_LEARNED: dict[str, tuple[int, ...] | None] = {
-    "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0, 1), "BatchNormalization": (1, 2),
-    "LayerNormalization": (1, 2), "RMSNormalization": (1,), "InstanceNormalization": (1, 2),
-    "GroupNormalization": (1, 2), "PRelu": (1,), "Gather": (0,), "Add": (0, 1), "Mul": (0, 1), "Concat": None,
-    "Expand": (0,),
+# Inputs that are weights of layers; and those that may be, if they have several elements.
+_WEIGHTS: dict[str, tuple[int, ...]] = {
+    "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "BatchNormalization": (1, 2), "LayerNormalization": (1, 2),
+    "RMSNormalization": (1,), "InstanceNormalization": (1, 2), "GroupNormalization": (1, 2), "PRelu": (1,),
 }  # fmt: skip
+_MAY_BE_WEIGHTS = ("MatMul", "Gather", "Add", "Mul", "Concat", "Expand")
 
 
 class Roles(NamedTuple):
@@ -33,7 +32,7 @@ def roles_of(network: Network) -> Roles:
     Floating weights that a layer learns become parameters; what else has several floating elements becomes a buffer;
     single numbers, a few integers, and all that an op wants on the host stay there.
     """
-    learned, wanted, used = set[str](), set[str](), set(network.outputs.values())
+    learned, of_layers, wanted, used = set[str](), set[str](), set[str](), set(network.outputs.values())
     origins = _origins(network)
     given = {each.name for each in network.inputs}
     for node in network.nodes:
@@ -45,12 +44,14 @@ def roles_of(network: Network) -> Roles:
                 wanted.add(name)
             elif _is_learned_at(node, place, given):
                 learned.update(origins.get(name, ()))
+                of_layers.update([name] if node.op in _WEIGHTS else [])
     roles = Roles({}, {}, {})
     for name, array in network.constants.items():
         if name not in used:
             continue
         is_floating = array.dtype.kind == "f"
-        if name in wanted or (array.size <= 1 if is_floating else array.size <= MOST_KEPT):
+        is_single = array.size <= 1 and not (name in of_layers and name in network.weights)
+        if name in wanted or (is_single if is_floating else array.size <= MOST_KEPT):
             roles.host[name] = array
         elif is_floating and name in learned and name in network.weights:
             roles.parameters[name] = array
@@ -71,12 +72,10 @@ def _origins(network: Network) -> dict[str, set[str]]:
 
 
 def _is_learned_at(node: Node, place: int, given: set[str]) -> bool:
-    if node.op not in _LEARNED:
-        return False
-    if node.op in ("Add", "Mul") and given & set(node.inputs):
-        return False
-    places = _LEARNED[node.op]
-    return places is None or place in places
+    """A sum or a product has a weight in any place, unless it is of the network's own input."""
+    if node.op in _WEIGHTS:
+        return place in _WEIGHTS[node.op]
+    return node.op in _MAY_BE_WEIGHTS and not (node.op in ("Add", "Mul") and given & set(node.inputs))
 
 
 def attribute_names(names: list[str], taken: set[str]) -> dict[str, tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """Export random networks, compare with ONNX Runtime: `python -m tests.export.fuzz [FIRST [COUNT]]`.
 
 Some grow, are pruned or fused before. ONNX Runtime must agree to 1e-5 of the largest value on the example and, where
-sizes vary, on two others. An export of varying sizes may be refused; the same network of one size may not. A failure
+sizes vary, on two others, and on one that the export has not seen; so must what genesis.load_onnx() makes of the file.
+An export of varying sizes may be refused; the same network of one size may not. A failure
 prints the command that repeats it.
 """
 
@@ -20,6 +21,8 @@ from typing import NamedTuple
 import genesis
 from genesis import export, growth, nn
 from genesis.errors import GrowthError
+from genesis.export import checking
+from genesis.tensor import Tensor
 from tests.export.fuzz_models import Drawn, draw
 
 TOLERANCE = 1e-5  # relative, of float32
@@ -68,12 +71,33 @@ def case(seed: int) -> Outcome:
                     raise
                 refused = " ".join(str(error).split())
                 done = export.onnx(model, drawn.example, path, check=True, **options)
+            worst = max(done.difference or 0.0, *_differences(drawn, done, is_fixed=bool(refused)))
         except Exception as error:
             names = [getattr(part, "name", type(part).__name__) for part in model.children()]
             return Outcome(f"{names} {edits} {type(error).__name__}: {error}", refused, 0.0, edits)
     assert done.difference is not None
-    failure = "" if done.difference <= TOLERANCE else f"differs by {done.difference:.2g}"
-    return Outcome(failure, refused, done.difference, edits)
+    return Outcome("" if worst <= TOLERANCE else f"differs by {worst:.2g}", refused, worst, edits)
+
+
+def _differences(drawn: Drawn, done: export.Exported, is_fixed: bool) -> tuple[float, float]:
+    """How far the file is from the network, in ONNX Runtime and in Genesis, on sizes that the export has not seen."""
+    x = drawn.example if is_fixed else _of_other_sizes(drawn, done.multiples)
+    with genesis.no_grad():
+        expected, loaded = drawn.model(x).numpy(), genesis.load_onnx(done.path)(x)
+    assert isinstance(loaded, Tensor)
+    (found,) = checking.run(done.path, {done.inputs[0]: x})
+    if found.shape != expected.shape or loaded.shape != expected.shape:
+        raise ValueError(f"shapes {found.shape} and {loaded.shape} for {expected.shape} of {x.shape}")
+    return tuple(checking.relative_difference(each, expected) for each in (found, loaded.numpy()))  # type: ignore[return-value]
+
+
+def _of_other_sizes(drawn: Drawn, multiples: dict[str, int]) -> Tensor:
+    steps = {"batch": 1, "height": 9, "width": 6, "length": 4}
+    shape = [
+        size + steps[drawn.dynamic[dim]] * multiples.get(drawn.dynamic[dim], 1) if dim in drawn.dynamic else size
+        for dim, size in enumerate(drawn.example.shape)
+    ]
+    return genesis.randn(*shape) if drawn.example.dtype.is_floating_point else genesis.randint(0, 11, tuple(shape))
 
 
 # --- what happens to a network before ---------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def rearranged(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "shuffled": shuffled, "written": written, "attended": attended, "padded": padded,
         "flipped": lambda x: x.flip(3) + x.roll(1, 2), "centred": lambda x: x - x.amax(1, keepdim=True),
-        "where": lambda x: genesis.where(x > 0, x, x.abs().sqrt()), "even": lambda x: x[..., ::2, 1:],
+        "where": lambda x: genesis.where(x > 0, x, x.abs() / 2), "even": lambda x: x[..., ::2, 1:],
         "sums": lambda x: x.cumsum(2) / 8, "powers": lambda x: (x.abs() + 0.5) ** 1.5,
         "standard": lambda x: (x - x.mean((1, 2, 3), keepdim=True)) / (x.std((1, 2, 3), keepdim=True) + 1),
         "folded": lambda x: F.pixel_shuffle(F.pixel_unshuffle(F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)), 2), 2),

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import genesis
+import genesis.nn.functional as F
 from genesis import export, growth, models, nn
-from genesis.export import ops_activation, registry
+from genesis.export import checking, ops_activation, registry
 from genesis.tensor import Tensor
 from tests.export import fuzz, fuzz_models
 
@@ -66,6 +67,21 @@ def test_a_pruned_branch(tmp_path: Path) -> None:
     growth.grow_branches(net, "1", example=x)
     growth.prune_branches(net, "1", example=x)
     exported(net, x, tmp_path / "m.onnx")
+
+
+def test_height_and_width_of_a_square_example_are_told_apart(tmp_path: Path) -> None:
+    deep = nn.Sequential(*[nn.Conv2d(1, 1, 3, stride=2, padding=1) for _ in range(4)])
+
+    def spread(x: Tensor, deep: nn.Module) -> Tensor:
+        y = deep(x)
+        return y + F.interpolate(y.mean((2, 3), keepdim=True), size=y.shape[2:]) + genesis.ones(y.shape[3])
+
+    model, path = fuzz_models.Step("spread", spread, deep), tmp_path / "m.onnx"
+    export.onnx(model, genesis.randn(1, 1, 32, 32), path, IMAGE)
+    for shape in ((1, 1, 32, 64), (2, 1, 96, 48)):
+        x = genesis.randn(*shape)
+        (found,) = checking.run(path, {"x": x})
+        assert checking.relative_difference(found, model(x).detach().numpy()) <= fuzz.TOLERANCE
 
 
 def test_rotary_positions_swiglu_and_attention(tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ class OnnxModule(nn.Module):
         operands = [values[name] if name else None for name in node.inputs]
         try:
             found = _computed(node, entry, operands, device)
+            results = found if isinstance(found, tuple) else (found,)
+            if any(node.outputs[len(results) :]):
+                raise node.refuse(f"{len(node.outputs)} results")
         except (ValueError, TypeError, NotImplementedError, RuntimeError, IndexError) as error:
             error.add_note(f"in node '{node.name}' ({node.op}) of an ONNX file")
             raise
-        results = found if isinstance(found, tuple) else (found,)
-        if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
-            raise node.refuse(f"{len(node.outputs)} results")
         values.update({name: value for name, value in zip(node.outputs, results, strict=False) if name})
         for name in done:
             del values[name]

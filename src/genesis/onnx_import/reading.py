@@ -43,12 +43,18 @@ def read(path: Path) -> ir.Model:
     except OSError:
         raise
     except Exception as error:  # the parser's exceptions, of several packages
-        raise CheckpointError(f"{path}: not an ONNX file: {str(error).strip().partition(chr(10))[0]}") from error
+        raise CheckpointError(f"{path}: not an ONNX file: {_first_cause(error)}") from error
     if not model.graph.outputs:
         raise CheckpointError(f"{path}: not an ONNX file of a network: it has no outputs")
     if not OLDEST <= opset <= NEWEST:
         raise CheckpointError(f"{path}: expected operators of opset {OLDEST} to {NEWEST}, got {opset}")
     return model
+
+
+def _first_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0][:300]
 
 
 def require_file(file: Path, path: Path) -> int:

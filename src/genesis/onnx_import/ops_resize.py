@@ -17,7 +17,7 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 
 
 class Resizing(NamedTuple):
-    """Of each spatial dimension, the new size and how often larger it is; where its samples come from."""
+    """The new size of each spatial dimension, how often larger it is, and where its samples come from."""
 
     sizes: tuple[int, ...]
     scales: tuple[float, ...]
@@ -101,7 +101,7 @@ def _along(node: Node, mode: str, x: Tensor, dim: int, asked: Resizing) -> Tenso
 
 
 def _positions(node: Node, kind: str, size: int, new: int, scale: float, dtype: Kind) -> Numbers:
-    """Where in the old dimension each new sample lies."""
+    """The place of each new sample in the old dimension."""
     index: Numbers = np.arange(new, dtype=dtype)
     if kind == "asymmetric":
         return index / scale

@@ -1,4 +1,4 @@
-"""Which constants of a graph are learned, which move with the module, and which stay on the host."""
+"""The role of each constant of a graph: learned, moving with the module, or staying on the host."""
 
 from __future__ import annotations
 

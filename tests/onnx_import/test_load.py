@@ -247,3 +247,20 @@ def test_names_of_weights(names: list[str], tmp_path: Path) -> None:
     loaded = genesis.load_onnx(path)
     assert len(list(loaded.parameters())) == 2
     assert np.array_equal(arrays(copy.deepcopy(loaded), inputs)[0], ours)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(net: tuple[nn.Module, Any], tmp_path: Path) -> None:
+    x = genesis.randn(2, 2, 4, 4)
+    assert difference_on_cuda(net[1], net[0], x) <= TOLERANCE
+    unet = fuzz_models.varied(models.create("unet"), random.Random(0)).eval()
+    export.onnx(unet, genesis.randn(1, 1, 32, 32), tmp_path / "unet.onnx", IMAGE, check=False)
+    assert difference_on_cuda(genesis.load_onnx(tmp_path / "unet.onnx"), unet, genesis.randn(2, 1, 64, 48)) <= TOLERANCE
+
+
+def difference_on_cuda(loaded: nn.Module, model: nn.Module, x: Tensor) -> float:
+    with genesis.no_grad(), genesis.float32_precision("highest"):
+        found = loaded.to("cuda")(x.to("cuda"))
+    assert found.device.type == "cuda"
+    with genesis.no_grad():
+        return checking.relative_difference(found.cpu().numpy(), model(x).numpy())

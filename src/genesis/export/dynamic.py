@@ -98,12 +98,14 @@ def _step(index: int, run: int, unit: int) -> int:
     """By how many units the symbol of this index grows in a run.
 
     Sizes that are downsampled must not become equal: one symbol grows little and then much, the next one the other way
-    round, and much is more than a network divides by. Even and odd steps show what a remainder decides.
+    round, and much is more than a network divides by. Sizes and their halves must be even and odd, which shows what a
+    remainder decides: little is 3 modulo 4, and much is 2.
     """
-    much = MOST_DOWNSAMPLED // unit | 1
-    is_even = index % 2 == 0
-    grows_much = (run == 0) is is_even
-    return index + 2 + (much + 2 * is_even if grows_much else 0)
+    is_even, more = index % 2 == 0, index // 2 * 4
+    if (run == 0) is not is_even:
+        return 3 + more
+    much = 0 if unit >= MOST_DOWNSAMPLED else -(-(MOST_DOWNSAMPLED // unit) // 4) * 4
+    return much + 2 + 4 * is_even + more
 
 
 def _grown(tensor: Tensor, axes: Mapping[int, str], steps: Mapping[str, int]) -> Tensor:

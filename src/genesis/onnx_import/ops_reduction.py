@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from genesis import functional as F
-from genesis.onnx_import.registry import Array, Node, computes, integers, on_host
+from genesis.onnx_import.registry import Array, Function, Node, computes, integers, on_host
 from genesis.tensor import Tensor
 
 _REDUCTIONS = (
@@ -36,16 +34,18 @@ def reduce(node: Node, x: Tensor, axes: Array | None = None) -> Tensor:
         return x.norm(1 if node.op == "ReduceL1" else 2, dims, keepdim=keepdim)
     if node.op == "ReduceSumSquare":
         return (x * x).sum(dims, keepdim=keepdim)
-    functions: dict[str, Callable[..., Tensor]] = {
+    functions: dict[str, Function] = {
         "ReduceMean": F.mean, "ReduceSum": F.sum, "ReduceMax": F.amax, "ReduceMin": F.amin,
         "ReduceLogSumExp": F.logsumexp,
     }  # fmt: skip
-    return functions[node.op](x, dims, keepdim=keepdim)
+    found = functions[node.op](x, dims, keepdim=keepdim)
+    assert isinstance(found, Tensor)
+    return found
 
 
 @on_host("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd")
 def reduce_on_host(node: Node, x: Array, axes: Array | None = None) -> Array:
-    functions: dict[str, Callable[..., object]] = {
+    functions: dict[str, Function] = {
         "ReduceMax": np.max,
         "ReduceMin": np.min,
         "ReduceSum": np.sum,

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
 from genesis.errors import GenesisError, describe
+from genesis.export.graph import Array
 from genesis.tensor import Tensor
 
-Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
 Value: TypeAlias = "Tensor | Array"
 Function: TypeAlias = Callable[..., object]  # takes the Node, then an operand or None for each of its inputs
 F = TypeVar("F", bound=Function)

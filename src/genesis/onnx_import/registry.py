@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from genesis.errors import GenesisError, describe
-from genesis.export.graph import Array
+from genesis.export.graph import Array as Array
 from genesis.tensor import Tensor
 
 Value: TypeAlias = "Tensor | Array"

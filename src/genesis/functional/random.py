@@ -30,11 +30,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         [1.0, 1.0, 1.0]
     """
     _check("dropout", input, p)
-    if inplace:
-        return input._change(dropout, p, training)
     if not training or p == 0 or input.array.numel == 0 or not thread.dropping:
         return input
-    return Dropout.apply(input, p=float(p))
+    return input._change(dropout, p, training) if inplace else Dropout.apply(input, p=float(p))
 
 
 class Dropout(ElementwiseFunction):
@@ -73,11 +71,13 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check("dropout2d", input, p)
     if input.array.ndim not in (3, 4):
         raise ShapeError(describe("dropout2d", "input", "3 or 4 dimensions", f"shape {input.array.shape}"))
+    if not training or p == 0 or input.array.numel == 0 or not thread.dropping:
+        return input
     if inplace:
         return input._change(dropout2d, p, training)
     shape = input.array.shape
     channels = input._like(input.array.full_like(1, (*shape[:2], *(1,) * (len(shape) - 2))))
-    return mul(input, dropout(channels, p, training)) if training and p != 0 else input
+    return mul(input, dropout(channels, p))
 
 
 def _check(op: str, input: Tensor, p: float) -> None:

@@ -299,6 +299,7 @@ class Draw:
                  "{x}.relu_()", "{x}.exp_()", "{x}.neg_()", "{x}.clamp_(-1, 1)", "{x}.add_({x})", "{x} **= 2", "{x} //= 2",
                  "{x} %= 3", "{x}.square_()", "{x}.abs_()", "{x}.copy_({y})",
                  "lib.nn.functional.dropout({x}, 0.5, False, True)", "lib.nn.functional.relu({x}, inplace=True)",
+                 "lib.nn.functional.leaky_relu({x}, 0.1, True)", "lib.nn.functional.elu({x}, 1.5, True)",
                  "lib.nn.functional.hardtanh({x}, -1.0, 1.0, True)", "lib.nn.functional.silu({x}, True)",
                  "{x}.mul_(other={y})", "{x}.floor_()", "{x}.round_()", "{x}.sign_()", "{x}.cos_()", "{x}.expm1_()"]  # fmt: skip
         if not _overlaps_itself(self.theirs(x)):

@@ -135,6 +135,21 @@ class InPlace(Methods):
             raise ValueError(describe("normal_", "std", "at least 0", std))
         return self._change(_drawn, "randn", std, mean)
 
+    def bernoulli_(self, p: float | Tensor = 0.5) -> Self:
+        """Fill with draws that are 1 with probability p, else 0.
+
+        Args:
+            p: in [0, 1]; a number, or a tensor of probabilities that broadcasts to self.
+        Raises: ValueError: a number that is no probability.
+
+        Example:
+            >>> genesis.empty(2).bernoulli_(1.0).tolist()
+            [1.0, 1.0]
+        """
+        if not isinstance(p, Tensor) and not 0 <= p <= 1:
+            raise ValueError(describe("bernoulli_", "p", "a probability in [0, 1]", p))
+        return self._change(_tossed, p)
+
     # --- element-wise -------------------------------------------------------------------------------------------------
 
     add_ = _by(F.add)
@@ -185,6 +200,8 @@ class InPlace(Methods):
     bitwise_or_ = _by(F.bitwise_or)
     bitwise_xor_ = _by(F.bitwise_xor)
     bitwise_not_ = _by(F.bitwise_not)
+    bitwise_left_shift_ = _by(F.bitwise_left_shift)
+    bitwise_right_shift_ = _by(F.bitwise_right_shift)
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -198,6 +215,8 @@ class InPlace(Methods):
     __iand__ = bitwise_and_
     __ior__ = bitwise_or_
     __ixor__ = bitwise_xor_
+    __ilshift__ = bitwise_left_shift_
+    __irshift__ = bitwise_right_shift_
 
     # --- selection ----------------------------------------------------------------------------------------------------
 
@@ -247,6 +266,13 @@ def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
     if value.array.ndim:
         raise ShapeError(describe("fill_", "value", "a number or a 0-d tensor", f"shape {value.array.shape}"))
     return _copied(target, value)
+
+
+@overwrites
+def _tossed(target: Tensor, p: float | Tensor) -> Tensor:
+    array = target.array
+    draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
+    return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
 
 
 @overwrites

@@ -1,4 +1,4 @@
-"""What a node of the graph consists of beside its edges: the Context of its call, the Differentiable function."""
+"""The parts of a node beside its edges: the Context of its call, and the Differentiable function."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Context:
                     )
         return self._saved
 
-    def replace_saved(self, array: NDArray, by: NDArray) -> None:
+    def _replace_saved(self, array: NDArray, by: NDArray) -> None:
         """Save by, which now has the values of array, in its place: as PyTorch does with what an op wrote in place."""
         if any(each is array for each in self._arrays):
             self.save(*[by if each is array else each for each in self._saved])

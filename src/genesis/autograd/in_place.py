@@ -8,7 +8,7 @@ find when they are used next that their node is out of date, and have a new one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Node, Variable
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Variable)
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F")
 
-_OVERWRITING: set[Callable[..., Any]] = set()
+_OVERWRITING: set[object] = set()
 
 
 def overwrites(function: F) -> F:
@@ -63,7 +63,7 @@ def require_changeable(op: str, variable: Variable) -> None:
 
 
 def _applied(
-    function: Callable[..., Tensor], changed: Variable, before: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+    function: Callable[..., Tensor], changed: Variable, before: Tensor, args: Sequence[object], kwargs: dict[str, object]
 ) -> Tensor:
     """The function of the tensor's former values, where the tensor itself is among the other operands too."""
     others = [before if arg is changed else arg for arg in args]
@@ -79,7 +79,7 @@ def _write(op: str, target: NDArray, values: NDArray) -> None:
 
 
 def _change_recorded(
-    op: str, self: Variable, function: Callable[..., Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+    op: str, self: Variable, function: Callable[..., Tensor], args: Sequence[object], kwargs: dict[str, object]
 ) -> None:
     require_changeable(op, self)
     self._refresh()
@@ -90,7 +90,7 @@ def _change_recorded(
     _write(op, mine, result.array)
     node = result._node
     if node is not None and node.ctx is not None and result.array.dtype is mine.dtype:
-        node.ctx.replace_saved(result.array, by=mine)
+        node.ctx._replace_saved(result.array, by=mine)
     if before._requires_grad and (function in _OVERWRITING or not result._requires_grad):
         result = _overwritten(before, result, (*args, *kwargs.values()))
     if not result._requires_grad:

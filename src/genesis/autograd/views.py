@@ -55,7 +55,7 @@ class Region(NamedTuple):
 
 
 class AsStrided(Differentiable):
-    """Of a view's node that was made again after the base had changed."""
+    """Function of a view's node that was made again after the base had changed."""
 
     on_arrays = True
 
@@ -66,7 +66,7 @@ class AsStrided(Differentiable):
 
 
 class CopySlices(Differentiable):
-    """Of a base's node after a view has changed: the former base, but for a region with new values."""
+    """Function of a base's node after a view has changed: the former base, but for a region with new values."""
 
     on_arrays = True
 
@@ -88,7 +88,7 @@ class CopySlices(Differentiable):
 
 
 class Overwrite(Differentiable):
-    """Of a tensor's node after its values were replaced by others that don't depend on them.
+    """Function of a tensor's node after its values were replaced by others that don't depend on them.
 
     ctx.shapes are those of the arguments: the former tensor, and either the new values or what decided on them.
     """

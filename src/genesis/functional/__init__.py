@@ -13,6 +13,7 @@ from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
 from genesis.functional.extremes import *
 from genesis.functional.fused import *
+from genesis.functional.in_place import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *
 from genesis.functional.joining import *
@@ -25,6 +26,7 @@ from genesis.functional.random import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
+from genesis.functional.shifts import *
 from genesis.functional.sorting import *
 from genesis.functional.tables import *
 from genesis.functional.unary import *

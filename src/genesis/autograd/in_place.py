@@ -8,7 +8,7 @@ find when they are used next that their node is out of date, and have a new one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Node, Variable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T", bound=Variable)
 F = TypeVar("F")
+Op: TypeAlias = "Callable[..., Tensor]"
 
 _OVERWRITING: set[object] = set()
 
@@ -63,7 +64,7 @@ def require_changeable(op: str, variable: Variable) -> None:
 
 
 def _applied(
-    function: Callable[..., Tensor], changed: Variable, before: Tensor, args: Sequence[object], kwargs: dict[str, object]
+    function: Op, changed: Variable, before: Tensor, args: Sequence[object], kwargs: dict[str, object]
 ) -> Tensor:
     """The function of the tensor's former values, where the tensor itself is among the other operands too."""
     others = [before if arg is changed else arg for arg in args]
@@ -78,9 +79,8 @@ def _write(op: str, target: NDArray, values: NDArray) -> None:
     target.copy_into(values)
 
 
-def _change_recorded(
-    op: str, self: Variable, function: Callable[..., Tensor], args: Sequence[object], kwargs: dict[str, object]
-) -> None:
+def _change_recorded(op: str, self: Variable, function: Op, args: Sequence[object], kwargs: dict[str, object]) -> None:
+    """Change self, and put the change into the graph."""
     require_changeable(op, self)
     self._refresh()
     before, mine = self.detach(), self.array

@@ -210,6 +210,8 @@ class _Gradients:
                 total = _run_hooks(target._hooks, target._result_class, total)
                 total = total if self._asked else total.clone()  # a hook may have kept it
             if self._asked is None:
+                if target._node is not None:
+                    raise GraphError("backward: a tensor that was a leaf has since become the result of an op in place")
                 if target._requires_grad:  # still
                     _accumulate(target, total)
             else:

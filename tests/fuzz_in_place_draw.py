@@ -72,7 +72,7 @@ CHANGES = lines("""
     F.silu({x}, True)
 """)
 FILLS = ["{x}.zero_()", "{x}.fill_(3)", "{x}.masked_fill_({x} > 0, 0.5)", "{x}.copy_({y})", "{x}.bernoulli_(1.0)"]
-FILLS_OF_ROWS = ["{x}.cumsum_(0)", "{x}.index_add_(0, arange({rows}), {same})"]
+FILLS_OF_ROWS = ["{x}.cumsum_(0)", "{x}.index_add_(0, arange({rows}), {same} * 1)"]
 FILLS_OF_MATRICES = ["{x}.tril_()", "{x}.triu_()"]
 NOTICES = [
     "{x}.retain_grad()",

@@ -250,7 +250,7 @@ class InPlace(Methods):
         return self
 
 
-@overwrites
+@overwrites("copy_")
 def _copied(target: Tensor, source: Tensor | Number, non_blocking: bool = False) -> Tensor:
     """source, broadcast and cast to target's shape and dtype: what copy_ writes."""
     if not isinstance(source, Tensor):
@@ -259,7 +259,7 @@ def _copied(target: Tensor, source: Tensor | Number, non_blocking: bool = False)
     return F.expand(moved, target.array.shape)
 
 
-@overwrites
+@overwrites("fill_")
 def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
     if not isinstance(value, Tensor):
         return target._like(target.array.full_like(dtypes.number("fill_", "value", value, target.array.dtype)))
@@ -268,14 +268,14 @@ def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
     return _copied(target, value)
 
 
-@overwrites
+@overwrites("bernoulli_")
 def _tossed(target: Tensor, p: float | Tensor) -> Tensor:
     array = target.array
     draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
     return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
 
 
-@overwrites
+@overwrites("rand")
 def _drawn(target: Tensor, op: Literal["rand", "randn"], scale: float, shift: float) -> Tensor:
     """scale · draws + shift, in target's shape and dtype."""
     array = target.array

@@ -181,15 +181,19 @@ class Variable:
             raise GraphError(f"a view whose memory has been changed in place cannot be used here: it {reason}")
         if self._view_kind is ViewKind.UNRECORDED:
             return
-        ctx = Context()
-        ctx.needs_input_grad, ctx.region = (True,), Region.of(base.array, self.array)
-        view, origin, before = cast("Tensor", self), cast("Tensor", base), self.detach()
+        before = self.detach()
         before._take_place_of(self)
-        self._requires_grad, self._node, self._output_index = True, Node(AsStrided, ctx, (origin,), (view,)), 0
+        self._take_from(base, self)
         self._viewed_at = count
         self._keep_retaining(before)
+
+    def _take_from(self, base: Variable, view: Variable) -> None:
+        """Stand in the graph as what view shows of base."""
+        ctx, origin, made = Context(), cast("Tensor", base), cast("Tensor", self)
+        ctx.needs_input_grad, ctx.region = (True,), Region.of(base.array, view.array)
+        self._requires_grad, self._node, self._output_index = True, Node(AsStrided, ctx, (origin,), (made,)), 0
         if state.observer is not None:
-            state.observer(AsStrided, (origin,), {}, [view])
+            state.observer(AsStrided, (origin,), {}, [made])
 
     def _take_place_of(self, other: Variable) -> None:
         """Stand where other stands in the graph."""

@@ -18,6 +18,8 @@ from genesis.errors import DTypeError, GraphError, ShapeError
 from genesis.ndarray import NDArray
 
 if TYPE_CHECKING:
+    from types import FunctionType
+
     from genesis.tensor import Tensor
 
 P = ParamSpec("P")
@@ -28,10 +30,15 @@ Op: TypeAlias = "Callable[..., Tensor]"
 _OVERWRITING: set[object] = set()
 
 
-def overwrites(function: F) -> F:
-    """Declare that the result of function(tensor, ...) does not depend on the tensor's values."""
-    _OVERWRITING.add(function)
-    return function
+def overwrites(name: str) -> Callable[[F], F]:
+    """Declare that the result of function(tensor, ...) does not depend on the tensor's values; errors call it name."""
+
+    def declare(function: F) -> F:
+        cast("FunctionType", function).__name__ = name
+        _OVERWRITING.add(function)
+        return function
+
+    return declare
 
 
 def change(self: T, function: Callable[Concatenate[Tensor, P], Tensor], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,8 +47,7 @@ def change(self: T, function: Callable[Concatenate[Tensor, P], Tensor], *args: P
     Raises: GraphError: self is a leaf that requires grad, a view of one, or a view that cannot change.
     """
     name = getattr(function, "__name__", "in-place op")
-    given = (self, *args, *kwargs.values())
-    if state.recording and any(isinstance(each, Variable) and each.requires_grad for each in given):
+    if state.recording and (self._requires_grad or _any_requires_grad((self, *args, *kwargs.values()))):
         _change_recorded(name, self, function, args, kwargs)
         return self
     before = self.detach()
@@ -68,7 +74,16 @@ def _applied(
 ) -> Tensor:
     """The function of the tensor's former values, where the tensor itself is among the other operands too."""
     others = [before if arg is changed else arg for arg in args]
+    if not kwargs:
+        return function(before, *others)
     return function(before, *others, **{name: before if arg is changed else arg for name, arg in kwargs.items()})
+
+
+def _any_requires_grad(values: Sequence[object]) -> bool:
+    for value in values:  # noqa: SIM110  (a generator in any() takes its time)
+        if isinstance(value, Variable) and value.requires_grad:
+            return True
+    return False
 
 
 def _write(op: str, target: NDArray, values: NDArray) -> None:
@@ -86,6 +101,8 @@ def _change_recorded(op: str, self: Variable, function: Op, args: Sequence[objec
     before, mine = self.detach(), self.array
     before.array = mine.clone()  # the graph goes on from the old values
     before._take_place_of(self)
+    if self._base is not None and self._node is not None and self._node.hooks:
+        before._take_from(self._base, self)  # hooks of a view are not for what becomes of its base, as in PyTorch
     result = _applied(function, self, before, args, kwargs)
     _write(op, mine, result.array)
     node = result._node

@@ -78,9 +78,7 @@ class GetItem(ArrayFunction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
-        _write(
-            whole, Index(ctx.plan, ctx.saved), grad, accumulate=True
-        )  # an element that was read twice gets both gradients
+        _write(whole, Index(ctx.plan, ctx.saved), grad, accumulate=True)  # both gradients of what was read twice
         return whole
 
 
@@ -188,8 +186,7 @@ class SetItem(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, value: NDArray | Number, *, index: Index, accumulate: bool) -> NDArray:
         ctx.plan, ctx.accumulate = index.plan, accumulate
-        if index.arrays:
-            ctx.save(*index.arrays)
+        ctx.save(*index.arrays, None)  # in any case: backward runs once unless the graph is kept, as in PyTorch
         y = x.clone()
         _write(y, index, value, accumulate)
         return y
@@ -197,7 +194,7 @@ class SetItem(ArrayFunction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_value = ctx.needs_input_grad
-        index = Index(ctx.plan, ctx.saved)
+        index = Index(ctx.plan, ctx.saved[:-1])
         grad_value = _read(grad, index) if needs_value else None
         if not needs_x or ctx.accumulate:
             return grad, grad_value

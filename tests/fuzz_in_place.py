@@ -26,13 +26,12 @@ def _is_large(x: torch.Tensor) -> bool:
     return x.numel() > 0 and not x.detach().abs().max() < TOO_LARGE
 
 
-def check(seed: int, device: str = "cpu", statements: int = 14) -> Program:
+def check(seed: int, device: str = "cpu", statements: int = 16) -> Program:
     """One random program. Raises: AssertionError with its statements."""
     draw = Draw(seed, device)
     program = draw.program
     try:
-        for _ in range(2):
-            draw.leaf()
+        draw.start()
         for _ in range(statements):
             draw.statement()
             if seed % 2:  # in the other programs nobody looks, which in itself renews nodes of views

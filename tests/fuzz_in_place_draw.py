@@ -119,8 +119,8 @@ class Draw:
     def statement(self) -> None:
         kinds = (
             (self.view, 6), (self.several_views, 1.2), (self.change, 7), (self.assign, 2.5), (self.compute, 2.5),
-            (self.alias, 0.5), (self.detach, 0.7), (self.leaf, 0.7), (self.notice, 0.6), (self.reshape_in_place, 0.6),
-            (self.backward, 0.35),
+            (self.alias, 0.5), (self.detach, 0.7), (self.leaf, 0.7), (self.notice, 1.0), (self.reshape_in_place, 0.6),
+            (self.backward, 0.5),
         )  # fmt: skip
         draw = self.random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
         if not self.usable():
@@ -136,11 +136,23 @@ class Draw:
         if not raised:
             self.program.names += names
 
-    def leaf(self) -> None:
+    def start(self) -> None:
+        """Two leaves, and what is made of the first: most changes of leaves are refused."""
+        self.leaf(requires_grad=True)
+        self.run(f"v1 = {self.program.names[0]} * 2", "v1")
+        self._num_names = 2
+        self.leaf()
+
+    def target(self) -> str:
+        """A tensor to change; mostly one that may."""
+        free = [name for name in self.usable() if not _is_leaf_or_view_of_one(self.theirs(name))]
+        return self.random.choice(free) if free and self.random.random() < 0.85 else self.any()
+
+    def leaf(self, requires_grad: bool | None = None) -> None:
         shape = [self.random.choice((1, 2, 2, 3, 4)) for _ in range(self.random.choice((1, 1, 2, 2, 2, 3)))]
         if self.random.random() < 0.03:
             shape[0] = 0
-        name, grad = self.name(), self.random.random() < 0.5
+        name, grad = self.name(), self.random.random() < 0.5 if requires_grad is None else requires_grad
         self.run(f"{name} = {self.constant(shape)}.requires_grad_({grad})", name)
 
     def constant(self, shape: list[int]) -> str:
@@ -160,10 +172,12 @@ class Draw:
         self.run(f"{name} = {form.format(x=x)}", name)
 
     def notice(self) -> None:
-        x = self.any()
+        x = self.target()
         if not self.theirs(x).requires_grad:
             return
         form = self.random.choice(NOTICES)
+        if "retain" in form and self.theirs(x)._is_view():
+            return  # which node's gradient it is depends on who has looked at the view since
         if "hook" in form and self.theirs(x).is_leaf and self.theirs(x)._is_view():
             return
         self.run(form.format(x=x))
@@ -254,7 +268,7 @@ class Draw:
         return self.constant(shape)
 
     def change(self) -> None:
-        x = self.any()
+        x = self.target()
         theirs, forms = self.theirs(x), list(CHANGES)
         if not _overlaps_itself(theirs):
             forms += FILLS + FILLS_OF_ROWS * (theirs.ndim > 0) + FILLS_OF_MATRICES * (theirs.ndim > 1)
@@ -264,7 +278,7 @@ class Draw:
         self.run(self.filled_in(form, x, apart=True))
 
     def assign(self) -> None:
-        x = self.any()
+        x = self.target()
         theirs = self.theirs(x)
         if not theirs.ndim or _overlaps_itself(theirs):
             return
@@ -289,6 +303,8 @@ class Draw:
         x = self.any()
         if self._quiet and self.theirs(x).requires_grad:
             return  # PyTorch's gradients don't fit then
+        if self.theirs(x).retains_grad:
+            return  # PyTorch fails with an internal assertion
         forms = [".unsqueeze_(0)", ".squeeze_()", ".squeeze_(0)" if self.theirs(x).ndim else ".squeeze_()"]
         if self.theirs(x).ndim:
             forms += [".transpose_(0, -1)"] * 3
@@ -315,6 +331,11 @@ def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
         return torch.broadcast_shapes(shape, target) == target
     except RuntimeError:
         return False
+
+
+def _is_leaf_or_view_of_one(x: torch.Tensor) -> bool:
+    base = x._base if x._is_view() else x
+    return bool(x.requires_grad and base is not None and base.is_leaf)
 
 
 def _overlaps_itself(x: torch.Tensor) -> bool:

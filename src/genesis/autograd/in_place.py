@@ -101,8 +101,8 @@ def _change_recorded(op: str, self: Variable, function: Op, args: Sequence[objec
     before, mine = self.detach(), self.array
     before.array = mine.clone()  # the graph goes on from the old values
     before._take_place_of(self)
-    if self._base is not None and self._node is not None and self._node.hooks:
-        before._take_from(self._base, self)  # hooks of a view are not for what becomes of its base, as in PyTorch
+    if self._base is not None and before._requires_grad:
+        before._take_from(self._base, self)  # past the hooks of views between, as in PyTorch
     result = _applied(function, self, before, args, kwargs)
     _write(op, mine, result.array)
     node = result._node

@@ -311,7 +311,7 @@ class Node:
             for result, edge in zip(results, self.edges, strict=True)
         ]
 
-    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:
+    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray | None, bool]:
         """A gradient in the shape and dtype that edge wants, and whether nobody else holds its memory."""
         target, index = edge
         if type(target) is Node:
@@ -320,6 +320,8 @@ class Node:
             shape, dtype = target.array.shape, target.array.dtype
         if grad.shape != shape:
             fits = all(size in (1, its) for size, its in zip(reversed(shape), reversed(grad.shape), strict=False))
+            if type(target) is not Node and not target._requires_grad:
+                return _NO_GRAD  # no longer; it may have another shape since
             if grad.ndim < len(shape) or not fits:
                 problem = f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}"
                 if self.function.on_arrays and isinstance(target, Variable):  # our own are right

@@ -50,8 +50,7 @@ def change(self: T, function: Callable[Concatenate[Tensor, P], Tensor], *args: P
     if state.recording and (self._requires_grad or _any_requires_grad((self, *args, *kwargs.values()))):
         _change_recorded(name, self, function, args, kwargs)
         return self
-    before = self.detach()
-    _write(name, self.array, _applied(function, self, before, args, kwargs).array)
+    _write(name, self.array, function(self.detach(), *args, **kwargs).array)
     return self
 
 
@@ -67,16 +66,6 @@ def require_changeable(op: str, variable: Variable) -> None:
             raise GraphError(f"{op}: a view of a leaf that requires grad can only be changed in place under no_grad()")
     elif variable.requires_grad and variable.is_leaf:
         raise GraphError(f"{op}: a leaf that requires grad can only be changed in place under no_grad()")
-
-
-def _applied(
-    function: Op, changed: Variable, before: Tensor, args: Sequence[object], kwargs: dict[str, object]
-) -> Tensor:
-    """The function of the tensor's former values, where the tensor itself is among the other operands too."""
-    others = [before if arg is changed else arg for arg in args]
-    if not kwargs:
-        return function(before, *others)
-    return function(before, *others, **{name: before if arg is changed else arg for name, arg in kwargs.items()})
 
 
 def _any_requires_grad(values: Sequence[object]) -> bool:
@@ -101,9 +90,13 @@ def _change_recorded(op: str, self: Variable, function: Op, args: Sequence[objec
     before, mine = self.detach(), self.array
     before.array = mine.clone()  # the graph goes on from the old values
     before._take_place_of(self)
+    other = before  # where self is among the other operands
     if self._base is not None and before._requires_grad:
+        other = before.detach()
+        other._take_place_of(self)
         before._take_from(self._base, self)  # past the hooks of views between, as in PyTorch
-    result = _applied(function, self, before, args, kwargs)
+    others = [other if arg is self else arg for arg in args]
+    result = function(before, *others, **{key: other if arg is self else arg for key, arg in kwargs.items()})
     _write(op, mine, result.array)
     node = result._node
     if node is not None and node.ctx is not None and result.array.dtype is mine.dtype:

@@ -186,7 +186,8 @@ class SetItem(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, value: NDArray | Number, *, index: Index, accumulate: bool) -> NDArray:
         ctx.plan, ctx.accumulate = index.plan, accumulate
-        ctx.save(*index.arrays, None)  # in any case: backward runs once unless the graph is kept, as in PyTorch
+        if index.arrays or _seen(x, index.plan).shape != x.shape:  # then backward runs once, as PyTorch's
+            ctx.save(*index.arrays, None)
         y = x.clone()
         _write(y, index, value, accumulate)
         return y

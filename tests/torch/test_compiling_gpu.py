@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,10 +20,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch
 
 
 @pytest.fixture(autouse=True)
-def _on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     monkeypatch.setattr(loops, "device", "cuda")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # PyTorch's own test helpers forbid setting the attribute
+        yield
 
 
 def captured(model: nn.Module) -> None:

@@ -23,6 +23,14 @@ def user_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def called_function() -> str:
+    """Return the name of the function of Genesis that the user's line calls."""
+    frame, name = sys._getframe(1), ""
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, name = frame.f_back, frame.f_code.co_name  # type: ignore[assignment]
+    return name
+
+
 @contextmanager
 def backward_of(line: str | None) -> Iterator[None]:
     """Make user_line() name this forward line inside the with block."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from genesis.backends.cuda.driver.interface import CapturedGraph as CapturedGraph
+from genesis.backends.cuda.driver.interface import CaptureMode as CaptureMode
 from genesis.backends.cuda.driver.interface import Driver as Driver
+from genesis.backends.cuda.driver.interface import ExecutableGraph as ExecutableGraph
 from genesis.backends.cuda.driver.interface import KernelError as KernelError
 from genesis.backends.cuda.driver.interface import LoadedKernel as LoadedKernel
 from genesis.backends.cuda.driver.interface import Properties as Properties

@@ -19,7 +19,8 @@ class NativeModule:
     def __init__(self, driver: Any, device: int, name: str, cubin: bytes) -> None:
         self._driver, self._device = driver, device
         driver.activate(device)
-        self._module = driver.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
+        with driver.unrestricted():
+            self._module = driver.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
 
     def function(self, lowered: str, name: str, slots: Sequence[str]) -> NativeKernel:
         """A function of it: `lowered` is its name in the cubin, `name` what messages call it."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
-from genesis.backends.cuda.driver.interface import Properties, Signature, kernel_name
+from genesis.backends.cuda.driver.interface import CaptureMode, KernelError, Properties, Signature, kernel_name
+from genesis.backends.cuda.driver.simulated_graphs import Captured, Captures, Event
 from genesis.errors import DeviceError
 
 _ALIGNMENT = 512
@@ -34,6 +37,7 @@ class SimulatedDriver:
         self._pinned: dict[int, int] = {}  # pointer → bytes
         self._used = [0] * num_devices
         self._streams = itertools.count(0x100)
+        self.captures = Captures()
         show_device(0, self.properties(0))
 
     def device_count(self) -> int:
@@ -48,6 +52,8 @@ class SimulatedDriver:
         return self.total_memory - self._used[device], self.total_memory
 
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:
+        if self.captures.of(stream) is not None:
+            raise KernelError("allocate memory: on a stream that is being captured it would belong to the graph")
         if self._used[device] + num_bytes > self.total_memory:
             return 0
         memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
@@ -94,43 +100,63 @@ class SimulatedDriver:
         return next((owner for start, (owner, memory) in blocks if start <= pointer < start + memory.nbytes), 0)
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
-        ctypes.memmove(target, source, num_bytes)
+        if num_bytes and self.captures.of(stream) is not None:
+            for pointer in (target, source):
+                if not self._is_known(pointer):
+                    raise KernelError("copy memory: a graph would copy pageable memory that may be gone by then")
+        self.captures.submit(stream, functools.partial(ctypes.memmove, target, source, num_bytes))
+
+    def _is_known(self, pointer: int) -> bool:
+        """Is this the device's memory, pinned, or another library's?"""
+        blocks = [(start, memory.nbytes) for start, (_, memory) in self._blocks.copy().items()]
+        return any(start <= pointer < start + size for start, size in (*blocks, *self._foreign.copy().items()))
 
     def fill_bytes(self, device: int, pointer: int, byte: int, num_bytes: int, stream: int) -> None:
-        ctypes.memset(pointer, byte, num_bytes)
+        self.captures.submit(stream, functools.partial(ctypes.memset, pointer, byte, num_bytes))
 
     def create_stream(self, device: int, priority: int) -> int:
         return next(self._streams)
 
     def synchronize_stream(self, device: int, stream: int) -> None:
-        pass  # work is done when it is launched
+        self.captures.refuse_waiting("wait for a stream", stream=stream)  # else: work is done when it is launched
 
     def is_capturing(self, device: int, stream: int) -> bool:
-        return False
+        return self.captures.of(stream) is not None
+
+    def begin_capture(self, device: int, stream: int, mode: CaptureMode) -> None:
+        self.captures.begin(device, stream, mode)
+
+    def end_capture(self, device: int, stream: int) -> Captured:
+        return self.captures.end(stream)
+
+    def unrestricted(self) -> AbstractContextManager[None]:
+        return self.captures.unrestricted()
 
     def synchronize(self, device: int) -> None:
-        pass
+        self.captures.refuse_waiting("wait for a device", device=device)
 
-    def create_event(self, device: int, timing: bool) -> Any:
-        return [None]
+    def create_event(self, device: int, timing: bool) -> Event:
+        return Event()
 
-    def destroy_event(self, event: Any) -> None:
-        event.clear()
+    def destroy_event(self, event: Event) -> None:
+        event.capture = None
 
-    def record_event(self, device: int, event: Any, stream: int) -> None:
-        event[0] = time.perf_counter()
+    def record_event(self, device: int, event: Event, stream: int) -> None:
+        event.seconds = time.perf_counter()
+        self.captures.record(event, stream)
 
-    def wait_event(self, device: int, stream: int, event: Any) -> None:
-        pass
+    def wait_event(self, device: int, stream: int, event: Event) -> None:
+        self.captures.wait(device, stream, event)
 
-    def event_done(self, device: int, event: Any) -> bool:
+    def event_done(self, device: int, event: Event) -> bool:
+        self.captures.refuse_waiting_for("query an event", event)
         return True
 
-    def synchronize_event(self, device: int, event: Any) -> None:
-        pass
+    def synchronize_event(self, device: int, event: Event) -> None:
+        self.captures.refuse_waiting_for("wait for an event", event)
 
-    def elapsed_ms(self, device: int, start: Any, end: Any) -> float:
-        return (end[0] - start[0]) * 1e3
+    def elapsed_ms(self, device: int, start: Event, end: Event) -> float:
+        return (end.seconds - start.seconds) * 1e3
 
     def load_kernel(self, device: int, kernel: Any, signature: Signature) -> SimulatedKernel:
         show_code(kernel_name(kernel, signature), f"{kernel.src}\n{signature}")
@@ -146,6 +172,9 @@ class SimulatedKernel:
 
     def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
         show_launch(self.name, grid, stream, values)
+        self._driver.captures.submit(stream, functools.partial(self._run, grid, tuple(values)))
+
+    def _run(self, grid: tuple[int, int, int], values: tuple[Any, ...]) -> None:
         from genesis.backends.cuda.driver import interpreter  # patches Triton, so only when something runs
 
         interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver.regions()))

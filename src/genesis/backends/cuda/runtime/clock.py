@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.runtime import faults, streams
+from genesis.backends.cuda.runtime import capturing, faults, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.streams import Event
 
 
 def synchronize(device_index: int = 0) -> None:
+    if capturing.underway:
+        capturing.refuse_waiting(device_index)
     driver.get().synchronize(device_index)
     faults.check(device_index)
 
@@ -22,6 +24,7 @@ def record_stream(x: DeviceArray, stream: int) -> None:
 
 
 def time_mark(device_index: int = 0) -> Event:
+    capturing.refuse(device_index, "takes the time", "profile replays")
     mark = Event(device_index, enable_timing=True)
     mark.record()
     return mark

@@ -24,8 +24,9 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number
 from genesis.backends.cuda.ops.reduction.launch import accumulator
 from genesis.backends.cuda.ops.storage import launch as storage
-from genesis.backends.cuda.runtime import array, streams
+from genesis.backends.cuda.runtime import array, capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType
 from genesis.shapes import contiguous_strides, equivalent
 
@@ -37,6 +38,9 @@ def sgd_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None, lr: float,
     momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
 ) -> None:  # fmt: skip
+    if buffers is not None and first:
+        doing = "makes the first step with momentum"
+        capturing.refuse(params[0].device_index, doing, "every replay would be a first one; make one step before")
     roles = [params, grads] if buffers is None else [params, grads, buffers]
     numbers = (float(lr), float(momentum), float(dampening), float(weight_decay))
     flags = {"HAS_MOMENTUM": buffers is not None, "NESTEROV": nesterov, "MAXIMIZE": maximize, "FIRST": first}
@@ -49,6 +53,9 @@ def adam_step(
     exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int, lr: float,
     beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
 ) -> None:  # fmt: skip
+    if params:
+        doing = "makes a step whose number the host counts"
+        capturing.refuse(params[0].device_index, doing, "capture the gradients, and step after replay()")
     roles = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
     corrections = (1 - beta1**step, math.sqrt(1 - beta2**step))
     numbers = (float(lr), float(beta1), float(beta2), float(eps), float(weight_decay), *corrections)
@@ -87,7 +94,7 @@ def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
             out,
             partial,
             table.first_chunks,
-            _positions(group.positions, device, streams.current_handle(device)),
+            capturing.keep(device, _positions(group.positions, device, streams.current_handle(device))),
             float(ord),
         )
         grid = (len(group.positions),)
@@ -127,8 +134,20 @@ def _table(num_roles: int, sizes: tuple[int, ...], device: int, stream: int, thr
     return _Table(num_roles, sizes, device)
 
 
+def _table_of(addresses: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], device: int, stream: int) -> _Table:
+    """A table that has these addresses when the next launch on the stream runs."""
+    if capturing.here(device) is None:
+        table = _table(len(addresses), sizes, device, stream, threading.get_ident())
+        table.tell(addresses, stream)
+        return table
+    with outside(device):  # a graph has a table for itself, and reads it in each replay
+        table = _Table(len(addresses), sizes, device)
+        table.tell(addresses, streams.current_handle(device))
+    return capturing.keep(device, table)
+
+
 def _upload(values: np.ndarray, device: int) -> DeviceArray:
-    return storage.from_cpu(values.astype(np.int64), dtypes.int64, device)
+    return storage.table(values.astype(np.int64), device)
 
 
 @functools.lru_cache(maxsize=64)
@@ -203,8 +222,7 @@ def _groups(roles: Sequence[Sequence[DeviceArray]], read_only: int | None = None
         aligned = all(address % 16 == 0 for row in addresses for address in row)
         device = rows[0][0].device_index
         stream = streams.current_handle(device)
-        table = _table(len(roles), sizes, device, stream, threading.get_ident())
-        table.tell(addresses, stream)
+        table = _table_of(addresses, sizes, device, stream)
         yield _Group(dtype, tuple(positions), table, len(roles), aligned)
         for original, copy in copied:
             storage.copy_into(original, copy)

@@ -1,0 +1,143 @@
+"""CUDA graphs: capturing what is launched, and launching it again without Python."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import CaptureMode, ExecutableGraph, KernelError
+from genesis.backends.cuda.driver.current import current_handle
+from genesis.backends.cuda.runtime import array, capturing, faults, graph_pool, memory, streams
+from genesis.backends.cuda.runtime.capturing import Capture
+from genesis.backends.cuda.runtime.graph_pool import GraphMemory, PoolHandle
+from genesis.callsite import user_line
+from genesis.errors import CaptureError
+
+
+class Graph:
+    """What was launched on a stream while it was captured, ready to be launched again."""
+
+    def __init__(self) -> None:
+        self._capture: Capture | None = None
+        self._executable: ExecutableGraph | None = None
+        self._memory: GraphMemory | None = None
+        self._device, self._stream = 0, 0
+        self._lock = threading.Lock()  # of replays: what precedes a launch belongs to it
+
+    def __del__(self) -> None:
+        if sys is not None and not sys.is_finalizing() and (self._memory is not None):
+            self.reset()
+
+    @property
+    def handle(self) -> PoolHandle:
+        """The name of its memory. Raises: CaptureError: nothing was captured."""
+        if self._memory is None:
+            raise CaptureError("pool: expected a graph that has been captured")
+        return self._memory.handle
+
+    def begin(self, stream: streams.Stream, handle: PoolHandle | None, mode: CaptureMode) -> None:
+        """Capture what is launched on the stream until end() or abandon().
+
+        Raises: CaptureError: it holds a capture; the stream is the default one, or is being captured.
+        """
+        if self._memory is not None:
+            raise CaptureError(f"{user_line()}: graph: expected a graph that holds no capture; reset() it first")
+        if stream.handle == 0:
+            raise CaptureError(f"{user_line()}: graph: the default stream cannot be captured: choose another stream")
+        if stream.handle in capturing.underway:
+            raise CaptureError(f"{user_line()}: graph: the stream is already being captured")
+        taken = graph_pool.acquire(handle)
+        try:
+            taken.begin()
+            driver.get().begin_capture(stream.device_index, stream.handle, mode)
+        except BaseException:
+            graph_pool.release(taken)
+            raise
+        self._memory, self._device, self._stream = taken, stream.device_index, stream.handle
+        self._capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken))
+        self._capture.join(self._device, self._stream)
+
+    def end(self) -> None:
+        """Make the graph of what was captured. Raises: CaptureError, OutOfMemoryError: there is none, nor memory."""
+        try:
+            captured = self._end_capture()
+            if not captured.num_nodes:
+                warnings.warn("graph: nothing was captured: was it launched on other streams?", stacklevel=4)
+            self._executable = captured.instantiate()
+        except KernelError as error:
+            self.reset()
+            raise CaptureError(f"{user_line()}: graph: {error}") from error
+        except BaseException:
+            self.reset()
+            raise
+
+    def abandon(self) -> None:
+        """End the capture, and forget it."""
+        try:
+            self._end_capture().destroy()
+        except KernelError:  # it was broken before
+            pass
+        finally:
+            self.reset()
+
+    def _end_capture(self) -> driver.CapturedGraph:
+        capture, taken = self._capture, self._memory
+        if capture is None or taken is None or capture.is_over:
+            raise CaptureError("capture_end: expected a capture to be underway")
+        if capture.mode != "relaxed" and capture.thread != threading.get_ident():
+            raise CaptureError("capture_end: expected the thread in which the capture began")
+        try:
+            return driver.get().end_capture(self._device, self._stream)
+        finally:
+            capture.leave()
+            for stream, device in capture.streams.items():
+                _redirect(device, stream, None)
+            taken.end()
+
+    def replay(self) -> None:
+        """Launch all of it on the current stream. Raises: CaptureError: nothing was captured."""
+        executable, capture, device = self._executable, self._capture, self._device
+        if executable is None or capture is None:
+            raise CaptureError("replay: expected a graph that has been captured")
+        if capturing.underway:
+            capturing.refuse(device, "launches a graph", "replay it outside of the capture")
+        with self._lock:
+            stream = current_handle(device)
+            for prepare in capture.before_replay:
+                prepare(stream)
+            executable.launch(stream)
+        faults.check(device)
+
+    def reset(self) -> None:
+        """Forget what was captured, and give its memory back."""
+        executable, taken = self._executable, self._memory
+        self._executable = self._capture = self._memory = None
+        if executable is not None:
+            executable.destroy()
+        if taken is not None:
+            graph_pool.release(taken)
+
+
+def _redirect(device: int, stream: int, taken: GraphMemory | None) -> None:
+    """What is allocated on the stream comes from a graph's memory from now on; None: no longer."""
+    memory.pool(device).redirect(stream, None if taken is None else taken.on(device))
+    array.forget_shelves()
+
+
+@contextmanager
+def outside(device: int) -> Iterator[None]:
+    """What is launched inside the block is done now, even within a capture, and has been done when it ends.
+
+    For what depends on nothing that is captured, such as tables; keep() what the graph reads of it.
+    """
+    if capturing.here(device) is None:
+        yield
+        return
+    side = streams.Stream(device)
+    with driver.get().unrestricted(), streams.use(side):
+        yield
+        driver.get().synchronize_stream(device, side.handle)

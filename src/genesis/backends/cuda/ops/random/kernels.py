@@ -214,6 +214,19 @@ SPECIMENS = [
         for dtype in (dtypes.int64, dtypes.uint8, dtypes.bfloat16)
         for short in (True, False)
     ),
+    # In a CUDA graph, seed is an address.
+    Specimen(_rand_kernel, (dtypes.float32, dtypes.int64, 7, 1024), {"BITS": 24, "BLOCK": 1024}),
+    Specimen(_randn_kernel, (dtypes.float32, dtypes.int64, 7, 1024), {"BLOCK": 1024}),
+    Specimen(_randint_kernel, (dtypes.int64, dtypes.int64, 7, -5, 10, 1024), {"IS_SHORT": True, "BLOCK": 1024}),
+    Specimen(
+        _randperm_kernel, (dtypes.int64, dtypes.int64, 7, 100_000), {"HALF_BITS": 9, "NUM_ROUNDS": 8, "BLOCK": 512}
+    ),
+    Specimen(_randperm_ranks_kernel, (dtypes.int64, dtypes.int64, 7, 1000), {"BLOCK_ROWS": 32, "BLOCK": 128}),
+    Specimen(
+        _dropout_kernel,
+        (dtypes.float32, dtypes.bool_, dtypes.float32, dtypes.int64, 7, 2**31, 2.0, 1024),
+        {"COMPUTE": tl.float32, "BLOCK": 1024},
+    ),
     Specimen(_randperm_ranks_kernel, (dtypes.int64, 7, 7, 1000), {"BLOCK_ROWS": 32, "BLOCK": 128}),
     Specimen(_randperm_kernel, (dtypes.int64, 7, 7, 100_000), {"HALF_BITS": 9, "NUM_ROUNDS": 8, "BLOCK": 512}),
     *(

@@ -37,7 +37,7 @@ class Graph:
         ...     g = genesis.cuda.Graph()
         ...     with genesis.cuda.graph(g):
         ...         y = x * 2
-        ...     x.copy_(genesis.tensor([1.0, 2.0, 3.0]))
+        ...     _ = x.copy_(genesis.tensor([1.0, 2.0, 3.0]))
         ...     g.replay()
         ...     y.tolist()
         [2.0, 4.0, 6.0]

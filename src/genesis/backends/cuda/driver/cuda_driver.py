@@ -238,7 +238,7 @@ class CudaDriver:
             raise KernelError(f"{name}: expected at most {limit} bytes of shared memory, got {shared}")
         with self.unrestricted():
             module = self.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
-        function = self.check(device, cu.cuModuleGetFunction(module, name.encode()), f"load {name}")
+            function = self.check(device, cu.cuModuleGetFunction(module, name.encode()), f"load {name}")
         attribute = cu.CUfunction_attribute
         if shared > _STATIC_SHARED:
             dynamic = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

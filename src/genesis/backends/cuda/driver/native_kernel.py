@@ -25,7 +25,8 @@ class NativeModule:
     def function(self, lowered: str, name: str, slots: Sequence[str]) -> NativeKernel:
         """A function of it: `lowered` is its name in the cubin, `name` what messages call it."""
         self._driver.activate(self._device)
-        result = cu.cuModuleGetFunction(self._module, lowered.encode())
+        with self._driver.unrestricted():
+            result = cu.cuModuleGetFunction(self._module, lowered.encode())
         return NativeKernel(self._driver, self._device, self._driver.check(self._device, result, name), name, slots)
 
 

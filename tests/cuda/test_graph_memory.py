@@ -272,3 +272,64 @@ class TestSimulatedDevices:
         with pytest.raises(CaptureError, match="to waits for the device"):
             captured(lambda: x.to("cuda:1"))
         assert captured_value(x) == 2
+
+
+def test_what_other_streams_used_is_not_asked_for_in_a_capture() -> None:
+    """The pool would record events on their streams, which may be captured, and ask for them."""
+    x, side = genesis.ones(SIZE, device="cuda"), genesis.cuda.Stream()
+    used = genesis.full((SIZE,), 3.0, device="cuda")
+    g = Graph()
+    with graph(g):
+        main = genesis.cuda.current_stream()
+        side.wait_stream(main)
+        used.record_stream(side)
+        with genesis.cuda.stream(side):
+            y = x + 1
+        del used
+        ours = genesis.cuda.default_stream()
+        with genesis.cuda.stream(ours):
+            others = [genesis.full((SIZE,), 5.0, device="cuda") for _ in range(3)]
+        main.wait_stream(side)
+    g.replay()
+    assert (y[0].item(), others[-1][0].item()) == (2, 5)
+
+
+def test_a_graph_that_goes_during_another_capture() -> None:
+    x = genesis.ones(SIZE, device="cuda")
+    before = reserved()
+    old, y = captured(lambda: x + 1)
+    g = Graph()
+    with graph(g):
+        del old, y
+        z = x + 2
+    g.replay()
+    assert z[0].item() == 3
+    assert reserved() == before + 64 * KIB, "given back with the next memory that is"
+
+
+def test_a_thread_that_copies_batches_goes_on_during_a_capture() -> None:
+    x, errors = genesis.ones(4, device="cuda"), []
+
+    def copy() -> None:
+        try:
+            side = genesis.cuda.Stream()
+            with genesis.cuda.stream(side):
+                for _ in range(3):
+                    batch = genesis.ones(4).pin_memory().to("cuda", non_blocking=True)
+                    event = side.record_event()
+                    event.synchronize()
+                    assert event.query()
+                    assert batch.sum().item() == 4
+        except BaseException as error:
+            errors.append(error)
+
+    g = Graph()
+    with graph(g):
+        y = x + 1
+        thread = threading.Thread(target=copy)
+        thread.start()
+        thread.join(30)
+        y = y + 1
+    assert errors == []
+    g.replay()
+    assert y.tolist() == [3.0] * 4

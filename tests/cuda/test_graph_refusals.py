@@ -11,6 +11,7 @@ import genesis
 from genesis import Tensor, nn, optim
 from genesis.backends.cuda.runtime.memory import LentBy
 from genesis.cuda import CaptureError, Graph, graph
+from genesis.settings import override
 from genesis.torch import handles
 from tests.cuda.capturing import captured, captured_value
 
@@ -55,9 +56,21 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
     "time": (lambda x: genesis.cuda.milliseconds(lambda: x + 1, 1), "milliseconds asks for an event"),
     "adam": (lambda x: adam_step(x), "step makes a step whose number the host counts"),
     "first momentum": (lambda x: first_step(x), "step makes the first step with momentum"),
+    "profiling": (lambda x: profiled(x), "takes the time"),
+    "checks": (lambda x: checked(x), "waits for the device"),
     "tune": (lambda x: genesis.cuda.tune(lambda: x + 1), "tune measures kernels"),
     "tuning": (lambda x: tuned(x), "tuning measures kernels"),
 }
+
+
+def profiled(x: Tensor) -> None:
+    with genesis.profiler.profile():
+        x + 1
+
+
+def checked(x: Tensor) -> None:
+    with override(check="cpu"):
+        x + 1
 
 
 def tuned(x: Tensor) -> None:

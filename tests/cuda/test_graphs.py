@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -182,12 +183,14 @@ def test_an_empty_capture_warns() -> None:
 
 
 def test_events_of_a_graph_have_no_time() -> None:
-    x, event = genesis.ones(4, device="cuda"), genesis.cuda.Event()
+    x, event = genesis.ones(4, device="cuda"), genesis.cuda.Event(enable_timing=True)
     with graph(Graph()):
         x + 1
         event.record()
     with pytest.raises(CaptureError, match="query asks for an event of a graph"):
         event.query()
+    with pytest.raises(CaptureError, match="elapsed_time asks for an event of a graph"):
+        event.elapsed_time(event)
     with pytest.raises(CaptureError, match="wait_event waits for an event of a graph"):
         genesis.cuda.current_stream().wait_event(event)
     event.record()
@@ -218,8 +221,26 @@ def test_misuse() -> None:
             Graph().capture_begin()
         with pytest.raises(CaptureError, match="replay launches a graph"):
             other_graph(x).replay()
+        with pytest.raises(CaptureError, match="reset: expected the capture to have ended"):
+            g.reset()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(CaptureError, match="the thread in which the capture began"):
+            pool.submit(g.capture_end).result()
     with pytest.raises(CaptureError, match="holds no capture; reset"), graph(g):
         pass
+    with pytest.raises(CaptureError, match="capture_end: expected a capture to be underway"):
+        g.capture_end()
+    g.replay()
+
+
+def test_a_graph_that_is_dropped_ends_its_capture() -> None:
+    x, side = genesis.ones(4, device="cuda"), genesis.cuda.Stream()
+    with genesis.cuda.stream(side):
+        g = Graph()
+        g.capture_begin()
+        y = x + 1
+        del g, y
+        assert not genesis.cuda.is_current_stream_capturing()
+        assert (x + 1).tolist() == [2.0] * 4
 
 
 def other_graph(x: Tensor) -> Graph:

@@ -206,8 +206,7 @@ class CudaDriver:
 
     def event_done(self, device: int, event: Any) -> bool:
         self.activate(device)
-        with self.unrestricted():
-            result = cu.cuEventQuery(event)
+        result = cu.cuEventQuery(event)
         if result[0] == cu.CUresult.CUDA_ERROR_NOT_READY:
             return False
         self.check(device, result, "query an event")

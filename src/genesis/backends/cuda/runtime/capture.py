@@ -29,8 +29,16 @@ class Graph:
         self._lock = threading.Lock()  # of replays: what precedes a launch belongs to it
 
     def __del__(self) -> None:
-        if sys is not None and not sys.is_finalizing() and (self._memory is not None):
+        if sys is None or sys.is_finalizing() or self._memory is None:
+            return
+        if self._is_capturing:
+            self.abandon()
+        else:
             self.reset()
+
+    @property
+    def _is_capturing(self) -> bool:
+        return self._capture is not None and not self._capture.is_over
 
     @property
     def handle(self) -> PoolHandle:
@@ -53,21 +61,30 @@ class Graph:
         taken = graph_pool.acquire(handle)
         try:
             taken.begin()
-            driver.get().begin_capture(stream.device_index, stream.handle, mode)
         except BaseException:
             graph_pool.release(taken)
             raise
-        self._memory, self._device, self._stream = taken, stream.device_index, stream.handle
-        self._capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken))
-        self._capture.join(self._device, self._stream)
+        capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken))
+        try:
+            with capturing.lock:
+                driver.get().begin_capture(stream.device_index, stream.handle, mode)
+                capturing.underway[stream.handle] = capture
+        except BaseException:
+            taken.end()
+            graph_pool.release(taken)
+            raise
+        self._memory, self._device, self._stream, self._capture = taken, stream.device_index, stream.handle, capture
+        capture.join(self._device, self._stream)
 
     def end(self) -> None:
         """Make the graph of what was captured. Raises: CaptureError, OutOfMemoryError: there is none, nor memory."""
+        self._require_capture()
         try:
             captured = self._end_capture()
+            with driver.get().unrestricted():  # others may be capturing
+                self._executable = captured.instantiate()
             if not captured.num_nodes:
                 warnings.warn("graph: nothing was captured: was it launched on other streams?", stacklevel=4)
-            self._executable = captured.instantiate()
         except KernelError as error:
             self.reset()
             raise CaptureError(f"{user_line()}: graph: {error}") from error
@@ -77,6 +94,7 @@ class Graph:
 
     def abandon(self) -> None:
         """End the capture, and forget it."""
+        self._require_capture()
         try:
             self._end_capture().destroy()
         except KernelError:  # it was broken before
@@ -84,12 +102,17 @@ class Graph:
         finally:
             self.reset()
 
+    def _require_capture(self) -> None:
+        capture = self._capture
+        if capture is None or capture.is_over:
+            raise CaptureError(f"{user_line()}: capture_end: expected a capture to be underway")
+        if capture.mode != "relaxed" and capture.thread != threading.get_ident():
+            raise CaptureError(f"{user_line()}: capture_end: expected the thread in which the capture began")
+
     def _end_capture(self) -> driver.CapturedGraph:
         capture, taken = self._capture, self._memory
-        if capture is None or taken is None or capture.is_over:
-            raise CaptureError("capture_end: expected a capture to be underway")
-        if capture.mode != "relaxed" and capture.thread != threading.get_ident():
-            raise CaptureError("capture_end: expected the thread in which the capture began")
+        assert capture is not None
+        assert taken is not None
         try:
             return driver.get().end_capture(self._device, self._stream)
         finally:
@@ -113,11 +136,14 @@ class Graph:
         faults.check(device)
 
     def reset(self) -> None:
-        """Forget what was captured, and give its memory back."""
+        """Forget what was captured, and give its memory back. Raises: CaptureError: the capture goes on."""
+        if self._is_capturing:
+            raise CaptureError(f"{user_line()}: reset: expected the capture to have ended")
         executable, taken = self._executable, self._memory
         self._executable = self._capture = self._memory = None
         if executable is not None:
-            executable.destroy()
+            with driver.get().unrestricted():
+                executable.destroy()
         if taken is not None:
             graph_pool.release(taken)
 

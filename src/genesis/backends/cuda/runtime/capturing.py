@@ -16,6 +16,9 @@ from genesis.callsite import called_function, user_line
 from genesis.errors import CaptureError
 
 underway: dict[int, Capture] = {}  # by the handle of each stream that takes part
+# Held while a capture begins, and while anybody waits for a whole device, which would break it. Who holds a pool's lock
+# may take this one, and not the other way round.
+lock = threading.RLock()
 Value = TypeVar("Value")
 
 
@@ -41,8 +44,8 @@ class Capture:
         """From now on the stream's work goes into this graph."""
         if stream not in self.streams:
             self.streams[stream] = device
-            self._on_join(device, stream)
             underway[stream] = self
+            self._on_join(device, stream)
 
     def leave(self) -> None:
         """All streams do their work themselves again."""

@@ -9,9 +9,9 @@ from genesis.backends.cuda.runtime.streams import Event
 
 
 def synchronize(device_index: int = 0) -> None:
-    if capturing.underway:
+    with capturing.lock:
         capturing.refuse_waiting(device_index)
-    driver.get().synchronize(device_index)
+        driver.get().synchronize(device_index)
     faults.check(device_index)
 
 

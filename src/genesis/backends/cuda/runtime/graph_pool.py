@@ -42,11 +42,12 @@ class GraphPool(Pool):
         self._is_retired = True
         if self._lock.acquire(blocking=False):
             try:
-                if not capturing.underway:  # else with the next memory that the device's pool gives back
-                    self._driver.synchronize(self._device)
-                    self._parent._collect()
-                    self._release_free()
-                    self._driver.trim(self._device)
+                with capturing.lock:
+                    if not capturing.underway:  # else with the next memory that the device's pool gives back
+                        self._driver.synchronize(self._device)
+                        self._parent._collect()
+                        self._release_free()
+                        self._driver.trim(self._device)
             finally:
                 self._lock.release()
 

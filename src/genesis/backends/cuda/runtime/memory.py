@@ -223,13 +223,14 @@ class Pool:
             self._lock.acquire()
 
     def _give_back(self) -> None:
-        if capturing.underway:  # the device cannot be waited for
-            return
-        self._driver.synchronize(self._device)
-        self._collect()
-        for pool in (self, *self.graph_pools):
-            pool._release_free()
-        self._driver.trim(self._device)
+        with capturing.lock:
+            if capturing.underway:  # the device cannot be waited for
+                return
+            self._driver.synchronize(self._device)
+            self._collect()
+            for pool in (self, *self.graph_pools):
+                pool._release_free()
+            self._driver.trim(self._device)
 
     def _release_free(self) -> None:
         for shelf in self._shelves.values():

@@ -151,14 +151,21 @@ class Event:
         """Has all work before it been done?"""
         if capturing.underway or self.capture is not None:
             capturing.check_event(self.device_index, self.capture)
+            with self._driver.unrestricted():
+                return self._driver.event_done(self.device_index, self.handle)
         return self._driver.event_done(self.device_index, self.handle)
 
     def synchronize(self) -> None:
         """Wait until all work before it is done."""
         if capturing.underway or self.capture is not None:
             capturing.check_event(self.device_index, self.capture)
+            with self._driver.unrestricted():
+                return self._driver.synchronize_event(self.device_index, self.handle)
         self._driver.synchronize_event(self.device_index, self.handle)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to the other; both were made with enable_timing and are done."""
+        for event in (self, end):
+            if event.capture is not None:
+                capturing.check_event(event.device_index, event.capture)
         return self._driver.elapsed_ms(self.device_index, self.handle, end.handle)

@@ -99,10 +99,9 @@ def set_rng_state(state: bytes, device_index: int = 0) -> None:
 
 
 def _refuse_to_seed(device_index: int | None) -> None:
-    for device in (
-        (range(driver.get().device_count()) if device_index is None else (device_index,)) if capturing.underway else ()
-    ):
-        capturing.refuse(device, "seeds the generator", "seed it before replay()")
+    if capturing.underway:
+        for device in range(driver.get().device_count()) if device_index is None else (device_index,):
+            capturing.refuse(device, "seeds the generator", "seed it before replay()")
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------

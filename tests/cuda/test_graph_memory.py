@@ -9,6 +9,7 @@ import pytest
 import genesis
 from genesis import Tensor
 from genesis.cuda import CaptureError, Graph, graph
+from genesis.settings import override
 from tests.cuda.capturing import KIB, SIZE, captured, captured_value, reserved
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -333,3 +334,13 @@ def test_a_thread_that_copies_batches_goes_on_during_a_capture() -> None:
     assert errors == []
     g.replay()
     assert y.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
+def test_a_graph_that_goes_when_another_driver_is_in_force() -> None:
+    x = genesis.ones(SIZE, device="cuda")
+    before = reserved()
+    g, y = captured(lambda: x + 1)
+    with override(cuda="off"):
+        del g, y
+    assert reserved() == before

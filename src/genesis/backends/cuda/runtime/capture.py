@@ -6,7 +6,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import CaptureMode, ExecutableGraph, KernelError
@@ -25,6 +25,7 @@ class Graph:
         self._capture: Capture | None = None
         self._executable: ExecutableGraph | None = None
         self._memory: GraphMemory | None = None
+        self._driver: driver.Driver | None = None  # of the capture; another one may be in force when the graph goes
         self._device, self._stream = 0, 0
         self._lock = threading.Lock()  # of replays: what precedes a launch belongs to it
 
@@ -67,7 +68,8 @@ class Graph:
         capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken))
         try:
             with capturing.lock:
-                driver.get().begin_capture(stream.device_index, stream.handle, mode)
+                self._driver = driver.get()
+                self._driver.begin_capture(stream.device_index, stream.handle, mode)
                 capturing.underway[stream.handle] = capture
         except BaseException:
             taken.end()
@@ -81,7 +83,7 @@ class Graph:
         self._require_capture()
         try:
             captured = self._end_capture()
-            with driver.get().unrestricted():  # others may be capturing
+            with self._unrestricted():  # others may be capturing
                 self._executable = captured.instantiate()
             if not captured.num_nodes:
                 warnings.warn("graph: nothing was captured: was it launched on other streams?", stacklevel=4)
@@ -113,13 +115,18 @@ class Graph:
         capture, taken = self._capture, self._memory
         assert capture is not None
         assert taken is not None
+        assert self._driver is not None
         try:
-            return driver.get().end_capture(self._device, self._stream)
+            return self._driver.end_capture(self._device, self._stream)
         finally:
             capture.leave()
             for stream, device in capture.streams.items():
                 _redirect(device, stream, None)
             taken.end()
+
+    def _unrestricted(self) -> AbstractContextManager[None]:
+        assert self._driver is not None
+        return self._driver.unrestricted()
 
     def replay(self) -> None:
         """Launch all of it on the current stream. Raises: CaptureError: nothing was captured."""
@@ -142,7 +149,7 @@ class Graph:
         executable, taken = self._executable, self._memory
         self._executable = self._capture = self._memory = None
         if executable is not None:
-            with driver.get().unrestricted():
+            with self._unrestricted():
                 executable.destroy()
         if taken is not None:
             graph_pool.release(taken)

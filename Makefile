@@ -17,7 +17,7 @@ help:
 	@echo "make demo      train a U-Net on a real photograph and write the mask over it"
 	@echo "make test      run the tests"
 	@echo "make test-isa  run them on the instruction sets AVX2, AVX-512 and the processor's own"
-	@echo "make check     ruff, mypy, pyright, the tests of the layers and of the house: before each commit"
+	@echo "make check     ruff, mypy, pyright, the tests of layers, house and types: before each commit"
 	@echo "make bench     run the benchmarks"
 	@echo "make test-gpu  run the tests that need an NVIDIA GPU (PYTHON=python3: with that Python as it is)"
 	@echo "make clean     remove $(VENV), caches and builds; keeps runs/"
@@ -42,8 +42,7 @@ check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
-	@if test -d tests/typing; then echo "$(VENV)/bin/pyright"; $(VENV)/bin/pyright; fi
-	$(VENV)/bin/python -m pytest -q tests/test_layers.py tests/test_house.py
+	$(VENV)/bin/python -m pytest -q tests/test_layers.py tests/test_house.py tests/typing
 
 bench: $(VENV)/.ready-test
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(VENV)/bin/python $$script $(ARGS); done

@@ -22,14 +22,12 @@ from genesis import backends, nn
 from genesis import functional as F
 from genesis.autograd import function as autograd_function
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import current, launching
+from genesis.backends.cuda.driver import launching
 from genesis.backends.cuda.launch import planned
 from genesis.backends.cuda.ops.pointwise import launch as pointwise
 from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.runtime import array, memory
 from genesis.functional import conv as functional_conv
-from genesis.ndarray import dispatch, neural
-from genesis.ndarray import math as array_math
 from genesis.nn import module as nn_module
 
 ROUNDS, SECONDS_PER_ROUND = 60, 0.004
@@ -115,32 +113,15 @@ def _by_apply(add: Any) -> Any:
     return lambda x, y: pointwise.apply(op, x, y)
 
 
-_CALL_RAW = """def call(op, first, *args):
-    result = call_raw(op, first, *args)
-    device, array = first.device, type(first)
-    if type(result) is tuple:
-        return tuple([None if handle is None else array(handle, device) for handle in result])
-    return array(result, device)
-"""
-
-
 def fast_paths() -> list[FastPath]:
     apply, user_kernel = autograd_function.Function.apply, genesis.cuda.kernel.Kernel.__call__
     prepare = textwrap.dedent(inspect.getsource(launching.Launcher.prepare))
     launch = prepare[prepare.index("        status = launch(") : prepare.index("    return run")]
-    call = textwrap.dedent(inspect.getsource(dispatch.call))
-    binary = inspect.getsource(array_math.binary)
-    written_out = binary[binary.index("        device = x.device") : binary.index("    dtype = result_type")]
     return [
         FastPath("Function.apply: nothing is recorded, watched or cast", "add", code_without(
             apply, "alone is not None and", "False and")),
         FastPath("Function.apply: one output, nothing recorded", "exp", code_without(
             apply, "if type(result) is NDArray and", "if False and")),
-        FastPath("dispatch.call: call_raw() written out", "exp", code_without(dispatch.call, call, _CALL_RAW)),
-        FastPath("math.binary: call() written out", "add", code_without(
-            array_math.binary, written_out, "        return call(op, x, y)\n")),
-        FastPath("neural.conv_forward: call() written out", "conv2d", code_without(
-            neural.NeuralOps.conv_forward, "if weight.device is not device or", "if True or")),
         FastPath("functional.conv.check_conv: no bias", "conv2d", code_without(
             functional_conv.check_conv, "if bias is None and", "if False and")),
         FastPath("pointwise.binary: finds its plan without apply()", "add, backend alone", replaced(
@@ -150,8 +131,6 @@ def fast_paths() -> list[FastPath]:
             array.Layout, "new", lambda before: _plain_new)),
         FastPath("Pool.take: the block that was freed just before", "add, backend alone", code_without(
             memory.Pool.take, "    if returned:", "    if False:")),
-        FastPath("current_handle: no thread has chosen a stream", "allocate and free", code_without(
-            current.current_handle, " if _chosen else 0", "")),
         FastPath("Launcher.prepare: launch() written out", "add, backend alone", code_without(
             launching.Launcher.prepare, launch,
             "        self.launch(block, stream, (*values, *rest))\n        idle.append(block)\n\n")),
@@ -160,8 +139,8 @@ def fast_paths() -> list[FastPath]:
         FastPath("Module.train: past __setattr__", "train() of 50 modules", code_without(
             nn_module.Module.train, 'self.__dict__["training"] = mode', "self.training = mode")),
         FastPath("Module.parameters: without making up names", "parameters() of 50 modules", code_without(
-            nn_module.Module.parameters, 'self._members("_parameters", recurse)',
-            '(each for _, each in self._named_members("_parameters", "", recurse, True))')),
+            nn_module.Module.parameters, "_members(self._and_below(recurse), _parameters_of)",
+            '(each for _, each in self._named_members(_parameters_of, "", recurse, True))')),
     ]  # fmt: skip
 
 
@@ -185,7 +164,6 @@ def cases() -> dict[str, Callable[[], object]]:
         "exp": lambda: F.exp(x),
         "conv2d": lambda: F.conv2d(image, weight),
         "add, backend alone": lambda: backend.add(handle, handle),
-        "allocate and free": lambda: backend.empty((16,)),
         "sum, backend alone": lambda: backend.sum(handle, (0,), False),
         "a user's kernel": lambda: kernel(x, x, 16),
         "train() of 50 modules": network.train,

@@ -91,7 +91,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="*", default=["default"], metavar="MODE", help="of torch.compile")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--tune", type=float, default=180, help="seconds for tuning convolutions; 0: guessed")
+    parser.add_argument("--tune", type=float, default=180, help="seconds for tuning convolutions; 0: heuristics")
     parser.add_argument("--seconds", type=float, default=1200, help="for preparing the sides")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     return parser.parse_args()

@@ -14,14 +14,14 @@ from cuda.bindings import driver as cu
 
 import genesis
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import cuda_driver, launching
+from genesis.backends.cuda.driver import cuda_kernel, launching
 from genesis.backends.cuda.driver.native_kernel import NativeKernel
 from genesis.backends.cuda.driver.simulated import SimulatedDriver
 from genesis.cuda import arguments
 from genesis.cuda.frameworks.interface import Operand
 from genesis.cuda.frameworks.torch import TorchTensors
 from genesis.cuda.kernel import Kernel
-from genesis.torch import bridge, entries, handles, modules, ops
+from genesis.torch import bridge, entries, modules, ops
 
 _DONE = (cu.CUresult.CUDA_SUCCESS,)
 
@@ -36,7 +36,7 @@ class StubbedDriver(SimulatedDriver):
         types_ = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
         metadata = types.SimpleNamespace(num_warps=4, num_ctas=1, shared=0, global_scratch_size=0)
         function = cu.CUfunction(0)
-        return cuda_driver.CudaKernel(self, device, kernel.__name__, function, types_, metadata)  # type: ignore[arg-type]
+        return cuda_kernel.CudaKernel(self, device, kernel.__name__, function, types_, metadata)  # type: ignore[arg-type]
 
     def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
         return result[1]
@@ -77,6 +77,6 @@ def install() -> None:
     for module in (entries, modules, ops):
         module.call = bridge.call_cuda
     ops.call_arrays = bridge.call_cuda_arrays
-    bridge.arrays_of = handles.arrays_of
+    bridge.prepare, bridge.prepare_inference = bridge.prepare_cuda, bridge.prepare_inference_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

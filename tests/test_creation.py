@@ -148,6 +148,7 @@ def test_channels_last() -> None:
         (lambda: genesis.tensor([1], requires_grad=True), DTypeError, r"expected a floating dtype, got genesis\.int64"),
         (lambda: genesis.from_numpy([1]), DTypeError, r"expected a numpy\.ndarray, got list"),
         (lambda: genesis.from_numpy(np.zeros(1, np.complex64)), DTypeError, "got complex64"),
+        (lambda: genesis.empty(2, 3, memory_format="channels_last"), ShapeError, r"empty: .* 4 dimensions .* \(2, 3\)"),
         (lambda: genesis.zeros(2, -1), ShapeError, r"zeros: .* expected sizes of at least 0, got \(2, -1\)"),
         (lambda: genesis.zeros(1.5), DTypeError, "zeros: argument 'size': expected ints"),
         (lambda: genesis.zeros(1, device="cuda:x"), ValueError, "expected 'cpu', 'cuda' or 'cuda:N', got 'cuda:x'"),

@@ -35,7 +35,8 @@ LAYERS = {  # from the bottom up
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
     "tensor": Layer(
-        ("tensor", "methods", "in_place", "creation", "checkpoint", "pickling", "tensor_files"), (*ARRAYS, "interop")
+        ("tensor", "properties", "methods", "in_place", "creation", "random", "checkpoint", "pickling", "tensor_files"),
+        (*ARRAYS, "interop"),
     ),
     "nn": Layer(("nn",), TENSORS),
     "optim": Layer(("optim",), TENSORS),
@@ -59,6 +60,8 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
     ),
     "cuda": ("genesis.backends.cuda.driver",),
     "cudnn": ("genesis.backends.cuda",),
+    "onnx_ir": ("genesis.export",),
+    "onnxruntime": ("genesis.export",),
     "triton": ("genesis.backends.cuda",),
 }
 
@@ -83,7 +86,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "backend": ("", "ops"),
     },
     "genesis": {  # the packages of the layer "application"
-        "tools": ("amp", "cuda", "fusion", "graphs", "models", "profiler"),
+        "tools": ("amp", "cuda", "export", "fusion", "graphs", "models", "profiler"),
         "training": ("data", "growth", "torch"),
         "programs": ("segmentation",),
     },

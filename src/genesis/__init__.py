@@ -29,20 +29,10 @@ from genesis.creation import eye as eye
 from genesis.creation import from_numpy as from_numpy
 from genesis.creation import full as full
 from genesis.creation import full_like as full_like
-from genesis.creation import get_rng_state as get_rng_state
 from genesis.creation import is_tensor as is_tensor
 from genesis.creation import linspace as linspace
-from genesis.creation import manual_seed as manual_seed
 from genesis.creation import ones as ones
 from genesis.creation import ones_like as ones_like
-from genesis.creation import rand as rand
-from genesis.creation import rand_like as rand_like
-from genesis.creation import randint as randint
-from genesis.creation import randint_like as randint_like
-from genesis.creation import randn as randn
-from genesis.creation import randn_like as randn_like
-from genesis.creation import randperm as randperm
-from genesis.creation import set_rng_state as set_rng_state
 from genesis.creation import tensor as tensor
 from genesis.creation import zeros as zeros
 from genesis.creation import zeros_like as zeros_like
@@ -98,6 +88,7 @@ from genesis.functional.joining import *
 from genesis.functional.linalg import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
+from genesis.functional.sorting import *
 from genesis.functional.unary import *
 from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
@@ -107,6 +98,16 @@ from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision
 from genesis.precision import set_float32_precision as set_float32_precision
+from genesis.random import get_rng_state as get_rng_state
+from genesis.random import manual_seed as manual_seed
+from genesis.random import rand as rand
+from genesis.random import rand_like as rand_like
+from genesis.random import randint as randint
+from genesis.random import randint_like as randint_like
+from genesis.random import randn as randn
+from genesis.random import randn_like as randn_like
+from genesis.random import randperm as randperm
+from genesis.random import set_rng_state as set_rng_state
 from genesis.tensor import Tensor as Tensor
 
 bool, promote_types = bool_, promote
@@ -119,7 +120,15 @@ channels_last, contiguous_format, preserve_format = "channels_last", "contiguous
 
 _warn_of_others()
 
-_ON_FIRST_USE = ("cuda", "data", "growth", "models", "profiler", "torch")  # these import torch, or take their time
+_ON_FIRST_USE = (
+    "cuda",
+    "data",
+    "export",
+    "growth",
+    "models",
+    "profiler",
+    "torch",
+)  # these import torch, or take their time
 _FROM_THERE = {  # a name, and the package that it is from
     "Profiler": "profiler",
     "fuse": "fusion",
@@ -130,6 +139,7 @@ _FROM_THERE = {  # a name, and the package that it is from
 if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
     from genesis import cuda as cuda
     from genesis import data as data
+    from genesis import export as export
     from genesis import growth as growth
     from genesis import models as models
     from genesis import profiler as profiler

@@ -85,6 +85,9 @@ class autocast:  # noqa: N801  (PyTorch's name)
 def is_autocast_enabled(device_type: str | None = None) -> bool:
     """Whether this thread is inside an autocast block for tensors of device_type, "cpu" or "cuda"; None for any.
 
+    Args:
+        device_type: "cpu", "cuda" or None.
+
     Example:
         >>> with genesis.autocast("cpu"):
         ...     genesis.amp.is_autocast_enabled("cpu"), genesis.amp.is_autocast_enabled("cuda")
@@ -101,7 +104,7 @@ _Cache = dict[tuple[int, DType, bool], tuple[Tensor, NDArray, int, Tensor]]
 
 
 class _Casts:
-    """What an autocast block does to the arguments of a Function: Function.apply calls it."""
+    """The casts of an autocast block: Function.apply applies them to a Function's arguments."""
 
     def __init__(self, targets: dict[str, DType | None], cache: _Cache, cache_enabled: bool) -> None:
         self.targets = targets  # the lower dtype by type of device; None where autocast is switched off
@@ -155,6 +158,7 @@ class GradScaler:
         enabled: False makes scale() return its argument and step() run optimizer.step().
     Raises: ValueError: growth_factor ≤ 1, or backoff_factor outside (0, 1).
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
+
     Example:
         >>> p = genesis.tensor([1.0], requires_grad=True)
         >>> optimizer, scaler = genesis.optim.SGD([p], lr=0.1), genesis.amp.GradScaler()
@@ -190,6 +194,9 @@ class GradScaler:
     def scale(self, outputs: object) -> object:
         """Multiply a loss, or each in nested lists and tuples, by the scale; float16 losses become float32.
 
+        Args:
+            outputs: a floating tensor of any shape, or nested lists and tuples of them.
+        Returns: the same structure.
         Raises: DTypeError: something is not a tensor.
         """
         if not self._enabled:
@@ -205,7 +212,18 @@ class GradScaler:
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of optimizer by the scale, in place, so that they can be clipped before step().
 
+        Args:
+            optimizer: its gradients are divided.
         Raises: GraphError: called twice since update(), or after step(); DTypeError: a gradient is float16.
+
+        Example:
+            >>> p = genesis.tensor([1.0], requires_grad=True)
+            >>> optimizer, scaler = genesis.optim.SGD([p], lr=0.1), genesis.amp.GradScaler(init_scale=8.0)
+            >>> scaler.scale(p * p).backward()
+            >>> before = p.grad.item()
+            >>> scaler.unscale_(optimizer)
+            >>> before, p.grad.item()
+            (16.0, 2.0)
         """
         if not self._enabled:
             return
@@ -233,7 +251,9 @@ class GradScaler:
         """Run optimizer.step() with unscaled gradients; skip it if one of them is not finite.
 
         Args:
+            optimizer: its step() runs.
             closure: only where the scaler is not enabled: its gradients would not be scaled.
+        Returns: what optimizer.step() returned, or None.
         Raises: GraphError: called twice since update(), or there are no gradients; DTypeError: a closure is given.
         """
         if not self._enabled:
@@ -258,6 +278,8 @@ class GradScaler:
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Adapt the scale to whether the steps since the last update overflowed; or set it to new_scale.
 
+        Args:
+            new_scale: a number, or a tensor of one element; None adapts the scale.
         Raises: GraphError: there has been no step since the last update.
         """
         if not self._enabled:
@@ -279,15 +301,34 @@ class GradScaler:
         at_once([(vars(self).update, state)])
 
     def get_scale(self) -> float:
-        """The present scale; 1 if not enabled."""
+        """The present scale; 1 if not enabled.
+
+        Example:
+            >>> genesis.amp.GradScaler(init_scale=8.0).get_scale()
+            8.0
+        """
         return self._scale if self._enabled else 1.0
 
     def is_enabled(self) -> bool:
-        """Whether the scaler is enabled."""
+        """Whether the scaler is enabled.
+
+        Example:
+            >>> genesis.amp.GradScaler(enabled=False).is_enabled()
+            False
+        """
         return self._enabled
 
     def state_dict(self) -> dict[str, float]:
-        """The scale and the settings, named as by PyTorch's scaler; empty if not enabled."""
+        """The scale and the settings.
+
+        Returns: named as by PyTorch's scaler; empty if not enabled.
+
+        Example:
+            >>> scaler = genesis.amp.GradScaler()
+            >>> scaler.load_state_dict(genesis.amp.GradScaler(init_scale=4.0).state_dict())
+            >>> scaler.get_scale()
+            4.0
+        """
         if not self._enabled:
             return {}
         return {
@@ -299,8 +340,10 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
-        """Load what state_dict() returned, of Genesis or PyTorch.
+        """Load the state of a scaler, of Genesis or PyTorch. See `genesis.amp.GradScaler.state_dict`.
 
+        Args:
+            state_dict: what state_dict() returned.
         Raises: ValueError: an entry is missing; nothing has changed.
         """
         if not self._enabled:

@@ -69,9 +69,18 @@ def load(path: str | os.PathLike[str], device: str | Device | None = None) -> An
     """Load what save() wrote to path; from another program's safetensors file, a dictionary of its tensors.
 
     Args:
+        path: the file.
         device: of the tensors; default: the CPU.
+    Returns: what was saved; a module's state_dict for a module.
     Raises: CheckpointError: the file is incomplete, not a safetensors file, or written by a newer Genesis.
         FileNotFoundError: there is none.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/linear.safetensors"
+        >>> genesis.save(nn.Linear(2, 1), path)
+        >>> {name: tensor.shape for name, tensor in genesis.load(path).items()}
+        {'weight': (1, 2), 'bias': (1,)}
     """
     target = CPU if device is None else Device(device)
     with _opened(path) as (file, header, notes, start):

@@ -1,19 +1,17 @@
-"""Functions that make tensors: from values, from other libraries, filled, counted and random ones."""
+"""Functions that make tensors: from values, from other libraries, filled and counted ones."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from genesis import dtypes
-from genesis.autograd.modes import unrecordable
 from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.ndarray import CPU, Device, NDArray, random
+from genesis.ndarray import CPU, Device, NDArray
 from genesis.shapes import Shape, channels_last_strides
 from genesis.tensor import Tensor
 
@@ -24,7 +22,7 @@ DeviceLike = Device | str | None
 
 
 class Options(TypedDict):
-    """What the functions that make a tensor like another hand on."""
+    """Options of the functions that make a tensor like another."""
 
     dtype: DType
     device: Device | str
@@ -50,6 +48,10 @@ def tensor(
         data: a number, nested sequences of numbers, a numpy array or a tensor.
         dtype: by default that of an array or tensor; for Python numbers bool, int64 or the default float dtype.
         device: "cpu" by default.
+        requires_grad: whether gradients accumulate in it.
+    Returns: the shape of data.
+    Raises: ShapeError: sequences of different lengths. DTypeError: no numbers. OverflowError: dtype does not hold a
+        value.
 
     Example:
         >>> genesis.tensor([[1, 2], [3, 4]]).shape
@@ -58,25 +60,49 @@ def tensor(
     if isinstance(data, Tensor):
         array = data.array.to(dtype or data.dtype)
         array = array.clone() if array is data.array else array
-        return Tensor(array.to_device(_device(device) if device is not None else data.device), requires_grad)
+        return Tensor(array.to_device(device_of(device) if device is not None else data.device), requires_grad)
     values, kind = _host_values("tensor", data)
     if dtype is not None and values.size and not isinstance(data, np.ndarray | np.generic):
         _require_held(values, dtype)
     array = NDArray.from_numpy(values, _FROM_NUMPY[values.dtype]).to(dtype or kind)
-    return Tensor(array.to_device(_device(device)), requires_grad)
+    return Tensor(array.to_device(device_of(device)), requires_grad)
 
 
 def as_tensor(data: npt.ArrayLike | Sequence[object], dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
-    """data as a tensor; memory is shared with a tensor or numpy array of that dtype and device."""
+    """Convert to a tensor; memory is shared with a tensor or NumPy array of that dtype and device.
+
+    Args:
+        data: a number, nested sequences of numbers, a NumPy array or a tensor.
+        dtype, device: as in `genesis.tensor`.
+    Returns: the shape of data; data itself if nothing changes.
+
+    Example:
+        >>> import numpy
+        >>> values = numpy.zeros(2)
+        >>> genesis.as_tensor(values).fill_(3).dtype, values.tolist()
+        (genesis.float64, [3.0, 3.0])
+    """
     if isinstance(data, Tensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
     if isinstance(data, np.ndarray) and data.dtype in _FROM_NUMPY:
-        return from_numpy(data).to(device=_device(device), dtype=dtype or _FROM_NUMPY[data.dtype])
+        return from_numpy(data).to(device=device_of(device), dtype=dtype or _FROM_NUMPY[data.dtype])
     return tensor(data, dtype=dtype, device=device)
 
 
 def from_numpy(ndarray: np.ndarray) -> Tensor:
-    """A tensor on the memory of a numpy array (on a copy of it, where that memory is read-only)."""
+    """Share the memory of a NumPy array; read-only memory is copied.
+
+    Args:
+        ndarray: any shape, positive strides or not; a dtype that Genesis has.
+    Returns: the shape and dtype of ndarray.
+    Raises: DTypeError: no NumPy array, or a dtype that Genesis lacks.
+
+    Example:
+        >>> import numpy
+        >>> values = numpy.arange(3)
+        >>> genesis.from_numpy(values).add_(1).tolist(), values.tolist()
+        ([1, 2, 3], [1, 2, 3])
+    """
     if not isinstance(ndarray, np.ndarray):
         raise DTypeError(describe("from_numpy", "ndarray", "a numpy.ndarray", type(ndarray).__name__))
     dtype = _FROM_NUMPY.get(ndarray.dtype)
@@ -121,7 +147,15 @@ def _without_tensors(data: object) -> Any:  # nested lists of what is there inst
 
 
 def is_tensor(obj: object) -> bool:
-    """Whether obj is a tensor."""
+    """Whether obj is a tensor.
+
+    Args:
+        obj: anything.
+
+    Example:
+        >>> genesis.is_tensor(genesis.ones(1)), genesis.is_tensor([1.0])
+        (True, False)
+    """
     return isinstance(obj, Tensor)
 
 
@@ -132,10 +166,27 @@ def empty(
     *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
     memory_format: str = "contiguous",
 ) -> Tensor:  # fmt: skip
-    """A tensor whose values are whatever the memory held."""
-    shape = _size("empty", size)
-    strides = channels_last_strides(shape) if memory_format == "channels_last" else None
-    return Tensor(NDArray.empty(shape, _dtype(dtype), _device(device), strides), requires_grad)
+    """An uninitialised tensor.
+
+    Args:
+        size: sizes, one by one or as a sequence.
+        dtype: the default float dtype if None.
+        device: "cpu" if None.
+        requires_grad: whether gradients accumulate in it.
+        memory_format: "contiguous" (row-major) or "channels_last" (NHWC, 4 dimensions).
+    Returns: a tensor of that shape.
+    Raises: DTypeError: a size is no int. ShapeError: a negative size, or channels_last of another rank.
+
+    Example:
+        >>> genesis.empty(2, 3, 4, 5, memory_format="channels_last").stride()
+        (60, 1, 15, 3)
+    """
+    shape = shape_of("empty", size)
+    channels_last = memory_format == "channels_last"
+    if channels_last and len(shape) != 4:
+        raise ShapeError(describe("empty", "size", "4 dimensions for channels_last", shape))
+    strides = channels_last_strides(shape) if channels_last else None
+    return Tensor(NDArray.empty(shape, dtype_of(dtype), device_of(device), strides), requires_grad)
 
 
 def zeros(
@@ -143,37 +194,72 @@ def zeros(
 ) -> Tensor:
     """A tensor of zeros.
 
+    Args:
+        size, dtype, device, requires_grad: as in `genesis.empty`.
+    Returns: a tensor of that shape.
+    Raises: DTypeError: a size is no int. ShapeError: a negative size.
+
     Example:
-        >>> genesis.zeros(2, 3).sum().item()
-        0.0
+        >>> genesis.zeros(2, 3).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    return Tensor(NDArray.full(_size("zeros", size), 0, _dtype(dtype), _device(device)), requires_grad)
+    return Tensor(NDArray.full(shape_of("zeros", size), 0, dtype_of(dtype), device_of(device)), requires_grad)
 
 
 def ones(
     *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of ones."""
-    return Tensor(NDArray.full(_size("ones", size), 1, _dtype(dtype), _device(device)), requires_grad)
+    """A tensor of ones. See `genesis.zeros`.
+
+    Example:
+        >>> genesis.ones(2, dtype=genesis.int64).tolist()
+        [1, 1]
+    """
+    return Tensor(NDArray.full(shape_of("ones", size), 1, dtype_of(dtype), device_of(device)), requires_grad)
 
 
 def full(
     size: Sequence[int], fill_value: Number, *, dtype: DType | None = None, device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """A tensor of fill_value, in its dtype by default."""
+    """A tensor of fill_value.
+
+    Args:
+        size: a sequence of sizes.
+        fill_value: a number that dtype holds.
+        dtype: by default that of fill_value: bool, int64 or the default float dtype.
+        device, requires_grad: as in `genesis.empty`.
+    Returns: a tensor of that shape.
+    Raises: DTypeError: a size is no int. ShapeError: a negative size.
+
+    Example:
+        >>> genesis.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+    """
     fill_value = _number("full", "fill_value", fill_value)
     dtype = dtype or dtypes.of_scalar(fill_value)
     fill_value = dtypes.number("full", "fill_value", fill_value, dtype)
-    return Tensor(NDArray.full(_size("full", (size,)), fill_value, dtype, _device(device)), requires_grad)
+    return Tensor(NDArray.full(shape_of("full", (size,)), fill_value, dtype, device_of(device)), requires_grad)
 
 
 def eye(
     n: int, m: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """The n × m matrix (n × n by default) with ones on its diagonal."""
-    shape = _size("eye", (n, n if m is None else m))
-    array = NDArray.full(shape, 0, _dtype(dtype), _device(device))
+    """The n × m matrix with ones on its diagonal.
+
+    Args:
+        n: rows.
+        m: columns; n if None.
+        dtype, device, requires_grad: as in `genesis.empty`.
+    Returns: (n, m).
+    Raises: ShapeError: a negative size.
+
+    Example:
+        >>> genesis.eye(2, 3).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+    shape = shape_of("eye", (n, n if m is None else m))
+    array = NDArray.full(shape, 0, dtype_of(dtype), device_of(device))
     array.diagonal(0, 1).copy_into(1)
     return Tensor(array, requires_grad)
 
@@ -181,22 +267,33 @@ def eye(
 def empty_like(
     input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of input's shape whose values are whatever the memory held."""
-    return empty(input.shape, **_like(input, dtype, device, requires_grad))
+    """An uninitialised tensor of input's shape. See `genesis.zeros_like`."""
+    return empty(input.shape, **like(input, dtype, device, requires_grad))
 
 
 def zeros_like(
     input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of zeros with input's shape, and its dtype and device unless told otherwise."""
-    return zeros(input.shape, **_like(input, dtype, device, requires_grad))
+    """A tensor of zeros in the shape of another.
+
+    Args:
+        input: any shape; its memory is not read.
+        dtype, device: those of input if None.
+        requires_grad: as in `genesis.empty`.
+    Returns: the shape of input.
+
+    Example:
+        >>> genesis.zeros_like(genesis.tensor([[1, 2]])).tolist()
+        [[0, 0]]
+    """
+    return zeros(input.shape, **like(input, dtype, device, requires_grad))
 
 
 def ones_like(
     input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of ones with input's shape, and its dtype and device unless told otherwise."""
-    return ones(input.shape, **_like(input, dtype, device, requires_grad))
+    """A tensor of ones in the shape of another. See `genesis.zeros_like`."""
+    return ones(input.shape, **like(input, dtype, device, requires_grad))
 
 
 def full_like(
@@ -207,11 +304,21 @@ def full_like(
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """A tensor of fill_value with input's shape, and its dtype and device unless told otherwise."""
-    return full(input.shape, fill_value, **_like(input, dtype, device, requires_grad))
+    """A tensor of fill_value in the shape of another.
+
+    Args:
+        input, dtype, device, requires_grad: as in `genesis.zeros_like`.
+        fill_value: a number that dtype holds.
+    Returns: the shape of input.
+
+    Example:
+        >>> genesis.full_like(genesis.zeros(2), 0.5).tolist()
+        [0.5, 0.5]
+    """
+    return full(input.shape, fill_value, **like(input, dtype, device, requires_grad))
 
 
-def _like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> Options:
+def like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> Options:
     return {"dtype": dtype or input.dtype, "device": device or input.device, "requires_grad": requires_grad}
 
 
@@ -224,9 +331,18 @@ def arange(
 ) -> Tensor:  # fmt: skip
     """start, start + step, … as long as end is not reached; arange(n) counts from 0 to n − 1.
 
+    Args:
+        start: the first value; alone, it is end, and counting begins at 0.
+        end: not included.
+        step: not 0, towards end.
+        dtype: int64 for integers, the default float dtype if one of the numbers is a float.
+        device, requires_grad: as in `genesis.empty`.
+    Returns: (⌈(end − start) / step⌉,).
+    Raises: ValueError: step is 0 or leads away from end; a number is not finite. DTypeError: dtype is bool.
+
     Example:
-        >>> genesis.arange(1, 2, 0.5).tolist()
-        [1.0, 1.5]
+        >>> genesis.arange(3).tolist(), genesis.arange(1, 2, 0.5).tolist()
+        ([0, 1, 2], [1.0, 1.5])
     """
     if end is None:
         start, end = 0, start
@@ -243,7 +359,7 @@ def arange(
         if step == 0:
             raise ValueError(describe("arange", "step", "at least one in int64", step))
     length = math.ceil((end - start) / step)
-    return Tensor(NDArray.arange(start, step, length, dtype, _device(device)), requires_grad)
+    return Tensor(NDArray.arange(start, step, length, dtype, device_of(device)), requires_grad)
 
 
 def linspace(
@@ -255,7 +371,19 @@ def linspace(
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """steps evenly spaced values from start to end, both included."""
+    """steps evenly spaced values from start to end, both included.
+
+    Args:
+        start, end: numbers or 0-d tensors.
+        steps: how many, at least 0.
+        dtype, device, requires_grad: as in `genesis.empty`.
+    Returns: (steps,).
+    Raises: DTypeError: steps is no int. ValueError: steps < 0. ShapeError: start or end has dimensions.
+
+    Example:
+        >>> genesis.linspace(0, 1, 5).tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
     if not hasattr(steps, "__index__"):
         raise DTypeError(describe("linspace", "steps", "an int", type(steps).__name__))
     if steps < 0:
@@ -264,131 +392,22 @@ def linspace(
     index, step = np.arange(steps, dtype=np.float64), (end - start) / max(steps - 1, 1)
     values = np.where(index < steps / 2, start + step * index, end - step * (steps - 1 - index))  # both ends exact
     return Tensor(
-        NDArray.from_numpy(values, dtypes.float64).to(_dtype(dtype)).to_device(_device(device)), requires_grad
+        NDArray.from_numpy(values, dtypes.float64).to(dtype_of(dtype)).to_device(device_of(device)), requires_grad
     )
-
-
-# --- random -----------------------------------------------------------------------------------------------------------
-
-
-def manual_seed(seed: int) -> None:
-    """Start the generators of all devices from seed; the CPU then draws the same numbers as PyTorch."""
-    if isinstance(seed, float) or not hasattr(seed, "__index__"):
-        raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
-    unrecordable("sets the state of a random generator")
-    random.manual_seed(operator.index(seed))
-
-
-def get_rng_state(device: DeviceLike = None) -> Tensor:
-    """The state of a device's generator, as bytes in a uint8 tensor."""
-    return tensor(np.frombuffer(random.get_state(_device(device)), dtype=np.uint8))
-
-
-def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
-    """Put a device's generator into a state that get_rng_state gave."""
-    if not isinstance(new_state, Tensor) or new_state.dtype is not dtypes.uint8:
-        raise DTypeError(
-            describe("set_rng_state", "new_state", "a tensor of uint8", getattr(new_state, "dtype", new_state))
-        )
-    unrecordable("sets the state of a random generator")
-    random.set_state(new_state.numpy().tobytes(), _device(device))
-
-
-def rand(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """Uniform in [0, 1)."""
-    return _random("rand", size, dtype, device, requires_grad)
-
-
-def randn(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """Normal with mean 0 and variance 1."""
-    return _random("randn", size, dtype, device, requires_grad)
-
-
-def _random(
-    op: str, size: Sequence[int | Sequence[int]], dtype: DType | None, device: DeviceLike, requires_grad: bool
-) -> Tensor:
-    dtype = _dtype(dtype)
-    if not dtype.is_floating_point:
-        raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
-    return Tensor(NDArray.random(op, _device(device), _size(op, size), None, dtype), requires_grad)
-
-
-@overload
-def randint(
-    high: int, size: Sequence[int], /, *, dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def randint(
-    low: int, *, size: Sequence[int], dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
-) -> Tensor: ...  # fmt: skip
-@overload
-def randint(
-    low: int, high: int, size: Sequence[int], *, dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
-) -> Tensor: ...  # fmt: skip
-def randint(
-    low: int, high: int | Sequence[int] | None = None, size: Sequence[int] | None = None, *,
-    dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
-    """Uniform integers in [low, high), or [0, high) as randint(high, size) or randint(high, size=size)."""
-    shape = high if size is None else size
-    start, end = (0, low) if high is None or size is None else (low, high)
-    if shape is None or isinstance(shape, int):
-        raise ShapeError(describe("randint", "size", "a sequence of sizes", shape))
-    if isinstance(end, Sequence) or start >= end:
-        raise ValueError(describe("randint", "high", f"more than low ({start})", end))
-    array = NDArray.random("randint", _device(device), start, end, _size("randint", (shape,)), dtype or dtypes.int64)
-    return Tensor(array, requires_grad)
-
-
-def randperm(n: int, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
-    """The integers 0 … n − 1 in random order."""
-    if n < 0:
-        raise ValueError(describe("randperm", "n", "at least 0", n))
-    return Tensor(NDArray.random("randperm", _device(device), n, dtype or dtypes.int64), requires_grad)
-
-
-def rand_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """Uniform in [0, 1), with input's shape, dtype and device unless told otherwise."""
-    return rand(input.shape, **_like(input, dtype, device, requires_grad))
-
-
-def randn_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """Normal with mean 0 and variance 1, with input's shape, dtype and device unless told otherwise."""
-    return randn(input.shape, **_like(input, dtype, device, requires_grad))
-
-
-def randint_like(
-    input: Tensor, low: int, high: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
-    """Uniform integers in [low, high), or [0, low) as randint_like(input, high), with input's shape."""
-    low, high = (0, low) if high is None else (low, high)
-    return randint(low, high, input.shape, **_like(input, dtype, device, requires_grad))
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _device(device: DeviceLike) -> Device:
+def device_of(device: DeviceLike) -> Device:
     return CPU if device is None else Device(device)
 
 
-def _dtype(dtype: DType | None) -> DType:
+def dtype_of(dtype: DType | None) -> DType:
     return dtypes.get_default_dtype() if dtype is None else dtype
 
 
-def _size(op: str, size: Sequence[int | Sequence[int]]) -> Shape:
+def shape_of(op: str, size: Sequence[int | Sequence[int]]) -> Shape:
     """Sizes given one by one or as one sequence."""
     sizes: Any = size[0] if len(size) == 1 and not hasattr(size[0], "__index__") else size
     try:

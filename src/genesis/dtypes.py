@@ -9,16 +9,32 @@ import math
 import numbers
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from genesis.errors import DTypeError, describe
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 BOOL, INTEGER, FLOAT = 0, 1, 2
 Number = bool | int | float
+HostArray: TypeAlias = "npt.NDArray[np.generic[bool | int | float]]"  # a NumPy array of numbers
 
 
 class DType:
-    """One element type: its name, its size in bytes, and its category (bool < integer < float)."""
+    """An element type; `genesis.float32` and the others are all that there are.
+
+    Attributes:
+        name: as in Python code.
+        itemsize: bytes of an element.
+        category: bool < integer < float, which decides promotion.
+        is_floating_point: whether it is a float.
+
+    Example:
+        >>> genesis.bfloat16.name, genesis.bfloat16.itemsize, genesis.bfloat16.is_floating_point
+        ('bfloat16', 2, True)
+    """
 
     __slots__ = ("category", "is_floating_point", "itemsize", "name")
 
@@ -51,19 +67,37 @@ _default = float32
 
 
 def get_default_dtype() -> DType:
-    """Return the dtype of Python floats and of creation functions without an explicit one."""
+    """The dtype of Python floats, and of creation functions without an explicit one.
+
+    Returns: float32, until set_default_dtype changes it.
+
+    Example:
+        >>> genesis.get_default_dtype()
+        genesis.float32
+    """
     return _default
 
 
 def set_default_dtype(dtype: DType) -> None:
-    """Set the dtype of Python floats to a floating dtype."""
+    """Set the dtype of Python floats to a floating dtype.
+
+    Args:
+        dtype: floating.
+    Raises: DTypeError: dtype is not floating.
+
+    Example:
+        >>> genesis.set_default_dtype(genesis.float64)
+        >>> genesis.tensor(0.5).dtype
+        genesis.float64
+        >>> genesis.set_default_dtype(genesis.float32)
+    """
     global _default
     if not (isinstance(dtype, DType) and dtype.is_floating_point):
         raise DTypeError(f"set_default_dtype: argument 'd': expected a floating dtype, got {dtype!r}")
     _default = dtype
 
 
-def of_array(op: str, array: Any) -> DType:
+def of_array(op: str, array: HostArray) -> DType:
     """The dtype of a numpy array's elements."""
     dtype = BY_NAME.get(array.dtype.name)
     if dtype is None or dtype is bfloat16:  # numpy holds the bits of bfloat16 as uint16, so that must be said
@@ -132,7 +166,11 @@ def number(op: str, argument: str, value: Number, dtype: DType, rounds: bool = F
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The smallest dtype that holds both.
+    """The smallest dtype that holds the values of both.
+
+    Args:
+        a, b: any dtypes.
+    Returns: PyTorch's promote_types(a, b).
 
     Example:
         >>> promote(float16, bfloat16), promote(uint8, int8), promote(int64, float16)

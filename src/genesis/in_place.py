@@ -31,7 +31,7 @@ def _by(function: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concaten
         return self._change(function, *args, **kwargs)
 
     change.__name__ = change.__qualname__ = f"{function.__name__}_"
-    change.__doc__ = f"{function.__name__} in place."
+    change.__doc__ = f"{function.__name__} in place; returns self. See `F.{function.__name__}`."
     return change
 
 
@@ -52,7 +52,7 @@ def _as(view: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[
         return self
 
     change.__name__ = change.__qualname__ = f"{view.__name__}_"
-    change.__doc__ = f"{view.__name__} in place: self takes the shape, on the same memory."
+    change.__doc__ = f"{view.__name__} in place: self takes the shape, on the same memory. See `F.{view.__name__}`."
     return change
 
 
@@ -62,25 +62,68 @@ class InPlace(Methods):
     # --- values from elsewhere ----------------------------------------------------------------------------------------
 
     def copy_(self, source: Tensor | Number, non_blocking: bool = False) -> Self:
-        """Take source's values, broadcast and cast."""
+        """Copy the values of source into self.
+
+        Args:
+            source: a tensor that broadcasts to self, on any device and of any dtype, or a number.
+            non_blocking: as in `genesis.Tensor.to`.
+        Raises: ShapeError: source does not broadcast. GraphError: self is a leaf that requires grad.
+        Grad: source; self's former values get none.
+
+        Example:
+            >>> genesis.zeros(2, 2).copy_(genesis.tensor([1, 2])).tolist()
+            [[1.0, 2.0], [1.0, 2.0]]
+        """
         return self._change(_copied, source, non_blocking)
 
     def fill_(self, value: Tensor | Number) -> Self:
-        """Take one value everywhere, a number or a 0-d tensor."""
+        """Set every element to value.
+
+        Args:
+            value: a number that the dtype holds, or a 0-d tensor.
+        Raises: ShapeError: value has dimensions. OverflowError: the dtype does not hold it.
+
+        Example:
+            >>> genesis.empty(3).fill_(7).tolist()
+            [7.0, 7.0, 7.0]
+        """
         return self._change(_filled, value)
 
     def zero_(self) -> Self:
-        """Take 0 everywhere."""
+        """Set every element to 0.
+
+        Example:
+            >>> genesis.ones(3).zero_().tolist()
+            [0.0, 0.0, 0.0]
+        """
         return self._change(_filled, 0)
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Fill with draws from the uniform distribution over [low, high)."""
+        """Fill with draws from the uniform distribution over [low, high).
+
+        Args:
+            low, high: bounds; low ≤ high.
+        Raises: ValueError: high < low. DTypeError: self is not floating.
+
+        Example:
+            >>> bool((genesis.empty(100).uniform_(2.0, 3.0) >= 2).all())
+            True
+        """
         if not low <= high:
             raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
         return self._change(_drawn, "rand", high - low, low)
 
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Fill with draws from the normal distribution."""
+        """Fill with draws from the normal distribution.
+
+        Args:
+            mean, std: of the distribution; std ≥ 0.
+        Raises: ValueError: std < 0. DTypeError: self is not floating.
+
+        Example:
+            >>> genesis.empty(2).normal_(mean=3.0, std=0.0).tolist()
+            [3.0, 3.0]
+        """
         if not std >= 0:
             raise ValueError(describe("normal_", "std", "at least 0", std))
         return self._change(_drawn, "randn", std, mean)
@@ -166,7 +209,15 @@ class InPlace(Methods):
     t_ = _as(F.t)
 
     def detach_(self) -> Self:
-        """Leave the graph: self becomes a leaf that requires no grad."""
+        """Leave the graph: self becomes a leaf that requires no grad.
+
+        Raises: GraphError: self is a view in the graph.
+
+        Example:
+            >>> y = genesis.ones(2, requires_grad=True) * 2
+            >>> y.detach_().is_leaf
+            True
+        """
         if self._viewed_at is not None and not self.is_leaf:
             raise GraphError("detach_: a view in the graph cannot leave it in place; use .detach()")
         self.requires_grad, self._node, self._output_index = False, None, 0

@@ -33,6 +33,11 @@ class SupportsDLPack(Protocol):
 def from_dlpack(ext_tensor: SupportsDLPack, /) -> Tensor:
     """Share the memory of any object with `__dlpack__`: NumPy, PyTorch, JAX, CuPy …
 
+    Args:
+        ext_tensor: an array on the CPU or a CUDA device, of a dtype that Genesis has.
+    Returns: its shape, dtype and device.
+    Raises: DTypeError: no `__dlpack__`, or another dtype. DeviceError: another kind of memory.
+
     Example:
         >>> import numpy
         >>> genesis.from_dlpack(numpy.ones(3)).tolist()
@@ -55,6 +60,10 @@ def from_torch(tensor: torch.Tensor) -> Tensor:
     """Share the memory of a PyTorch tensor, detached from its graph.
 
     On CUDA, later launches on Genesis' current stream wait for the work on PyTorch's.
+
+    Args:
+        tensor: any shape and strides, of a dtype that Genesis has.
+    Returns: its shape, dtype and device.
 
     Example:
         >>> import torch
@@ -82,6 +91,10 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
 
     On CUDA, later launches on PyTorch's current stream wait for the work on Genesis'.
 
+    Args:
+        tensor: any shape, dtype and strides.
+    Returns: a torch.Tensor of the same shape, dtype and strides.
+
     Example:
         >>> genesis.ones(2).to_torch()
         tensor([1., 1.])
@@ -103,9 +116,18 @@ def load_torch(path: str | os.PathLike[str], device: str | Device | None = None)
     torch.load(weights_only=True) reads the file; it builds tensors and plain values and runs no code from it.
 
     Args:
+        path: the file.
         device: of the tensors; default: the CPU.
+    Returns: its dictionaries, lists and values, with Genesis tensors.
     Raises: CheckpointError: the file is damaged, or contains objects that only running its code could restore.
         FileNotFoundError: there is none.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/state.pt"
+        >>> torch.save({"weight": torch.ones(2)}, path)
+        >>> genesis.load_torch(path)
+        {'weight': tensor([1., 1.])}
     """
     import torch
 

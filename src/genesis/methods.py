@@ -9,14 +9,26 @@ from collections.abc import Sequence
 
 from genesis import dtypes
 from genesis import functional as F
-from genesis.autograd import Tensor, Variable
+from genesis.autograd import Tensor
 from genesis.dtypes import DType, Number
+from genesis.properties import Properties
 
 # --- what differs from its function in the order of the arguments -----------------------------------------------------
 
 
 def where(self: Tensor, condition: Tensor, other: Tensor | Number) -> Tensor:
-    """self where condition is true, else other."""
+    """self where condition is true, else other.
+
+    Args:
+        condition: bool, a shape that broadcasts with self.
+        other: a tensor that broadcasts with self, or a number.
+    Returns: the common shape, in the promoted dtype.
+    Raises: as F.where.
+
+    Example:
+        >>> genesis.tensor([1.0, -2.0]).where(genesis.tensor([True, False]), 0.0).tolist()
+        [1.0, 0.0]
+    """
     return F.where(condition, self, other)
 
 
@@ -48,49 +60,52 @@ def rmatmul(self: Tensor, other: Tensor) -> Tensor:
 
 
 def reshape(self: Tensor, *shape: int | Sequence[int]) -> Tensor:
-    """The same elements in another shape: a view if the strides allow one, else a copy. See F.reshape."""
+    """The same elements in another shape: a view if the strides allow one, else a copy. See `F.reshape`."""
     return F.reshape(self, sizes_of(shape))
 
 
 def view(self: Tensor, *shape: int | Sequence[int]) -> Tensor:
-    """The same memory in another shape; an error where only a copy could show it. See F.view."""
+    """The same memory in another shape; an error where only a copy could show it. See `F.view`."""
     return F.view(self, sizes_of(shape))
 
 
 def permute(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
-    """A view with the dimensions in another order. See F.permute."""
+    """A view with the dimensions in another order. See `F.permute`."""
     return F.permute(self, sizes_of(dims))
 
 
 def expand(self: Tensor, *size: int | Sequence[int]) -> Tensor:
-    """A view that repeats dimensions of size 1. See F.expand."""
+    """A view that repeats dimensions of size 1. See `F.expand`."""
     return F.expand(self, sizes_of(size))
 
 
 def repeat(self: Tensor, *repeats: int | Sequence[int]) -> Tensor:
-    """A copy, repeated along each dimension. See F.repeat."""
+    """A copy, repeated along each dimension. See `F.repeat`."""
     return F.repeat(self, sizes_of(repeats))
 
 
 def tile(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
-    """A copy, repeated along the last dimensions. See F.tile."""
+    """A copy, repeated along the last dimensions. See `F.tile`."""
     return F.tile(self, sizes_of(dims))
 
 
 def flip(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
-    """A copy with dims in reverse order. See F.flip."""
+    """A copy with dims in reverse order. See `F.flip`."""
     return F.flip(self, sizes_of(dims))
 
 
 def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """The same memory in the shape of other. See `F.view`."""
     return F.view(self, other.array.shape)
 
 
 def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    """The same elements in the shape of other. See `F.reshape`."""
     return F.reshape(self, other.array.shape)
 
 
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    """A view that repeats dimensions of size 1 up to the shape of other. See `F.expand`."""
     return F.expand(self, other.array.shape)
 
 
@@ -104,42 +119,52 @@ def sizes_of(given: Sequence[int | Sequence[int]]) -> Sequence[int]:
 
 
 def to_float64(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to float64. See `genesis.Tensor.to`."""
     return cast(self, dtypes.float64, memory_format)
 
 
 def to_float32(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to float32. See `genesis.Tensor.to`."""
     return cast(self, dtypes.float32, memory_format)
 
 
 def to_float16(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to float16. See `genesis.Tensor.to`."""
     return cast(self, dtypes.float16, memory_format)
 
 
 def to_bfloat16(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to bfloat16. See `genesis.Tensor.to`."""
     return cast(self, dtypes.bfloat16, memory_format)
 
 
 def to_int64(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to int64; fractions are dropped. See `genesis.Tensor.to`."""
     return cast(self, dtypes.int64, memory_format)
 
 
 def to_int32(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to int32; fractions are dropped. See `genesis.Tensor.to`."""
     return cast(self, dtypes.int32, memory_format)
 
 
 def to_int16(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to int16; fractions are dropped. See `genesis.Tensor.to`."""
     return cast(self, dtypes.int16, memory_format)
 
 
 def to_int8(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to int8; fractions are dropped. See `genesis.Tensor.to`."""
     return cast(self, dtypes.int8, memory_format)
 
 
 def to_uint8(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to uint8; fractions are dropped. See `genesis.Tensor.to`."""
     return cast(self, dtypes.uint8, memory_format)
 
 
 def to_bool(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to bool: whether it is nonzero. See `genesis.Tensor.to`."""
     return cast(self, dtypes.bool_, memory_format)
 
 
@@ -148,7 +173,7 @@ def cast(tensor: Tensor, dtype: DType, memory_format: str) -> Tensor:
     return result if memory_format == "preserve" else F.contiguous(result, memory_format)
 
 
-class Methods(Variable):
+class Methods(Properties):
     """A part of Tensor: see the module's docstring."""
 
     # --- element-wise -------------------------------------------------------------------------------------------------

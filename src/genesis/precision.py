@@ -34,7 +34,15 @@ _thread = _Thread()
 def set_float32_precision(precision: str) -> None:
     """Set the precision of float32 convolutions and matrix products in all threads; with blocks override it.
 
+    Args:
+        precision: "highest", "high" (TF32) or "medium" (bfloat16).
     Raises: ValueError: precision is none of "highest", "high", "medium".
+
+    Example:
+        >>> genesis.set_float32_precision("high")
+        >>> genesis.get_float32_precision()
+        'high'
+        >>> genesis.set_float32_precision("highest")
     """
     global _process
     _process = _checked("set_float32_precision", precision)
@@ -56,7 +64,10 @@ def float32_precision(precision: str | None) -> Iterator[None]:
 
     Gradients of ops inside follow it, wherever backward() is called.
 
+    Args:
+        precision: "highest", "high" (TF32), "medium" (bfloat16) or None.
     Raises: ValueError: precision is none of "highest", "high", "medium".
+
     Example:
         >>> with genesis.float32_precision("high"):
         ...     genesis.get_float32_precision()

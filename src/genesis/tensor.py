@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from genesis import autograd, dtypes, shapes
+from genesis import autograd, dtypes
 from genesis import functional as F
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
@@ -39,109 +39,79 @@ class Stream(Protocol):
 class Tensor(InPlace):
     """An n-dimensional array with a place in the graph of gradients.
 
+    Functions make one: `genesis.tensor`, `genesis.zeros`, … Methods that F has too are described there.
+
     Example:
-        >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
-        >>> (x * x).sum().backward()
-        >>> x.grad.tolist()
-        [2.0, 4.0]
+        >>> x = genesis.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+        >>> x.shape, x.ndim, x.dim(), x.numel(), x.size(-1)
+        ((2, 3), 2, 2, 6, 3)
+        >>> x.dtype, x.itemsize, x.element_size(), x.is_floating_point()
+        (genesis.float32, 4, 4, True)
+        >>> x.device, x.is_cuda, x.is_pinned()
+        (device(type='cpu'), False, False)
+        >>> x.T.shape, x.mT.stride(), x.T.is_contiguous(), x[1].storage_offset()
+        ((3, 2), (1, 3), False, 3)
+        >>> y = (x * x).sum()
+        >>> y.backward()
+        >>> x.grad.tolist(), x.is_leaf, y.is_leaf, y.grad_fn
+        ([[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]], True, False, <SumBackward>)
+        >>> x.data.data_ptr() == x.data_ptr(), x.data.requires_grad
+        (True, False)
     """
 
-    # --- what it is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Shape:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.array.dtype
-
-    @property
-    def device(self) -> Device:
-        return self.array.device
-
-    @property
-    def ndim(self) -> int:
-        return self.array.ndim
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.device.type == "cuda"
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
+    # --- seen in another way ------------------------------------------------------------------------------------------
 
     @property
     def T(self) -> Tensor:  # noqa: N802  (PyTorch's name)
-        """The transpose of a matrix."""
+        """The transpose of a matrix, a view.
+
+        Raises: ShapeError: self is no matrix.
+        """
         if self.ndim != 2:
             raise ShapeError(describe("T", "self", "2 dimensions; use .mT or .permute()", self.ndim))
         return F.t(self)
 
     @property
     def mT(self) -> Tensor:  # noqa: N802  (PyTorch's name)
-        """Each matrix transposed: the last two dimensions swapped."""
+        """Each matrix transposed, a view: the last two dimensions swapped.
+
+        Raises: ShapeError: fewer than 2 dimensions.
+        """
         if self.ndim < 2:
             raise ShapeError(describe("mT", "self", "at least 2 dimensions", self.ndim))
         return F.transpose(self, -2, -1)
 
     @property
     def data(self) -> Tensor:
-        """The same memory outside the graph."""
+        """The same memory outside the graph; assigning a tensor takes over its memory."""
         return self.detach()
 
     @data.setter
     def data(self, value: Tensor) -> None:
         self.array = value.array
 
-    @overload
-    def size(self, dim: None = None) -> Shape: ...
-    @overload
-    def size(self, dim: int) -> int: ...
-    def size(self, dim: int | None = None) -> Shape | int:
-        return self.shape if dim is None else self.shape[shapes.normalize_dim("size", dim, self.ndim)]
-
-    @overload
-    def stride(self, dim: None = None) -> Shape: ...
-    @overload
-    def stride(self, dim: int) -> int: ...
-    def stride(self, dim: int | None = None) -> Shape | int:
-        strides = self.array.strides
-        return strides if dim is None else strides[shapes.normalize_dim("stride", dim, self.ndim)]
-
-    def dim(self) -> int:
-        return self.ndim
-
-    def numel(self) -> int:
-        return self.array.numel
-
-    def element_size(self) -> int:
-        return self.dtype.itemsize
-
-    def data_ptr(self) -> int:
-        return self.array.data_pointer
-
-    def storage_offset(self) -> int:
-        return self.array.offset
-
-    def is_floating_point(self) -> bool:
-        return self.dtype.is_floating_point
-
-    def is_contiguous(self, memory_format: str = "contiguous") -> bool:
-        return self.array.contiguous(memory_format == "channels_last") is self.array
-
     def new_empty(
         self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
     ) -> Tensor:
-        """A tensor of this shape, with self's dtype and device unless told otherwise; its values are not set."""
+        """An uninitialised tensor of this shape, with self's dtype and device by default.
+
+        Args:
+            size: sizes, one by one or as a sequence.
+            dtype: of the elements.
+            device: where it lies.
+        Returns: a tensor of that shape.
+
+        Example:
+            >>> genesis.ones(2, dtype=genesis.float64).new_empty(3, 4).dtype
+            genesis.float64
+        """
         shape = tuple(sizes_of(size))
         return self._like(NDArray.empty(shape, dtype or self.dtype, self.device if device is None else Device(device)))
 
     def new_zeros(
         self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
     ) -> Tensor:
-        """A tensor of zeros of this shape, with self's dtype and device unless told otherwise."""
+        """Zeros of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
         return self.new_empty(*size, dtype=dtype, device=device).fill_(0)
 
     # --- gradients ----------------------------------------------------------------------------------------------------
@@ -151,16 +121,43 @@ class Tensor(InPlace):
     # --- to Python and to other places --------------------------------------------------------------------------------
 
     def item(self) -> Number:
-        """The value of a tensor of one element as a Python number."""
+        """The value of a tensor of one element.
+
+        Returns: a bool, an int or a float.
+        Raises: ValueError: there are more elements, or none.
+
+        Example:
+            >>> genesis.tensor([2.5]).item()
+            2.5
+        """
         return self.array.item()
 
     def tolist(self) -> list[Any]:
-        """The values as nested lists of Python numbers (of a 0-d tensor the number itself, as item() gives it)."""
+        """The values as nested lists.
+
+        Returns: lists of Python numbers; of a 0-d tensor the number itself.
+
+        Example:
+            >>> genesis.tensor([[1, 2], [3, 4]]).tolist()
+            [[1, 2], [3, 4]]
+        """
         values: list[Any] = self.array.tolist()
         return values
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
-        """The values as a numpy array on the same memory; force detaches and copies to the host where needed."""
+        """The values as a NumPy array on the same memory.
+
+        Args:
+            force: detach, and copy to the host, where needed.
+        Returns: an array of the same shape, strides and dtype.
+        Raises: TypeError: self requires grad, is not on the CPU, or is bfloat16, which NumPy lacks.
+
+        Example:
+            >>> x = genesis.zeros(2)
+            >>> x.numpy()[0] = 5
+            >>> x.tolist()
+            [5.0, 0.0]
+        """
         if force:
             return self.detach().cpu().numpy()
         if self.requires_grad:
@@ -203,10 +200,26 @@ class Tensor(InPlace):
         copy: bool = False,
         memory_format: str | None = None,
     ) -> Tensor:
-        """In another dtype or on another device: to(dtype), to(device), to(device, dtype), to(another_tensor).
+        """Move or cast: to(dtype), to(device), to(device, dtype), to(other). The same tensor if nothing changes.
 
         non_blocking: while a tensor in pinned memory travels to a CUDA device, the host goes on; leave that memory
             unchanged until the copy is done. Copies to the CPU always wait.
+
+        Args:
+            args: a dtype, a device, a tensor that has both; then non_blocking and copy.
+            device: where the result lies.
+            dtype: of its elements.
+            non_blocking: the host continues while pinned memory is copied to a CUDA device; leave that memory unchanged
+                until the copy is done. Copies to the CPU always wait.
+            copy: copy in any case.
+            memory_format: "contiguous", "channels_last" (4 dimensions) or "preserve".
+        Returns: the shape of self.
+        Raises: DTypeError: another argument. DeviceError: there is no such device.
+        Grad: self, cast and moved back.
+
+        Example:
+            >>> genesis.tensor([1.7, -1.7]).to(genesis.int64).tolist()
+            [1, -1]
         """
         flags = []
         for arg in args:
@@ -227,22 +240,61 @@ class Tensor(InPlace):
         return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
     def cpu(self) -> Tensor:
+        """Move to the CPU. See `genesis.Tensor.to`."""
         return self.to("cpu")
 
     def cuda(self, device: int | str | Device | None = None, non_blocking: bool = False) -> Tensor:
-        """On a CUDA device: this one, or the current one."""
+        """Move to a CUDA device.
+
+        Args:
+            device: an index, "cuda:1" or a genesis.device; the current device by default.
+            non_blocking: as in `genesis.Tensor.to`.
+        Returns: the shape and dtype of self.
+        Raises: DeviceError: there is no such device.
+
+        Example:
+            >>> from genesis.settings import override
+            >>> with override(cuda="simulated"):
+            ...     genesis.ones(2).cuda().device
+            device(type='cuda', index=0)
+        """
         target = Device("cuda", device) if isinstance(device, int) or device is None else Device(device)
         return self.to(target, non_blocking=non_blocking)
 
     def is_pinned(self) -> bool:
-        """Is it in page-locked memory, whoever allocated that?"""
+        """Whether the memory is page-locked, whoever allocated it."""
         return self.array.is_pinned()
 
     def record_stream(self, stream: Stream) -> None:
-        """Another stream (genesis.cuda.Stream) uses this memory too: once freed, it waits for that use before reuse."""
+        """Tell the allocator that another stream uses this memory: once freed, it waits for that use before reuse.
+
+        Args:
+            stream: a genesis.cuda.Stream, or another library's.
+
+        Example:
+            >>> from genesis.settings import override
+            >>> with override(cuda="simulated"):
+            ...     x, side = genesis.ones(2, device="cuda"), genesis.cuda.Stream()
+            ...     with genesis.cuda.stream(side):
+            ...         y = x * 2
+            ...     x.record_stream(side)  # x may be freed now
+            ...     side.synchronize()
+            ...     y.tolist()
+            [2.0, 2.0]
+        """
         self.array.record_stream(stream.cuda_stream)
 
     def type_as(self, other: Tensor) -> Tensor:
+        """Cast to the dtype of another tensor.
+
+        Args:
+            other: any shape; its dtype is taken.
+        Returns: the shape of self, dtype of other.
+
+        Example:
+            >>> genesis.tensor([1.7]).type_as(genesis.tensor(0)).tolist()
+            [1]
+        """
         return self.to(other.dtype)
 
     # --- Python's protocols -------------------------------------------------------------------------------------------
@@ -315,7 +367,7 @@ class Tensor(InPlace):
         return _restored, (type(self), memory, *place, self.requires_grad), self._given_attributes() or None
 
     def _given_attributes(self) -> dict[str, object]:
-        """What users have hung on this tensor."""
+        """The attributes that users have set on this tensor."""
         own = ("array", "grad", "requires_grad")
         return {name: value for name, value in vars(self).items() if name not in own and not name.startswith("_")}
 

@@ -141,7 +141,7 @@ def test_an_index_out_of_range_in_a_replay() -> None:
 @pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
 def test_memory_of_another_library_is_refused() -> None:
     """Its allocator knows nothing of Genesis' capture."""
-    lender = handles._Device(torch.device("cpu"))
+    lender = handles.Device(torch.device("cpu"))
     x = genesis.ones(4, device="cuda")
 
     def borrow() -> Tensor:

@@ -87,7 +87,7 @@ def test_matrix_products_share_the_session_the_store_and_the_file(simulated: Pat
     x = genesis.randn(2, 3, 6, 6, device="cuda")
     with genesis.no_grad():
         model(x)
-        assert sum("(guessed)" in line for line in plans.describe_plans()) == 2
+        assert sum("(heuristic)" in line for line in plans.describe_plans()) == 2
         report = genesis.tune(model, x)
         assert sorted(str(outcome.problem).split()[0] for outcome in report.outcomes) == ["conv", "matmul"]
         assert genesis.cuda.export_plans(simulated / "model.plans") == 2

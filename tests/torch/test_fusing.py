@@ -105,7 +105,7 @@ def test_classes_copies_and_pickles() -> None:
             torch.testing.assert_close(other(x), model(x))
             assert len(other.fusion.fused) == 2
             conv = other.features[0]
-            assert conv.__dict__["_conv_forward"].layer() is conv
+            assert conv.__dict__["forward"].layer() is conv
     before = str(model.fusion)
     assert str(genesis.torch.fuse(model).fusion) == before
 

@@ -195,9 +195,25 @@ class CheckpointedReentrantly(Checkpointed):
     reentrant = True
 
 
+class IntoCheckpoints(Chain):
+    """What a checkpoint is given was begun outside: the checkpoint must not save it."""
+
+    def forward(self, x: Tensor) -> Any:
+        first = checkpoint(self._norm, self.c(x), use_reentrant=False)
+        second = checkpoint(self._scale, self.b(self.c(x)), use_reentrant=False)
+        return first + second
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return self.r(self.b(x))
+
+    def _scale(self, x: Tensor) -> Tensor:
+        return self.r(x * 2) + x
+
+
 FORWARDS = [
     Chain, Counts, WithoutGradients, PartlyWithout, ConvolvesWithout, RandomBranch, Asks, ReadsStatistics, Lists,
-    SharedNorm, PlainFirst, SeveralUses, InPlace, Returns, Raises, OwnFunctions, Checkpointed, CheckpointedReentrantly,
+    SharedNorm, PlainFirst, SeveralUses, InPlace, Returns, Raises, OwnFunctions,
+    Checkpointed, CheckpointedReentrantly, IntoCheckpoints,
 ]  # fmt: skip
 
 

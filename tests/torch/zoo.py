@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
 import json
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from tests.torch.zoo_networks import MOST_PARAMETERS, Network, networks
 TOLERANCE = 1e-7  # float64, through up to 300 layers with batch statistics of few pixels
 ROUNDING = 1e-12  # of the largest gradient, for one that is zero otherwise, as of a bias before batch norm
 NOT_RUN = "not compared"
-CHECKS = ("eager", "compile", "backend", "export", "dynamic", "unfuse")
+CHECKS = ("eager", "compile", "backend", "export", "dynamic", "unfuse", "onnx")
 
 
 def main() -> int:
@@ -162,7 +163,12 @@ def _by_backend(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[s
     compiled = torch.compile(copy.deepcopy(plain), backend=genesis.torch.dynamo.genesis, options=options)
     plain = copy.deepcopy(plain)
     for training in (True, False):
-        yield from _differences("backend", *(_outcome(model, input, training, seed=7) for model in (plain, compiled)))
+        found = list(
+            _differences("backend", *(_outcome(model, input, training, seed=7) for model in (plain, compiled)))
+        )
+        yield from found
+        if found:  # from here on their buffers differ
+            return
 
 
 def _exported(dynamic: bool) -> Callable[..., Iterator[str]]:
@@ -200,7 +206,30 @@ def _unfused(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]
         yield "another state_dict"
 
 
-CHECK = dict(zip(CHECKS, (_eager, _compiled, _by_backend, _exported(False), _exported(True), _unfused), strict=True))
+def _onnx(plain: nn.Module, fused: nn.Module, input: Tensor) -> Iterator[str]:
+    """The nodes of what unfuse() gives back, by torch.onnx's exporter of traces, which needs the package onnx."""
+
+    def nodes(model: nn.Module) -> Any:
+        import onnx
+
+        file = io.BytesIO()
+        try:
+            torch.onnx.export(model.eval(), (input,), file, dynamo=False)
+        except Exception as error:
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        file.seek(0)
+        return [node.op_type for node in onnx.load(file).graph.node]
+
+    theirs, ours = nodes(copy.deepcopy(plain)), nodes(genesis.torch.unfuse(copy.deepcopy(fused)))
+    if isinstance(theirs, str):
+        yield f"{NOT_RUN} (onnx: the plain network fails with {theirs})"
+    elif theirs != ours:
+        yield f"onnx: {ours}"[:200] if isinstance(ours, str) else "onnx: other nodes"
+
+
+CHECK = dict(
+    zip(CHECKS, (_eager, _compiled, _by_backend, _exported(False), _exported(True), _unfused, _onnx), strict=True)
+)
 
 if __name__ == "__main__":
     sys.exit(main())

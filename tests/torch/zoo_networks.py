@@ -79,7 +79,7 @@ def _of_torchvision() -> Iterator[Network]:
     for name in models.list_models(module=models):
         if not name.startswith(("vit", "swin", "maxvit", "regnet_y_128gf", "regnet_y_32gf")):
             weights = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
-            size = {"alexnet": 96, "inception_v3": 256}.get(name, 64)
+            size = {"alexnet": 96, "inception_v3": 299}.get(name, 64)
             yield Network(f"torchvision:{name}", lambda n=name, w=weights: models.get_model(n, **w), size)
     for name in models.list_models(module=models.segmentation):
         yield Network(f"torchvision:{name}", lambda n=name: models.get_model(n, weights_backbone=None), 64)

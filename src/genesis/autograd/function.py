@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
 from genesis.autograd.graph import Context, Differentiable, Node, Variable, array_from
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Unrecorded:
-    """The ctx of calls of which nothing is recorded. It takes nothing, so that one serves them all."""
+    """The context of calls that record nothing; it keeps nothing, so one serves all. Made by
+    `genesis.autograd.Function`.
+    """
 
     __slots__ = ("needs_input_grad",)
 
@@ -22,7 +25,7 @@ class Unrecorded:
         self.needs_input_grad = (False,) * num_args
 
     def save(self, *values: object) -> None:
-        pass
+        """Keep nothing. See `genesis.autograd.Context.save`."""
 
 
 P = ParamSpec("P")
@@ -111,7 +114,7 @@ class Function(Differentiable):
             args = modes["autocast"](cls, args)
         recording, on_arrays = modes["recording"], cls.on_arrays
         first: Variable | None = None
-        inputs: list[Any] = []
+        inputs: list[object] = []
         recorded = False
         for arg in args:
             if arg is not None and isinstance(arg, Variable):
@@ -126,15 +129,9 @@ class Function(Differentiable):
             else:
                 inputs.append(arg)
         if first is None:
-            kinds = ", ".join(type(arg).__name__ for arg in args)
-            raise DTypeError(f"{cls.__name__}: expected a Tensor among the arguments, got ({kinds})")
+            raise _no_tensor(cls.__name__, args)
         ctx = Context()
-        if recorded:
-            ctx.needs_input_grad = tuple(
-                [arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args]
-            )
-        else:
-            ctx.needs_input_grad = (False,) * len(args)
+        ctx.needs_input_grad = _needs(args) if recorded else (False,) * len(args)
         if on_arrays:  # handing on no keywords takes its time too
             result = cls.forward(ctx, *inputs, **kwargs) if kwargs else cls.forward(ctx, *inputs)
         else:
@@ -147,18 +144,14 @@ class Function(Differentiable):
                 variable._viewed_at = origin.changes.count
             return variable
         outputs = result if isinstance(result, tuple) else (result,)
-        variables: list[Any] = []
+        variables: list[Tensor] = []
         for output in outputs:
             array = output if on_arrays else array_from(f"{cls.__name__}.forward", output)
             variables.append(variable := make(array))
             if array.is_view_of(origin):
                 variable._viewed_at = origin.changes.count
         if recorded:
-            node = Node(cls, ctx, args, variables)
-            for index, (variable, output) in enumerate(zip(variables, outputs, strict=True)):
-                unwanted = ctx.non_differentiable and any(output is each for each in ctx.non_differentiable)
-                if variable.array.dtype.is_floating_point and not unwanted:
-                    variable.requires_grad, variable._node, variable._output_index = True, node, index
+            _record(cls, ctx, args, outputs, variables)
         if modes["observer"] is not None:
             modes["observer"](cls, args, kwargs, variables)
         return tuple(variables) if outputs is result else variables[0]
@@ -168,21 +161,81 @@ class ArrayFunction(Function):
     """A Function whose forward and backward work on NDArrays: what the functional layer is written in.
 
     Its backward may return a gradient that is still broadcast or in another dtype: the walk sums and casts it to fit.
+
+    Example:
+        >>> class Sum(genesis.autograd.ArrayFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.shape = x.shape
+        ...         return genesis.ndarray.ops.sum(x, (0,))
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return grad.expand(ctx.shape)  # each element counts once
+        >>> x = genesis.ones(3, requires_grad=True)
+        >>> Sum.apply(x).backward()
+        >>> x.grad.tolist()
+        [1.0, 1.0, 1.0]
     """
 
     on_arrays = True
 
 
 class ElementwiseFunction(ArrayFunction):
-    """An ArrayFunction whose results depend, element by element, on operands that broadcast."""
+    """An ArrayFunction whose results depend, element by element, on operands that broadcast.
+
+    Example:
+        >>> class Double(genesis.autograd.ElementwiseFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return x.mul(2)
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return grad.mul(2)
+        >>> Double.apply(genesis.ones(2)).tolist()
+        [2.0, 2.0]
+    """
 
     elementwise = True
 
 
 class BinaryFunction(ElementwiseFunction):
-    """An ElementwiseFunction of two operands, whose result is new memory; it leaves nothing in ctx but by save()."""
+    """An ElementwiseFunction of two operands, whose result is new memory; it leaves nothing in ctx but by save().
+
+    Example:
+        >>> class Product(genesis.autograd.BinaryFunction):
+        ...     @staticmethod
+        ...     def forward(ctx, x, y):
+        ...         ctx.save(x, y)
+        ...         return x.mul(y)
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         x, y = ctx.saved
+        ...         return grad.mul(y), grad.mul(x)
+        >>> Product.apply(genesis.full((2,), 3.0), genesis.ones(1)).tolist()
+        [3.0, 3.0]
+    """
 
     unrecorded = Unrecorded(2)
+
+
+def _needs(args: tuple[object, ...]) -> tuple[bool, ...]:
+    """Say which arguments require a gradient."""
+    return tuple([arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args])
+
+
+def _no_tensor(op: str, args: tuple[object, ...]) -> DTypeError:
+    kinds = ", ".join(type(arg).__name__ for arg in args)
+    return DTypeError(f"{op}: expected a Tensor among the arguments, got ({kinds})")
+
+
+def _record(
+    function: type[Function], ctx: Context, args: tuple[Any, ...], outputs: Sequence[object], made: list[Tensor]
+) -> None:
+    """Put a call into the graph: made are the tensors of its outputs."""
+    node, unwanted = Node(function, ctx, args, made), ctx.non_differentiable
+    for index, variable in enumerate(made):
+        if variable.array.dtype.is_floating_point and not (unwanted and any(outputs[index] is x for x in unwanted)):
+            variable.requires_grad, variable._node, variable._output_index = True, node, index
 
 
 def _refuse_stale_view(op: str, view: Variable) -> None:

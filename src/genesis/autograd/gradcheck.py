@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
 from genesis.autograd.graph import Variable
@@ -17,9 +18,12 @@ from genesis.ndarray import NDArray
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
+Floats: TypeAlias = "npt.NDArray[np.float64]"
+Checked: TypeAlias = "Callable[..., Tensor | Sequence[Tensor]]"  # of any arguments, some of them tensors
+
 
 def gradcheck(
-    func: Callable[..., Tensor | Sequence[Tensor]],
+    func: Checked,
     inputs: Tensor | Sequence[object],
     *,
     eps: float = 1e-6,
@@ -31,7 +35,10 @@ def gradcheck(
 
     Args:
         func: takes the inputs, gives a tensor or a tuple of tensors.
-        inputs: a tensor or a sequence; those that require grad are checked and must be float64.
+        inputs: a tensor or a sequence, of any shapes; those that require grad are checked and must be float64.
+        eps: half the difference of the two points.
+        atol, rtol: the gradients may differ by atol + rtol · |expected|.
+        raise_exception: False returns False instead of raising.
     Raises: GraphError: the first element that disagrees (unless raise_exception=False: then False is returned).
 
     Example:
@@ -65,7 +72,7 @@ def _differentiable(result: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [output for output in results if isinstance(output, Variable) and output.requires_grad]
 
 
-def _analytic(output: Tensor, wanted: Sequence[Tensor]) -> list[np.ndarray]:
+def _analytic(output: Tensor, wanted: Sequence[Tensor]) -> list[Floats]:
     """One Jacobian (output elements × input elements) per wanted input, row by row."""
     size = output.array.numel
     jacobians = [np.zeros((size, variable.array.numel)) for variable in wanted]
@@ -82,9 +89,7 @@ def _analytic(output: Tensor, wanted: Sequence[Tensor]) -> list[np.ndarray]:
     return jacobians
 
 
-def _numeric(
-    func: Callable[..., Tensor | Sequence[Tensor]], given: list[Any], index: int, number: int, eps: float
-) -> np.ndarray:
+def _numeric(func: Checked, given: Sequence[Any], index: int, number: int, eps: float) -> Floats:
     values = given[index].array.numpy().astype(np.float64).copy()
     columns = []
     for position in np.ndindex(values.shape):
@@ -96,7 +101,7 @@ def _numeric(
             arguments = [*given[:index], moved.requires_grad_(), *given[index + 1 :]]
             output = _differentiable(func(*arguments))[number]
             with no_grad():
-                ends.append(output.array.to(dtypes.float64).numpy().reshape(-1).copy())
+                ends.append(output.array.to(dtypes.float64).numpy().reshape(-1).astype(np.float64))
         columns.append((ends[0] - ends[1]) / (2 * eps))
     if not columns:  # an empty input
         return np.zeros((_differentiable(func(*given))[number].array.numel, 0))

@@ -54,18 +54,37 @@ class Variable:
 
     @property
     def is_leaf(self) -> bool:
+        """Whether no recorded op made it: gradients accumulate in the `grad` of leaves."""
         return self._node is None
 
     @property
     def grad_fn(self) -> Node | None:
+        """The node that made it; None for a leaf."""
         return self._node
 
     def detach(self) -> Tensor:
-        """The same values outside the graph; memory is shared."""
+        """Leave the graph: the same memory in a tensor that requires no grad.
+
+        Returns: shape and dtype of self, a view.
+
+        Example:
+            >>> x = genesis.ones(2, requires_grad=True)
+            >>> (x * 2).detach().requires_grad
+            False
+        """
         return self._like(self.array)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Ask for the gradient of this leaf, or no longer; gives self back."""
+        """Set whether this leaf collects a gradient; returns self.
+
+        Args:
+            requires_grad: False stops it.
+        Raises: GraphError: self is no leaf. DTypeError: its dtype is not floating.
+
+        Example:
+            >>> genesis.ones(2).requires_grad_().requires_grad
+            True
+        """
         if not self.is_leaf and not requires_grad:
             raise GraphError("requires_grad_: only leaves can stop requiring grad; use .detach()")
         if requires_grad and not self.array.dtype.is_floating_point:
@@ -74,12 +93,34 @@ class Variable:
         return self
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf in `grad` too."""
+        """Keep the gradient of this non-leaf in `grad` too.
+
+        Example:
+            >>> x = genesis.tensor(3.0, requires_grad=True)
+            >>> y = x * x
+            >>> y.retain_grad()
+            >>> (y * 2).backward()
+            >>> y.grad.item()
+            2.0
+        """
         if self._node is not None:
             self._node.retained[self._output_index] = weakref.ref(self)
 
     def register_hook(self, hook: GradHook) -> HookHandle:
-        """Call hook(grad) when the gradient of self is known; what it returns, if not None, replaces it."""
+        """Call hook(grad) when the gradient of self is known; a result other than None replaces it.
+
+        Args:
+            hook: takes the gradient, in the shape and dtype of self.
+        Returns: a handle; handle.remove() removes the hook.
+        Raises: GraphError: self does not require grad.
+
+        Example:
+            >>> x = genesis.tensor(3.0, requires_grad=True)
+            >>> handle = x.register_hook(lambda grad: grad * 10)
+            >>> (x * x).backward()
+            >>> x.grad.item()
+            60.0
+        """
         if not self.requires_grad:
             raise GraphError("register_hook: the tensor does not require grad")
         node = self._node
@@ -87,7 +128,20 @@ class Variable:
         return HookHandle(hooks, hook)
 
     def register_post_accumulate_grad_hook(self, hook: LeafHook) -> HookHandle:
-        """Call hook(self) each time a backward pass has put its part into self.grad."""
+        """Call hook(self) each time a backward pass has accumulated into self.grad.
+
+        Args:
+            hook: takes the leaf.
+        Returns: a handle; handle.remove() removes the hook.
+        Raises: GraphError: self is no leaf that requires grad.
+
+        Example:
+            >>> x, seen = genesis.tensor(3.0, requires_grad=True), []
+            >>> handle = x.register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf.grad.item()))
+            >>> (x * x).backward()
+            >>> seen
+            [6.0]
+        """
         if not (self.is_leaf and self.requires_grad):
             raise GraphError("register_post_accumulate_grad_hook: expected a leaf that requires grad")
         return HookHandle(vars(self).setdefault("_post_accumulate_hooks", []), hook)
@@ -130,19 +184,22 @@ class Variable:
 
 
 class HookHandle:
-    """Takes a hook away again."""
+    """A handle that removes a hook. Made by `genesis.Tensor.register_hook`."""
 
     def __init__(self, hooks: list[Any], hook: object) -> None:
         self._hooks, self._hook = hooks, hook
         hooks.append(hook)
 
     def remove(self) -> None:
+        """Remove the hook. See `genesis.Tensor.register_hook`."""
         if self._hook in self._hooks:
             self._hooks.remove(self._hook)
 
 
 class Context:
-    """What a Function's forward leaves for its backward: saved values, and any attribute it sets."""
+    """Carries values from a Function's forward to its backward: saved ones, and any attribute. Made by
+    `genesis.autograd.Function`.
+    """
 
     needs_input_grad: tuple[bool, ...] = ()  # by positional argument of apply
     non_differentiable: tuple[NDArray | Tensor, ...] = ()
@@ -153,7 +210,26 @@ class Context:
     _counts: Sequence[int] = ()  # how often each of these had been changed
 
     def save(self, *values: object) -> None:
-        """Keep arrays or tensors (or numbers, or None) for backward; it is an error to change them in place before."""
+        """Save arrays, tensors, numbers or None for backward; changing them in place before it is an error.
+
+        Args:
+            values: NDArrays in an ArrayFunction, tensors in a Function, of any shape; numbers, None.
+
+        Example:
+            >>> class Exp(genesis.autograd.Function):
+            ...     @staticmethod
+            ...     def forward(ctx, x):
+            ...         y = x.exp()
+            ...         ctx.save(y)
+            ...         return y
+            ...     @staticmethod
+            ...     def backward(ctx, grad):
+            ...         return grad * ctx.saved[0]  # d/dx eˣ = eˣ
+            >>> x = genesis.tensor(0.0, requires_grad=True)
+            >>> Exp.apply(x).backward()
+            >>> x.grad.item()
+            1.0
+        """
         if True not in self.needs_input_grad:
             return  # nothing is recorded
         self._saved = values
@@ -167,6 +243,7 @@ class Context:
 
     @property
     def saved(self) -> tuple[Any, ...]:
+        """The values given to save(), in this order. See `genesis.autograd.Context.save`."""
         counts = [array.changes.count for array in self._arrays]
         if counts != self._counts:
             for array, now, before in zip(self._arrays, counts, self._counts, strict=True):
@@ -181,9 +258,25 @@ class Context:
 
     @property
     def saved_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors given to save_for_backward(), in this order. See `genesis.autograd.Function`."""
         return self.saved
 
     def mark_non_differentiable(self, *outputs: NDArray | Tensor) -> None:
+        """Name outputs without a gradient.
+
+        Args:
+            outputs: tensors that forward returns, of any shape.
+
+        Example:
+            >>> class Rank(genesis.autograd.Function):
+            ...     @staticmethod
+            ...     def forward(ctx, x):
+            ...         order = x.argsort()
+            ...         ctx.mark_non_differentiable(order)
+            ...         return order
+            >>> Rank.apply(genesis.tensor([2.0, 1.0], requires_grad=True)).requires_grad
+            False
+        """
         self.non_differentiable = outputs
 
     if TYPE_CHECKING:  # any other attribute is the Function's own
@@ -194,13 +287,14 @@ class Context:
 
 
 class Differentiable:
-    """What a node asks of its function: Function is made of it."""
+    """The interface that a node needs of its function; Function implements it."""
 
     on_arrays: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False  # its backward adds ctx.addend to the gradient of its first argument
 
     @staticmethod
     def backward(*args: Any, **kwargs: Any) -> Any:
+        """Return the gradient of each positional argument of forward. See `genesis.autograd.Function`."""
         raise NotImplementedError("a Function needs a static method backward(ctx, ...) to be differentiated")
 
 
@@ -325,7 +419,7 @@ _NO_GRAD = (None, False)
 
 
 def edge_to(variable: Tensor) -> Edge:
-    """Where the gradient of variable goes: to itself if it is a leaf, else to the node that made it."""
+    """Return where the gradient of variable goes: to itself if it is a leaf, else to the node that made it."""
     return (variable, 0) if variable._node is None else (variable._node, variable._output_index)
 
 

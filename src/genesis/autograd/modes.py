@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 Autocast: TypeAlias = "Callable[[type, tuple[Any, ...]], tuple[Any, ...]]"  # a function's arguments, in its precision
-Observer: TypeAlias = "Callable[[type, tuple[Any, ...], dict[str, Any], list[Tensor]], None]"  # see observe
+Observer: TypeAlias = "Callable[[type, tuple[object, ...], dict[str, object], list[Tensor]], None]"  # see observe
 
 
 class Watcher(Protocol):
-    """Who records a run of this thread as calls of a backend, and must hear of what happens besides."""
+    """Records a run of this thread as calls of a backend, and hears of what happens besides."""
 
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""
@@ -28,7 +28,7 @@ class Watcher(Protocol):
 
 
 class _State(threading.local):
-    """In a thread, state.__dict__ holds them all: who asks for several finds it once, which is what takes the time."""
+    """Holds a thread's modes in state.__dict__, so that a function that needs several looks it up once."""
 
     def __init__(self) -> None:
         self.recording = True
@@ -46,7 +46,17 @@ state = _State()
 
 
 class set_grad_enabled:  # noqa: N801  (PyTorch's name)
-    """Record ops or not: as a with block, as a decorator, or for good when just called."""
+    """Record ops or not: as a with block, as a decorator, or for good when just called.
+
+    Args:
+        mode: whether ops are recorded.
+
+    Example:
+        >>> x = genesis.ones(2, requires_grad=True)
+        >>> with genesis.set_grad_enabled(False):
+        ...     (x * 2).requires_grad
+        False
+    """
 
     def __init__(self, mode: bool) -> None:
         self._before, self._mode = state.recording, mode
@@ -107,7 +117,7 @@ class _GradMode:
 
 
 class no_grad(_GradMode):  # noqa: N801  (PyTorch's name)
-    """Nothing inside is recorded: a with block or a decorator.
+    """Record nothing inside a with block or a decorated function.
 
     Example:
         >>> x = genesis.ones(2, requires_grad=True)
@@ -120,7 +130,14 @@ class no_grad(_GradMode):  # noqa: N801  (PyTorch's name)
 
 
 class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
-    """Record again, inside a no_grad block."""
+    """Record again, inside a no_grad block.
+
+    Example:
+        >>> x = genesis.ones(2, requires_grad=True)
+        >>> with genesis.no_grad(), genesis.enable_grad():
+        ...     (x * 2).requires_grad
+        True
+    """
 
     mode = True
 
@@ -142,4 +159,11 @@ def unrecordable(reason: str) -> None:
 
 
 def is_grad_enabled() -> bool:
+    """Whether this thread records ops for gradients.
+
+    Example:
+        >>> with genesis.no_grad():
+        ...     genesis.is_grad_enabled()
+        False
+    """
     return state.recording

@@ -34,7 +34,14 @@ def backward(
         gradient: the gradient of self, in its shape; not needed for one element.
         retain_graph: keep the saved values, so that backward can run again.
         create_graph: not supported; NotImplementedError.
+        inputs: tensors that alone accumulate; None for every leaf.
     Raises: GraphError: self doesn't require grad, backward ran before, or a saved value was changed in place.
+
+    Example:
+        >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
+        >>> (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [2.0, 4.0]
     """
     _refuse_create_graph("backward", create_graph)
     seeds = [(self, _seed("backward", self, gradient))]
@@ -69,6 +76,16 @@ def grad(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """The gradients of the sum of outputs with respect to inputs; no `.grad` changes.
 
+    Args:
+        outputs: a tensor or several, of any shapes.
+        inputs: tensors that require grad.
+        grad_outputs: the gradient of each output, in its shape; ones if None, for outputs of one element.
+        retain_graph: keep the saved values, so that backward can run again.
+        create_graph: not supported; NotImplementedError.
+        allow_unused: give None for an input that has no part in outputs.
+        is_grads_batched: not supported; NotImplementedError.
+        materialize_grads: give zeros for it.
+    Returns: a gradient for each input, in its shape and dtype.
     Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
 
     Example:
@@ -101,7 +118,17 @@ def grad(
 
 
 def is_freed(variable: Tensor) -> bool:
-    """Whether a backward pass has gone through the graph of variable and let go of what it had saved."""
+    """Whether a backward pass has gone through the graph of variable and let go of what it had saved.
+
+    Args:
+        variable: any shape.
+
+    Example:
+        >>> y = genesis.ones(2, requires_grad=True).exp().sum()
+        >>> y.backward()
+        >>> genesis.autograd.is_freed(y)
+        True
+    """
     return any(node.ctx is None for node in _reachable([variable._node]))
 
 
@@ -118,67 +145,8 @@ def _walk(
     if targets is not None:
         nodes = _leading_to(nodes, targets)
     asked = {id(target) for target, _ in targets or ()}
-    pending: dict[int, int] = {}  # per leaf: edges that have yet to deliver
-    for target in [edge_to(variable)[0] for variable, _ in seeds] + [
-        edge[0] for node in nodes for edge in node.edges if edge
-    ]:
-        if type(target) is not Node:
-            pending[id(target)] = pending.get(id(target), 0) + 1
-    sums: dict[tuple[int, int], NDArray] = {}  # (node or leaf, output) → gradient so far
-    own: set[tuple[int, int]] = set()  # those of the sums whose memory nobody else holds
-    found: dict[tuple[int, int], NDArray] = {}
-
-    def deliver(target: Node | Tensor, index: int, grad: NDArray | None, is_own: bool) -> None:
-        key = (id(target), index)
-        if grad is not None:
-            if key not in sums:
-                sums[key] = grad
-            elif key in own:
-                sums[key].add_into(grad)
-            elif is_own:
-                grad.add_into(sums[key])
-                sums[key] = grad
-            else:
-                sums[key] = sums[key].add(grad)
-                is_own = True
-            if is_own:
-                own.add(key)
-        if type(target) is Node:
-            return
-        pending[key[0]] -= 1
-        if pending[key[0]] == 0 and key in sums:
-            total = sums.pop(key)
-            if target._hooks:
-                total = _run_hooks(target._hooks, target._result_class, total)
-            if targets is None:
-                _accumulate(target, total)
-            else:
-                found[key] = total
-
-    def take(edge: Edge) -> NDArray | None:
-        """The gradient so far, which is delivered again as a part of a larger one."""
-        target, index = edge
-        key = (id(target), index)
-        own.discard(key)
-        return sums.pop(key, None)
-
-    def collect(node: Node, index: int) -> NDArray | None:
-        """The whole gradient of an output, after its hooks."""
-        key = (id(node), index)
-        total = sums.pop(key, None)
-        if total is None:
-            return None
-        if node.hooks:
-            total = _run_hooks(node.hooks.get(index, ()), node.result_class, total)
-            own.discard(key)  # a hook may have kept it
-        if id(node) in asked:
-            found[key] = total
-            own.discard(key)
-        kept = node.retained[index]() if index in node.retained else None
-        if kept is not None:
-            _accumulate(cast("Tensor", kept), total.clone())
-        return total
-
+    gradients = _Gradients(seeds, nodes, None if targets is None else asked)
+    deliver, collect, own = gradients.deliver, gradients.collect, gradients.own
     for variable, seed in seeds:
         deliver(*edge_to(variable), seed.clone() if variable.is_leaf else seed, False)  # a leaf keeps it
     for node in sorted(nodes, key=_NUMBER, reverse=True):
@@ -187,7 +155,7 @@ def _walk(
         if targets is not None:
             edges = [edge if edge and (id(edge[0]) in asked or edge[0] in nodes) else None for edge in edges]
         if any(edges) and grads != [None] * len(grads):
-            addend = take(edges[0]) if node.function.adds_up and edges[0] else None
+            addend = gradients.take(edges[0]) if node.function.adds_up and edges[0] else None
             with callsite.backward_of(node.line) if node.line else _NO_LINE:
                 results = node.input_grads(grads, retain_graph, (id(node), 0) in own, addend)
         else:
@@ -195,7 +163,77 @@ def _walk(
         for edge, (grad, is_own) in zip(edges, results, strict=True):
             if edge is not None:
                 deliver(*edge, grad, is_own)
-    return [] if targets is None else [found.get((id(target), index)) for target, index in targets]
+    return [] if targets is None else [gradients.found.get((id(target), index)) for target, index in targets]
+
+
+class _Gradients:
+    """The gradients of a walk, by (id of the node or leaf, output); leaves accumulate theirs unless some are asked."""
+
+    __slots__ = ("_asked", "_pending", "_sums", "found", "own")
+
+    def __init__(self, seeds: Sequence[tuple[Tensor, NDArray]], nodes: Iterable[Node], asked: set[int] | None) -> None:
+        self._asked = asked
+        self._sums: dict[tuple[int, int], NDArray] = {}  # so far
+        self.own: set[tuple[int, int]] = set()  # those of the sums whose memory nobody else holds
+        self.found: dict[tuple[int, int], NDArray] = {}  # those that are asked for
+        self._pending: dict[int, int] = {}  # per leaf: edges that have yet to deliver
+        starts = [edge_to(variable)[0] for variable, _ in seeds]
+        for target in starts + [edge[0] for node in nodes for edge in node.edges if edge]:
+            if type(target) is not Node:
+                self._pending[id(target)] = self._pending.get(id(target), 0) + 1
+
+    def deliver(self, target: Node | Tensor, index: int, grad: NDArray | None, is_own: bool) -> None:
+        """Add a part of a gradient; is_own: nobody else holds its memory."""
+        key, sums = (id(target), index), self._sums
+        if grad is not None:
+            if key not in sums:
+                sums[key] = grad
+            elif key in self.own:
+                sums[key].add_into(grad)
+            elif is_own:
+                grad.add_into(sums[key])
+                sums[key] = grad
+            else:
+                sums[key] = sums[key].add(grad)
+                is_own = True
+            if is_own:
+                self.own.add(key)
+        if type(target) is Node:
+            return
+        pending = self._pending
+        pending[key[0]] -= 1
+        if pending[key[0]] == 0 and key in sums:
+            total = sums.pop(key)
+            if target._hooks:
+                total = _run_hooks(target._hooks, target._result_class, total)
+            if self._asked is None:
+                _accumulate(target, total)
+            else:
+                self.found[key] = total
+
+    def take(self, edge: Edge) -> NDArray | None:
+        """The gradient so far, which is delivered again as a part of a larger one."""
+        target, index = edge
+        key = (id(target), index)
+        self.own.discard(key)
+        return self._sums.pop(key, None)
+
+    def collect(self, node: Node, index: int) -> NDArray | None:
+        """The whole gradient of an output, after its hooks."""
+        key = (id(node), index)
+        total = self._sums.pop(key, None)
+        if total is None:
+            return None
+        if node.hooks:
+            total = _run_hooks(node.hooks.get(index, ()), node.result_class, total)
+            self.own.discard(key)  # a hook may have kept it
+        if self._asked and id(node) in self._asked:
+            self.found[key] = total
+            self.own.discard(key)
+        kept = node.retained[index]() if index in node.retained else None
+        if kept is not None:
+            _accumulate(cast("Tensor", kept), total.clone())
+        return total
 
 
 def _reachable(roots: Iterable[Node | None]) -> dict[Node, None]:

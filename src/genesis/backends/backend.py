@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 from genesis.backends import contract
+from genesis.backends.dispatch import Op as Op
 
-Op = Callable[..., Any]
 OPS: tuple[str, ...] = tuple(contract.TRAITS)
 
 
@@ -56,7 +56,7 @@ class Backend:
 
 
 def _missing(backend: str, op: str) -> Op:
-    def raise_missing(*args: Any, **kwargs: Any) -> Any:
+    def raise_missing(*args: object, **kwargs: object) -> NoReturn:
         kinds = ", ".join(str(getattr(arg, "dtype", type(arg).__name__)) for arg in args)
         raise NotImplementedError(f"{op} has no {backend} implementation (called with {kinds})")
 

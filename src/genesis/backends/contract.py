@@ -25,13 +25,13 @@ Rules that hold for all of them:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from genesis.backends import flops
 from genesis.backends.dispatch import OnDevice
 from genesis.backends.traits import TRAITS as TRAITS
 from genesis.backends.traits import op
-from genesis.dtypes import DType, float32
+from genesis.dtypes import DType, HostArray, float32
 
 Handle = TypeVar("Handle", bound=OnDevice)  # an array: from above an NDArray, below a backend's own
 NewHandle: TypeAlias = Any  # one that is made of nothing: by a backend, which is asked for it
@@ -42,13 +42,18 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
 
-# --- storage: what an array is, views, copies, to the host and back (cpu/storage.py, cuda/storage.py, cuda/interop.py) ---
+class SupportsDLPack(Protocol):
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> object: ...
+
+
+# --- storage: what an array is, views, copies, to the host and back (cpu/storage.py, cuda/ops/storage) ---------------------
 @op(query=True)
 def dtype(x: Handle) -> DType: ...
 @op(query=True)
 def strides(x: Handle) -> Shape: """In elements."""; ...
 @op(query=True)
-def offset(x: Handle) -> int: """Of the first element in the storage, in elements."""; ...
+def offset(x: Handle) -> int: """Position of the first element in the storage, in elements."""; ...
 @op(query=True, unreplayable="asks where an array lies in memory")
 def data_pointer(x: Handle) -> int: """Address of the first element."""; ...
 @op(unwritten=True)
@@ -70,17 +75,17 @@ def add_into(target: Handle, source: Handle | Number) -> None: """In place: targ
 @op(elementwise=True)
 def cast(x: Handle, dtype: DType) -> Handle: """Float to integer truncates toward zero."""; ...
 @op(from_outside=True)
-def from_cpu(array: Any, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False) -> NewHandle: """From a numpy array (bfloat16 as uint16 bits), in its own dtype by default; may share its memory on the CPU. non_blocking: while pinned memory is copied the host goes on."""; ...
+def from_cpu(array: HostArray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False) -> NewHandle: """From a numpy array (bfloat16 as uint16 bits), in its own dtype by default; may share its memory on the CPU. non_blocking: while pinned memory is copied the host goes on."""; ...
 @op(to_outside=True, unreplayable="reads values (item, numpy, tolist, printing, or a condition on a tensor)")
-def to_cpu(x: Handle) -> Any: """A numpy array (bfloat16 as uint16 bits); shares memory on the CPU."""; ...
+def to_cpu(x: Handle) -> HostArray: """A numpy array (bfloat16 as uint16 bits); shares memory on the CPU."""; ...
 @op(from_outside=True, unreplayable="takes memory from another library")
-def from_dlpack(source: Any) -> NewHandle: """Share the memory of anything with __dlpack__; handles have __dlpack__ and __dlpack_device__ themselves."""; ...
+def from_dlpack(source: SupportsDLPack) -> NewHandle: """Share the memory of anything with __dlpack__; handles have __dlpack__ and __dlpack_device__ themselves."""; ...
 @op(idle=True)
-def empty_pinned(shape: Shape, dtype: DType) -> Any: """A numpy array (bfloat16 as uint16 bits) in host memory that the device copies from by itself."""; ...
+def empty_pinned(shape: Shape, dtype: DType) -> HostArray: """A numpy array (bfloat16 as uint16 bits) in host memory that the device copies from by itself."""; ...
 @op(idle=True)
-def is_pinned(array: Any) -> bool: """Is a numpy array in such memory."""; ...
+def is_pinned(array: HostArray) -> bool: """Is a numpy array in such memory."""; ...
 
-# --- the order of work (cpu/order.py, cuda/order.py) ------------------------------------------------------------------
+# --- the order of work (cpu/order.py, cuda/runtime/clock.py) ----------------------------------------------------------
 @op(idle=True)
 def synchronize(device_index: int = 0) -> None: """Wait until all that was launched is done."""; ...
 @op(idle=True)
@@ -88,15 +93,15 @@ def current_stream(device_index: int = 0) -> int: """The queue that this thread 
 @op(idle=True)
 def record_stream(x: Handle, stream: int) -> None: """x's memory is used on this queue too: it is reused only after what the queue has been given by then."""; ...
 @op(idle=True)
-def time_mark(device_index: int = 0) -> Any: """A point in the order of what is launched."""; ...
+def time_mark(device_index: int = 0) -> object: """A point in the order of what is launched."""; ...
 @op(idle=True)
-def seconds_between(start: Any, end: Any) -> float: """The time from one mark to another; waits until both are passed."""; ...
+def seconds_between(start: object, end: object) -> float: """The time from one mark to another; waits until both are passed."""; ...
 
-# --- replays (cpu/replay.py, cuda/replay.py) --------------------------------------------------------------------------
+# --- replays (cpu/replay.py, cuda/runtime/replay.py) ------------------------------------------------------------------
 @op()
-def prepare(op: str, args: Sequence[Any]) -> Callable[[Handle], Handle] | None: """A function of the first argument alone that does op(*args), with the constants among them brought into their fastest form once; None where there is nothing to gain."""; ...
+def prepare(op: str, args: Sequence[object]) -> Callable[[Handle], Handle] | None: """A function of the first argument alone that does op(*args), with the constants among them brought into their fastest form once; None where there is nothing to gain."""; ...
 
-# --- element-wise, one operand (cpu/elementwise.py, cuda/elementwise.py) ----------------------------------------------
+# --- element-wise, one operand (cpu/elementwise.py, cuda/ops/elementwise) ---------------------------------------------
 @op(elementwise=True)
 def neg(x: Handle) -> Handle: ...
 @op(elementwise=True)
@@ -144,7 +149,7 @@ def logical_not(x: Handle) -> Handle: """bool."""; ...
 @op(elementwise=True)
 def bitwise_not(x: Handle) -> Handle: """Integers and bool."""; ...
 
-# --- element-wise, two and three operands (cpu/elementwise.py, cuda/elementwise.py) -----------------------------------
+# --- element-wise, two and three operands (cpu/elementwise.py, cuda/ops/elementwise) ----------------------------------
 @op(elementwise=True)
 def add(x: Handle | Number, y: Handle | Number) -> Handle: ...
 @op(elementwise=True)
@@ -190,7 +195,7 @@ def where(condition: Handle, x: Handle | Number, y: Handle | Number) -> Handle: 
 @op(elementwise=True)
 def clamp(x: Handle, low: Number | None, high: Number | None) -> Handle: ...
 
-# --- activations: y = f(x), and grad_input from grad and the saved value (cpu/activation.py, cuda/activation.py) ------
+# --- activations: y = f(x), and grad_input from grad and the saved value (cpu/activation.py, cuda/ops/activation) -----
 @op(elementwise=True)
 def relu(x: Handle) -> Handle: ...
 @op(elementwise=True)
@@ -228,7 +233,7 @@ def sigmoid_backward(grad: Handle, y: Handle) -> Handle: """From the output.""";
 @op(elementwise=True)
 def tanh_backward(grad: Handle, y: Handle) -> Handle: """From the output."""; ...
 
-# --- softmax (cpu/activation.py, cuda/softmax.py) ---------------------------------------------------------------------
+# --- softmax (cpu/activation.py, cuda/ops/softmax) --------------------------------------------------------------------
 @op(floating=True)
 def softmax(x: Handle, dim: int) -> Handle: ...
 @op()
@@ -238,7 +243,7 @@ def log_softmax(x: Handle, dim: int) -> Handle: ...
 @op()
 def log_softmax_backward(grad: Handle, y: Handle, dim: int) -> Handle: ...
 
-# --- reductions: dims is sorted and not empty for arrays with dimensions, () for 0-d (cpu/reduction.py, cuda/reduction.py)
+# --- reductions: dims is sorted and not empty for arrays with dimensions, () for 0-d (cpu/reduction.py, cuda/ops/reduction) ---
 @op(accumulates=True)
 def sum(x: Handle, dims: Shape, keepdim: bool = False) -> Handle: """bool and integers give int64."""; ...
 @op(accumulates=True)
@@ -264,13 +269,13 @@ def logsumexp(x: Handle, dims: Shape, keepdim: bool = False) -> Handle: ...
 @op(accumulates=True)
 def cumsum(x: Handle, dim: int) -> Handle: """bool and integers give int64."""; ...
 
-# --- linear algebra (cpu/linalg.py, cuda/linalg.py) -------------------------------------------------------------------
+# --- linear algebra (cpu/linalg.py, cuda/ops/matmul) ------------------------------------------------------------------
 @op(accumulates=True, flops=flops.matmul)
 def matmul(x: Handle, y: Handle) -> Handle: """(…, M, K) @ (…, K, N), both at least 2-d, batch dimensions broadcast."""; ...
 @op(accumulates=True, flops=flops.linear)
 def linear(x: Handle, weight: Handle, bias: Handle | None) -> Handle: """(…, I) by (O, I): x @ weightᵀ + bias."""; ...
 
-# --- selection and arrangement (cpu/indexing.py, cuda/indexing.py) ----------------------------------------------------
+# --- selection and arrangement (cpu/indexing.py, cuda/ops/indexing) ---------------------------------------------------
 @op()
 def cat(arrays: Sequence[Handle], dim: int) -> Handle: """Equal dtypes; sizes differ only in dim."""; ...
 @op()
@@ -304,7 +309,7 @@ def masked_fill(x: Handle, mask: Handle, value: Number) -> Handle: """mask: bool
 @op(unreplayable="has a result whose shape depends on values (nonzero, or a boolean index)")
 def nonzero(x: Handle) -> Handle: """(n, rank) int64, in row-major order."""; ...
 
-# --- order (cpu/indexing.py, cuda/sort.py) ----------------------------------------------------------------------------
+# --- order (cpu/indexing.py, cuda/ops/sort) ---------------------------------------------------------------------------
 @op(comparable=1)
 def sort(x: Handle, dim: int, descending: bool, stable: bool) -> tuple[Handle, Handle]: """values, int64 indices; NaN is the largest."""; ...
 @op(comparable=1)
@@ -312,9 +317,9 @@ def topk(x: Handle, k: int, dim: int, largest: bool) -> tuple[Handle, Handle]: "
 @op()
 def cummax(x: Handle, dim: int) -> tuple[Handle, Handle]: """The greatest so far along dim, and its int64 index; the last of equals; NaN is the largest."""; ...
 
-# --- random: from the device's generator; with a seed, its numbers, whatever the generator's state (cpu/random.py, cuda/random.py)
+# --- random: from the device's generator; with a seed, its numbers, whatever the generator's state (cpu/random.py, cuda/ops/random) ---
 @op(idle=True)
-def manual_seed(seed: int, device_index: int | None = None) -> None: """Of one device, or of all."""; ...
+def manual_seed(seed: int, device_index: int | None = None) -> None: """Seed the generator of one device, or of all."""; ...
 @op(idle=True)
 def get_rng_state(device_index: int = 0) -> bytes: ...
 @op(idle=True)
@@ -330,7 +335,7 @@ def randperm(n: int, dtype: DType, device_index: int = 0) -> NewHandle: ...
 @op(elementwise=True, random=True)
 def dropout(x: Handle, p: float) -> tuple[Handle, Handle]: """y = x·mask/(1−p) for 0 < p < 1, and the bool mask."""; ...
 
-# --- convolution: NCHW shapes, any strides; input (N, C, H, W), weight (K, C/groups, R, S) (cpu/conv.py, cuda/conv) ---
+# --- convolution: NCHW shapes, any strides; input (N, C, H, W), weight (K, C/groups, R, S) (cpu/conv.py, cuda/ops/conv) ---
 @op(accumulates=True, flops=flops.conv_forward)
 def conv_forward(input: Handle, weight: Handle, bias: Handle | None, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Handle: ...
 @op(accumulates=True, flops=flops.conv_input_grad)
@@ -342,7 +347,7 @@ def conv_prepack(weight: Handle, bias: Handle | None, input_shape: Shape, stride
 @op(accumulates=True)
 def conv_prepacked(input: Handle, packed: Opaque, residual: Handle | None, activation: str | None) -> Handle: """act(conv(input) + residual) with a prepacked weight."""; ...
 
-# --- convolution, norm, sum and ReLU in one (cpu/conv.py, cuda/conv_bn_relu.py) ---------------------------------------
+# --- convolution, norm, sum and ReLU in one (cpu/conv.py, cuda/ops/conv_bn_relu, cuda/ops/conv_bn_folded) -------------
 @op(in_training=("running_mean", "running_var", "count"), accumulates=True, comparable=1, flops=flops.conv_bn_relu)
 def conv_bn_relu(input: Handle, weight: Handle, bias: Handle | None, gamma: Handle | None, beta: Handle | None, running_mean: Handle | None, running_var: Handle | None, residual: Handle | None, training: bool, momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None, count: Handle | None = None) -> tuple[Handle, Handle, Handle, Handle | None, Handle | None]: """y = act(bn(conv(input)) + residual); gives y, mean, inverse deviation, and as the backend's own backward wants them: the convolution's output (or what stands for it) and where the activation let through. In training the running statistics change in place, and count, int64 (), grows by 1. activation: "relu" | None."""; ...
 @op(accumulates=True)
@@ -350,11 +355,11 @@ def conv_bn_relu_inference(input: Handle, weight: Handle, bias: Handle | None, g
 @op(in_training=("running_mean", "running_var", "count"))
 def conv_bn_begin(input: Handle, weight: Handle, bias: Handle | None, gamma: Handle | None, beta: Handle | None, running_mean: Handle | None, running_var: Handle | None, training: bool, momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, count: Handle | None = None) -> tuple[Handle | None, Handle | None, Handle, Handle | None]: """The convolution and its statistics, which change the running ones in training; the rest of conv_bn_relu comes with conv_bn_finish, as often as wanted. Gives mean, inverse deviation (None: not known yet), what stands for the convolution's output, and its normalized values, if the backend has them by the way."""; ...
 @op()
-def conv_bn_finish(input: Handle, weight: Handle | None, gamma: Handle | None, beta: Handle | None, running_mean: Handle | None, running_var: Handle | None, mean: Handle | None, inverse_std: Handle | None, kept: Handle, normalized: Handle | None, residual: Handle | None, eps: float, activation: str | None) -> tuple[Handle, Handle, Handle, Handle, Handle | None]: """What conv_bn_relu gives, of the four that conv_bn_begin gave. None will do for the running statistics where it gave mean and inverse deviation, and for the weight where it gave the convolution's output."""; ...
+def conv_bn_finish(input: Handle, weight: Handle | None, gamma: Handle | None, beta: Handle | None, running_mean: Handle | None, running_var: Handle | None, mean: Handle | None, inverse_std: Handle | None, kept: Handle, normalized: Handle | None, residual: Handle | None, eps: float, activation: str | None) -> tuple[Handle, Handle, Handle, Handle, Handle | None]: """Compute conv_bn_relu's results from the four that conv_bn_begin gave. None will do for the running statistics where it gave mean and inverse deviation, and for the weight where it gave the convolution's output."""; ...
 @op(flops=flops.conv_bn_relu_backward)
 def conv_bn_relu_backward(grad: Handle, input: Handle, weight: Handle, bias: Handle | None, gamma: Handle | None, beta: Handle | None, mean: Handle, inverse_std: Handle, conv_output: Handle | None, passed: Handle | None, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...], may_overwrite: bool = False, addend: Handle | None = None) -> tuple[Handle | None, ...]: """Gradients of input, weight, bias, gamma, beta, residual, where needs says so. may_overwrite: grad's memory may be used for anything. addend: added to the input's gradient, if that is needed; in the input's shape and dtype."""; ...
 
-# --- pooling (cpu/pooling.py, cuda/pooling.py) ------------------------------------------------------------------------
+# --- pooling (cpu/pooling.py, cuda/ops/pooling) -----------------------------------------------------------------------
 @op(comparable=1)
 def max_pool2d(x: Handle, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool, find: str | None = "indices") -> tuple[Handle, Handle | None]: """values, and where they were found: "indices", int64 into the H·W plane; "places", for the backward alone, in the backend's own form; None, whatever is the fastest."""; ...
 @op()
@@ -372,13 +377,13 @@ def adaptive_max_pool2d(x: Handle, output_size: Pair) -> tuple[Handle, Handle]: 
 @op()
 def adaptive_max_pool2d_backward(grad: Handle, x: Handle, indices: Handle) -> Handle: ...
 
-# --- interpolation (cpu/pooling.py, cuda/interpolation.py) ------------------------------------------------------------
+# --- interpolation (cpu/pooling.py, cuda/ops/interpolation) -----------------------------------------------------------
 @op(accumulates=True)
 def interpolate(x: Handle, size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]) -> Handle: """(N, C, …) with 1 to 3 spatial dims; mode nearest | nearest-exact | linear | bilinear | trilinear | bicubic."""; ...
 @op()
 def interpolate_backward(grad: Handle, input_shape: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]) -> Handle: ...
 
-# --- normalisation: statistics are float32 for 16-bit inputs (cpu/norm.py, cuda/norm.py) ------------------------------
+# --- normalisation: statistics are float32 for 16-bit inputs (cpu/norm.py, cuda/ops/norm) -----------------------------
 @op(in_training=("running_mean", "running_var"), accumulates=True, comparable=1)
 def batch_norm(x: Handle, weight: Handle | None, bias: Handle | None, running_mean: Handle | None, running_var: Handle | None, training: bool, momentum: float, eps: float) -> tuple[Handle, Handle, Handle]: """Over all dims but 1: y, mean, inverse deviation. In training the running statistics change in place."""; ...
 @op()
@@ -396,13 +401,13 @@ def rms_norm(x: Handle, normalized_ndim: int, weight: Handle | None, eps: float)
 @op()
 def rms_norm_backward(grad: Handle, x: Handle, normalized_ndim: int, weight: Handle | None, inverse_rms: Handle, needs: tuple[bool, ...]) -> tuple[Handle | None, ...]: ...
 
-# --- attention (cpu/attention.py, cuda/attention.py) ------------------------------------------------------------------
+# --- attention (cpu/attention.py, cuda/ops/attention) -----------------------------------------------------------------
 @op(comparable=1)
 def attention(query: Handle, key: Handle, value: Handle, mask: Handle | None, is_causal: bool, scale: float) -> tuple[Handle, Opaque]: """softmax(query·keyᵀ·scale + mask)·value for (…, L, E), (…, S, E), (…, S, V) of equal leading dims; mask is bool (True takes part) or additive, expanded to (…, L, S) or None. Gives y and what the backward needs."""; ...
 @op()
 def attention_backward(grad: Handle, query: Handle, key: Handle, value: Handle, mask: Handle | None, y: Handle, saved: Opaque, is_causal: bool, scale: float) -> tuple[Handle, Handle, Handle]: ...
 
-# --- embedding, losses (cpu/loss.py, cuda/loss.py) --------------------------------------------------------------------
+# --- embedding, losses (cpu/loss.py, cuda/ops/loss) -------------------------------------------------------------------
 @op()
 def embedding_backward(grad: Handle, indices: Handle, num_embeddings: int, padding_idx: int, scale_grad_by_freq: bool) -> Handle: """padding_idx -1: none."""; ...
 @op()
@@ -410,7 +415,7 @@ def nll_loss(log_probs: Handle, target: Handle, weight: Handle | None, ignore_in
 @op()
 def nll_loss_backward(grad: Handle, shape: Shape, target: Handle, weight: Handle | None, ignore_index: int) -> Handle: """grad is per element, (N, …)."""; ...
 
-# --- optimizer steps: in place, one call for all parameters (cpu/optimizer.py, cuda/optimizer.py) ---------------------
+# --- optimizer steps: in place, one call for all parameters (cpu/optimizer.py, cuda/ops/optimizer) --------------------
 @op(in_place=("params", "buffers"), unreplayable="takes an optimizer's step")
 def sgd_step(params: Sequence[Handle], grads: Sequence[Handle], buffers: Sequence[Handle] | None, lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None: """buffers: one per parameter, or None without momentum; first: the buffers are empty and take the gradient."""; ...
 @op(in_place=("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"), unreplayable="takes an optimizer's step")

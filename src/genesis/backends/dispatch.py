@@ -1,4 +1,4 @@
-"""From arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
+"""Dispatch from arrays to the backend of their device: unwrap the operands, call the op, wrap the results.
 
 An array is whatever has `handle`, `device`, `dtype`, `changes` and `to(dtype)`, and is made by type(array)(handle,
 device): an NDArray. A stub of the contract becomes a function that is written for it, see dispatcher().
@@ -9,28 +9,54 @@ from __future__ import annotations
 import functools
 import linecache
 import types
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 from genesis import dtypes
 from genesis.backends.refusals import LIBRARY_ERRORS, refusal
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError
 
+if TYPE_CHECKING:
+    from genesis.backends.backend import Backend
+
+Op: TypeAlias = Callable[..., Any]  # a function of a backend, or the dispatcher to it
+
 
 class OnDevice(Protocol):
     """An array, as the type of an op's operands sees it."""
 
-    handle: Any
-    device: Any
+    @property
+    def handle(self) -> Any: ...
+    @property
+    def device(self) -> Device: ...
 
 
-class Active(dict[str, Any]):
+class Device(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
+class Changes(Protocol):
+    count: int
+
+
+class Array(OnDevice, Protocol):
+    """An array, as the dispatchers see it."""
+
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def changes(self) -> Changes: ...
+    def to(self, dtype: DType, /) -> Array: ...
+
+
+class Active(dict[str, "Backend"]):
     """The backend in use for each type of device, with the tools around it; loaded when it is first asked for."""
 
     load: Callable[[str], object]  # puts a backend here
 
-    def __missing__(self, device_type: str) -> Any:
+    def __missing__(self, device_type: str) -> Backend:
         self.load(device_type)
         return self[device_type]
 
@@ -79,9 +105,7 @@ _HANDLES = {  # what is written for an argument, by its annotation
 }
 
 
-def dispatcher(
-    stub: Callable[..., Any], kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool
-) -> Callable[..., Any]:
+def dispatcher(stub: Op, kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool) -> Op:
     """The function that a stub of the contract becomes; it is written when it is first called.
 
     Args:
@@ -102,12 +126,12 @@ def dispatcher(
 _unwritten: dict[str, tuple[types.FunctionType, Callable[[], str]]] = {}  # dispatchers, and what gives their source
 
 
-def _first_call(*args: Any, _op: str, **options: Any) -> Any:
-    """What a dispatcher does until it is written: writing all of them would double the time of `import genesis`."""
+def _first_call(*args: object, _op: str, **options: object) -> object:
+    """Write a dispatcher at its first call: writing all of them would double the time of `import genesis`."""
     function, source_of = _unwritten[_op]
     source, file = source_of(), f"{__file__}:{_op}"  # a place in Genesis, see callsite.user_line()
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # so that tracebacks show it
-    made: dict[str, Any] = {}
+    made: dict[str, types.FunctionType] = {}
     exec(compile(source, file, "exec"), globals(), made)
     function.__code__ = made[_op].__code__
     function.__kwdefaults__ = None
@@ -135,7 +159,7 @@ def _source(op: str, kinds: dict[str, str], returned: str, in_place: tuple[str, 
 
 
 def _result(returned: str) -> str:
-    """What is written for the result: arrays around handles; what is the backend's own stays what it is."""
+    """Source code for the result: arrays around handles; values of the backend's own stay as they are."""
     if returned == "Handle":
         return "array(result, device)"
     if "Handle" not in returned:
@@ -145,7 +169,7 @@ def _result(returned: str) -> str:
     return "tuple([None if handle is None else array(handle, device) for handle in result])"
 
 
-def promoted(op: str, x: Any, y: Any, floating: bool) -> Any:
+def promoted(op: str, x: Any, y: Any, floating: bool) -> object:
     """The op on two operands, arrays or numbers, in the dtype of both; floating: at least in the default float."""
     if type(x) in NUMBERS and y.dtype.is_floating_point:  # 1 − x
         array, device, handles = type(y), y.device, (x, y.handle)
@@ -156,14 +180,14 @@ def promoted(op: str, x: Any, y: Any, floating: bool) -> Any:
         x, y = [value.to(dtype) if is_array(value) else value for value in (x, y)]
         first = x if is_array(x) else y
         array, device = type(first), first.device
-        handles = unwrapped(op, device, (x, y))
+        handles = unwrapped(op, device, x), unwrapped(op, device, y)
     try:
         return array(getattr(active[device.type], op)(*handles), device)
     except LIBRARY_ERRORS as error:
         raise refusal(op, (x, y), error) from None
 
 
-def call_of(op: Callable[..., None], *args: Any) -> tuple[Any, ...]:
+def call_of(op: Op, *args: object) -> tuple[Op, *tuple[object, ...]]:
     """The call op(*args) of an op in place, noted as done and ready for interrupts.at_once().
 
     Noted is the change of the first operand; nobody saves an optimizer's state for a gradient.
@@ -179,11 +203,11 @@ def call_of(op: Callable[..., None], *args: Any) -> tuple[Any, ...]:
 NUMBERS = (int, float, bool)
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> TypeGuard[Array]:
     return hasattr(value, "handle")
 
 
-def arrays_in(values: Any) -> Iterator[Any]:
+def arrays_in(values: Iterable[object]) -> Iterator[Array]:
     """The arrays among values, those in lists and tuples included."""
     for value in values:
         if isinstance(value, list | tuple):
@@ -192,7 +216,7 @@ def arrays_in(values: Any) -> Iterator[Any]:
             yield value
 
 
-def unwrapped(op: str, device: Any, value: Any) -> Any:
+def unwrapped(op: str, device: object, value: object) -> object:
     """An argument with handles in the place of arrays, which must live on device."""
     if isinstance(value, list | tuple):
         return type(value)(
@@ -203,18 +227,18 @@ def unwrapped(op: str, device: Any, value: Any) -> Any:
     return value.handle if value.device is device else apart(op, device, value)
 
 
-def note_change(values: Any) -> None:
+def note_change(values: object) -> None:
     """These arrays have been changed in place."""
     for array in arrays_in((values,)):
         array.changes.count += 1
 
 
-def floats(x: Any) -> Any:
+def floats(x: Array) -> Array:
     """x, integers and bool as the default float dtype."""
     return x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())
 
 
-def result_type(*values: Any) -> DType:
+def result_type(*values: object) -> DType:
     """The dtype in which an op on these arrays and Python numbers computes."""
     return dtypes.result_type(
         (value.dtype, 2 if value.handle.shape else 1) if is_array(value) else (dtypes.of_scalar(value), 0)
@@ -222,10 +246,10 @@ def result_type(*values: Any) -> DType:
     )
 
 
-def apart(op: str, device: Any, array: Any) -> Any:
+def apart(op: str, device: object, array: Array) -> NoReturn:
     """Raises DeviceError: operands live on several devices."""
     raise DeviceError(f"{op}: expected all tensors on one device, got {device} and {array.device}; move one with .to()")
 
 
-def _refuse_arguments(op: str, *args: Any, **kwargs: Any) -> Any:
+def _refuse_arguments(op: str, *args: object, **kwargs: object) -> NoReturn:
     raise DTypeError(f"{op}: takes no array that would say where it runs; ask a backend: backend_of(device).{op}(…)")

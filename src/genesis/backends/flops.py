@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
+
+from genesis.shapes import Shape
+
+Pair = tuple[int, int]
 
 
-def matmul(x: Any, y: Any) -> int:
+class Shaped(Protocol):
+    @property
+    def shape(self) -> Shape: ...
+
+
+def matmul(x: Shaped, y: Shaped) -> int:
     batch = max(math.prod(x.shape[:-2]), math.prod(y.shape[:-2]))
     return 2 * batch * math.prod(x.shape[-2:]) * y.shape[-1]
 
 
-def linear(x: Any, weight: Any, *_: Any) -> int:
+def linear(x: Shaped, weight: Shaped, *_: object) -> int:
     return 2 * math.prod(x.shape) * weight.shape[0]
 
 
-def conv_forward(input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, *_: Any) -> int:
+def conv_forward(
+    input: Shaped, weight: Shaped, bias: object, stride: Pair, padding: Pair, dilation: Pair, *_: object
+) -> int:
     sizes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     plane = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes]
     return 2 * input.shape[0] * math.prod(plane) * math.prod(weight.shape)
 
 
-def conv_input_grad(grad: Any, weight: Any, *_: Any) -> int:
+def conv_input_grad(grad: Shaped, weight: Shaped, *_: object) -> int:
     return _per_output(grad) * math.prod(weight.shape)
 
 
-def conv_weight_grad(grad: Any, input: Any, weight_shape: Any, *_: Any) -> int:
+def conv_weight_grad(grad: Shaped, input: Shaped, weight_shape: Shape, *_: object) -> int:
     return _per_output(grad) * math.prod(weight_shape)
 
 
-def conv_bn_relu(input: Any, weight: Any, *args: Any) -> int:
+def conv_bn_relu(input: Shaped, weight: Shaped, *args: Any) -> int:
     stride, padding, dilation = args[9:12]
     return conv_forward(input, weight, None, stride, padding, dilation)
 
 
-def conv_bn_relu_backward(grad: Any, input: Any, weight: Any, *args: Any) -> int:
+def conv_bn_relu_backward(grad: Shaped, input: Shaped, weight: Shaped, *args: Any) -> int:
     needs_input, needs_weight, *_ = args[13]
     return (needs_input + needs_weight) * _per_output(grad) * math.prod(weight.shape)
 
 
-def _per_output(grad: Any) -> int:
+def _per_output(grad: Shaped) -> int:
     return 2 * grad.shape[0] * math.prod(grad.shape[2:])  # the channels are counted with the weight

@@ -1,4 +1,4 @@
-"""What Genesis says where a backend's library refuses an op: the op, the shapes and the dtypes."""
+"""Messages for ops that a backend's library refuses: the op, the shapes and the dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend computes on which type of device, and the tools that stand in front of it."""
+"""Choose the backend for each type of device, and the tools that stand in front of it."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""What is known of an op, beside its signature: said once, at its stub in contract.py, and read by whoever asks."""
+"""Traits of an op beside its signature: stated once, at its stub in contract.py, and read by all who need them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from genesis.backends import dispatch
 
-Stub = TypeVar("Stub", bound=Callable[..., Any])
+Stub = TypeVar("Stub", bound=dispatch.Op)
+CountFlops: TypeAlias = Callable[..., int]  # from an op's arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Traits:
     from_outside: bool = False
     to_outside: bool = False
     unreplayable: str = ""
-    flops: Callable[..., int] | None = None
+    flops: CountFlops | None = None
     # By the annotations of the stub:
     arrays: tuple[str, ...] = ()  # parameters that are arrays, numbers beside arrays, or lists of arrays
     lists: tuple[str, ...] = ()  # those among them that are lists or tuples
@@ -61,7 +62,9 @@ class Traits:
     def position(self, parameter: str) -> int:
         return self.parameters.index(parameter)
 
-    def argument(self, parameter: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any = None) -> Any:
+    def argument(
+        self, parameter: str, args: Sequence[object], kwargs: Mapping[str, object], default: object = None
+    ) -> Any:
         """The value of a parameter in a call."""
         place = self.parameters.index(parameter) if parameter in self.parameters else len(args)
         return args[place] if place < len(args) else kwargs.get(parameter, default)
@@ -74,7 +77,7 @@ def op(
     *, elementwise: bool = False, floating: bool = False, in_place: tuple[str, ...] = (),
     in_training: tuple[str, ...] = (), random: bool = False, accumulates: bool = False, comparable: int | None = None,
     query: bool = False, idle: bool = False, views: bool = False, unwritten: bool = False, from_outside: bool = False,
-    to_outside: bool = False, unreplayable: str = "", flops: Callable[..., int] | None = None,
+    to_outside: bool = False, unreplayable: str = "", flops: CountFlops | None = None,
 ) -> Callable[[Stub], Stub]:  # fmt: skip
     """Make a stub of the contract an op: a function that, called on arrays, runs it on their device. See Traits."""
 

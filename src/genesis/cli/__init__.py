@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 import genesis
-from genesis.cli import bench, demo, info, kernels, segment, train, tune
+from genesis.cli import bench, demo, export, info, kernels, segment, train, tune
 from genesis.cli.exit_codes import FAILED, INTERRUPTED
 from genesis.distribution import install_command
 from genesis.errors import GenesisError, OutOfMemoryError, is_out_of_memory
@@ -22,6 +22,7 @@ from genesis.settings import settings
 COMMANDS = {
     "bench": bench,
     "demo": demo,
+    "export": export,
     "info": info,
     "kernels": kernels,
     "segment": segment,
@@ -32,7 +33,11 @@ COMMANDS = {
 # Errors that a user can cause and fix. Anything else is a bug in Genesis and keeps its traceback.
 _EXPECTED = (GenesisError, OSError, ValueError, FloatingPointError, ImportError)
 
-_CUDA_PACKAGES = ("triton", "cuda", "cudnn", "nvidia")  # as they are imported; all others are of the extra demo
+# As they are imported; all others are of the extra demo.
+_PACKAGES = {
+    "cuda": ("triton", "cuda", "cudnn", "nvidia"),
+    "export": ("onnx", "onnx_ir", "onnxruntime", "ml_dtypes"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +98,8 @@ def _sentence(error: BaseException, takes_less: str) -> str:
         said = str(error) if isinstance(error, OutOfMemoryError) else "not enough memory"
         return " ".join(said.split()) + (f"; try a smaller {takes_less}" if takes_less else "")
     if isinstance(error, ModuleNotFoundError):
-        extra = "cuda" if str(error.name).partition(".")[0] in _CUDA_PACKAGES else "demo"
+        package = str(error.name).partition(".")[0]
+        extra = next((extra for extra, packages in _PACKAGES.items() if package in packages), "demo")
         return f"needs the package '{error.name}'; install Genesis with its extra: {install_command(extra)}"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"

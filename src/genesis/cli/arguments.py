@@ -28,7 +28,7 @@ def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 def from_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
     """A type for argparse: a number of this kind, at least 0."""
-    return _number(kind, "a number from 0 on", lambda value: value >= 0)
+    return _number(kind, "a number of at least 0", lambda value: value >= 0)
 
 
 def share() -> Callable[[str], float]:

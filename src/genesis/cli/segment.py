@@ -91,7 +91,7 @@ def _say(path: Path, text: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong with a picture, without the frames that hold its memory."""
+    """The reason why a picture failed, without the frames that hold its memory."""
     if is_out_of_memory(error):
         return f"not enough memory for it; try a smaller {TAKES_LESS}"
     return str(error) or type(error).__name__

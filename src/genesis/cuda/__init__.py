@@ -1,5 +1,5 @@
-"""What users see of CUDA devices: which there are, streams and events, memory, random numbers, as in torch.cuda;
-and kernels of one's own: load, load_inline, triton_kernel, op.
+"""The public face of CUDA devices: devices, streams and events, memory, random numbers, as in torch.cuda; and kernels
+of one's own: load, load_inline, triton_kernel, op.
 
 Example:
     >>> from genesis.settings import override

@@ -1,4 +1,4 @@
-"""What kernels are called with: tensors of Genesis, of PyTorch, of anything with DLPack or __cuda_array_interface__.
+"""Arguments of kernels: tensors of Genesis, of PyTorch, of anything with DLPack or __cuda_array_interface__.
 
 Each kind of tensor has a Framework (frameworks/) that says where its memory is, on which stream its own work runs, and
 what must be noted when a kernel writes into it. Its read() is on the way of every launch: the mark that it gives stands
@@ -12,13 +12,14 @@ from typing import Any
 
 from genesis import dtypes
 from genesis.autograd import Variable
+from genesis.backends.cuda.driver import Value
 from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
 from genesis.cuda.frameworks.foreign import FOREIGN, array_on
 from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.cuda.frameworks.interface import Framework
 from genesis.errors import DTypeError
 
-Read = Callable[[Any], tuple[Any, Any]]
+Read = Callable[[Any], tuple[object, Value]]  # a mark, what is packed
 
 
 def array_of(tensor: Any) -> DeviceArray:
@@ -67,7 +68,9 @@ def _find_framework(kind: type) -> Framework | None:
 
 
 def reader_of(kind: type) -> Read:
-    """What gives (a mark, what is packed for the kernel) of a tensor, a number or None of this type."""
+    """The function that reads a tensor, a number or None of this type: (a mark, the value that is packed for the
+    kernel).
+    """
     framework = framework_of(kind)
     if framework is not None:
         reader: Read = framework.read
@@ -79,9 +82,9 @@ def reader_of(kind: type) -> Read:
     return reader
 
 
-def _read_number(value: Any) -> tuple[Any, Any]:
+def _read_number(value: float) -> tuple[object, Value]:
     return type(value), value
 
 
-def _read_none(value: None) -> tuple[Any, Any]:
+def _read_none(value: None) -> tuple[object, Value]:
     return None, 0

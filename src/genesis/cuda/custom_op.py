@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from genesis.autograd import Context, Function
 from genesis.autograd.function import TensorForward
@@ -15,6 +15,7 @@ from genesis.errors import DeviceError, DTypeError, describe
 P = ParamSpec("P")
 R = TypeVar("R")
 Backward = Callable[..., object]
+AnyFunction: TypeAlias = Callable[..., Any]
 
 
 class Op(Generic[P, R]):
@@ -26,12 +27,12 @@ class Op(Generic[P, R]):
     ) -> None:  # fmt: skip
         self.name = self.__name__ = name
         self._forward, self._backward = forward, backward
-        self._cpu: Callable[..., R] | None = cpu
+        self._cpu: AnyFunction | None = cpu
         methods: dict[str, object] = {"forward": staticmethod(forward)}
         if backward is not None:
             methods["backward"] = staticmethod(backward)
         self._genesis: Any = type(name, (Function,), methods)
-        self._torch: Callable[..., Any] | None = None
+        self._torch: AnyFunction | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -73,7 +74,7 @@ def op(
     name: str | None = None,
 ) -> Op[P, R]: ...  # fmt: skip
 def op(
-    forward: Callable[..., Any] | type, backward: Backward | None = None, cpu: Callable[..., Any] | None = None,
+    forward: AnyFunction | type, backward: Backward | None = None, cpu: AnyFunction | None = None,
     name: str | None = None,
 ) -> Op[..., Any]:  # fmt: skip
     """Make an op of kernels: differentiable, on CUDA tensors of Genesis and of PyTorch, in the same call.
@@ -87,7 +88,9 @@ def op(
         cpu: cpu(*args), for tensors on the CPU: the same in ops of the library, which know their gradients. It is also
             what a test compares with. Without it, tensors on the CPU raise.
         name: for messages; by default that of forward.
+    Returns: the op, which is called with tensors and other values.
     Raises: DeviceError: a tensor is on the CPU, and there is no cpu; DTypeError: no tensor, or of different libraries.
+
     Example:
         >>> double = genesis.cuda.op(forward=lambda ctx, x: x + x, backward=lambda ctx, grad: grad + grad,
         ...                          cpu=lambda x: 2 * x, name="double")

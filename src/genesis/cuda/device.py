@@ -1,4 +1,4 @@
-"""Which devices there are, and which of them "cuda" without a number means in this thread."""
+"""The devices, and which of them "cuda" without a number means in this thread."""
 
 from __future__ import annotations
 
@@ -25,12 +25,26 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """The number of devices; 0 if CUDA is not available."""
+    """The number of devices; 0 if CUDA is not available.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     genesis.cuda.device_count() >= 1
+        True
+    """
     return driver.get().device_count() if is_available() else 0
 
 
 def current_device() -> int:
-    """The index of this thread's current device, which "cuda" stands for; 0 until it is set."""
+    """The index of this thread's current device, which "cuda" stands for; 0 until it is set.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"), genesis.cuda.device(1):
+        ...     genesis.cuda.current_device()
+        1
+    """
     return current_index()
 
 
@@ -40,6 +54,13 @@ def set_device(device: DeviceLike) -> None:
     Args:
         device: an index, "cuda:1" or a genesis.device.
     Raises: DeviceError: there is no such device.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"), genesis.cuda.device(0):
+        ...     genesis.cuda.set_device(1)
+        ...     genesis.ones(1, device="cuda").device
+        device(type='cuda', index=1)
     """
     index = index_of("set_device", device)
     driver.get().properties(index)
@@ -71,7 +92,7 @@ class device:  # noqa: N801  (PyTorch's name)
 
 @dataclasses.dataclass(frozen=True)
 class DeviceProperties:
-    """Properties of a device, under PyTorch's names."""
+    """Properties of a device, under PyTorch's names. Made by `genesis.cuda.get_device_properties`."""
 
     name: str
     major: int  # of the compute capability
@@ -83,7 +104,12 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """Name, compute capability, memory (bytes) and multiprocessors of a device, the current one by default.
+    """Name, compute capability, memory (bytes) and multiprocessors of a device.
+
+    Args:
+        device: an index, "cuda:1" or a genesis.device; the current device by default.
+    Returns: a record.
+    Raises: DeviceError: there is no such device.
 
     Example:
         >>> from genesis.settings import override
@@ -99,12 +125,34 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """The name of a device, the current one by default."""
+    """The name of a device.
+
+    Args:
+        device: as in `genesis.cuda.get_device_properties`.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     genesis.cuda.get_device_name()
+        'simulated'
+    """
     return get_device_properties(device).name
 
 
 def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
-    """The compute capability of a device, the current one by default: (9, 0) for sm_90."""
+    """The compute capability of a device: (9, 0) for sm_90.
+
+    Args:
+        device: as in `genesis.cuda.get_device_properties`.
+    Returns: (major, minor).
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     major, minor = genesis.cuda.get_device_capability()
+        ...     major >= 8
+        True
+    """
     found = get_device_properties(device)
     return found.major, found.minor
 
@@ -115,9 +163,19 @@ def driver_version() -> str:
 
 
 def synchronize(device: DeviceLike = None) -> None:
-    """Wait until all work launched on a device, the current one by default, is done.
+    """Wait until all work launched on a device is done.
 
+    Args:
+        device: as in `genesis.cuda.get_device_properties`.
     Raises: KernelError: a kernel has failed since the last synchronization.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     x = genesis.ones(2, device="cuda") * 2
+        ...     genesis.cuda.synchronize()
+        ...     x.tolist()
+        [2.0, 2.0]
     """
     backends.get("cuda").synchronize(index_of("synchronize", device))
 

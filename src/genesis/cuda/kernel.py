@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import RawLaunch, Value
 from genesis.backends.cuda.nvrtc.program import Program, base_name
 from genesis.backends.cuda.nvrtc.types import Pointer
 from genesis.backends.cuda.runtime.array import DeviceArray
@@ -76,7 +77,7 @@ class Kernel:
             grid = grid(*args)
             grid = () if grid is None else grid  # which is refused: to leave it out says another thing
         marks: list[object] = [grid, block, shared, strided]
-        values: list[object] = []
+        values: list[Value] = []
         readers = arguments.readers
         for arg in args:  # what GenesisTensors.read() does is written out: this is on the way of every launch
             kind = type(arg)
@@ -155,7 +156,7 @@ class Kernel:
             key = (self._program, self._expressions, device)
             module = _modules.get(key)
             if module is None:
-                module = _modules[key] = NativeModule(active, device, self._program.name, entry.cubin)
+                module = _modules[key] = NativeModule(driver.gpu(), device, self._program.name, entry.cubin)
             slots = [kind.slot for kind in self._kinds]
             self._loaded[device] = module.function(entry.names.get(self.name, self.name), self.name, slots)
         return self._loaded[device]
@@ -164,11 +165,11 @@ class Kernel:
 class _Launch(NamedTuple):
     """A checked launch."""
 
-    run: Callable[..., None]  # run(stream, *values)
+    run: RawLaunch
     device: int
     frameworks: Sequence[Framework]
     stream_of: Callable[[int], int] | None  # the current stream of a device; None: the tensors' libraries differ
-    written: Sequence[tuple[int, Callable[[Any], None]]]  # what is to be told that an argument has changed
+    written: Sequence[tuple[int, Callable[[object], None]]]  # what is to be told that an argument has changed
 
 
 def _framework(tensor: object) -> Framework:

@@ -23,7 +23,8 @@ _REFUSED = {  # flags, and what is there instead
 
 
 class Module:
-    """Kernels that were compiled together: `module.vector_add(…)`, `module["scale<float>"](…)`.
+    """Kernels that were compiled together: `module.vector_add(…)`, `module["scale<float>"](…)`. Made by
+    `genesis.cuda.load_inline`.
 
     A template is compiled for the arguments in brackets when it is first asked for, unless load() was told them.
     """
@@ -45,7 +46,12 @@ class Module:
 
     @property
     def functions(self) -> list[str]:
-        """The names of its kernels; those of templates as they were asked for."""
+        """The names of its kernels; those of templates as they were asked for.
+
+        Example:
+            >>> genesis.cuda.load_inline("none", 'extern "C" __global__ void nothing() {}').functions
+            ['nothing']
+        """
         return [kernel.name for kernel in self._kernels.values()]
 
     def __getattr__(self, name: str) -> Kernel:
@@ -76,11 +82,35 @@ class Module:
         return f"<genesis.cuda module {self.name}: {', '.join(self.functions) or 'no kernels'}>"
 
     def cubins(self, arch: str) -> list[bytes]:
-        """Compile for an architecture ("sm_80"), a GPU or none: one cubin per source."""
+        """Compile for an architecture; takes no GPU.
+
+        Args:
+            arch: such as "sm_80".
+        Returns: one cubin per source.
+        Raises: CompileError: the compiler's text.
+
+        Example:
+            >>> module = genesis.cuda.load_inline("none", 'extern "C" __global__ void nothing() {}')
+            >>> [cubin[1:4] for cubin in module.cubins("sm_80")]
+            [b'ELF']
+        """
         return [program.compiled(arch, expressions).cubin for program, expressions in self._units]
 
     def build_ahead(self, arch: str) -> list[Path]:
-        """Write the cubins for an architecture next to the sources, where load() finds them without a compiler."""
+        """Write the cubins for an architecture next to the sources, where load() finds them without a compiler.
+
+        Args:
+            arch: such as "sm_80".
+        Returns: the files.
+        Raises: ValueError: a module of load_inline(), which has no files. CompileError: the compiler's text.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> source = pathlib.Path(tempfile.mkdtemp(), "nothing.cu")
+            >>> written = source.write_text('extern "C" __global__ void nothing() {}')
+            >>> [path.suffix for path in genesis.cuda.load("nothing", source).build_ahead("sm_80")]
+            ['.cubin']
+        """
         paths = []
         for program, expressions in self._units:
             path = program.ahead_path(arch)
@@ -139,7 +169,7 @@ def load_inline(
     options: Sequence[str] = (),
     include_dirs: Sequence[str | os.PathLike[str]] = (),
 ) -> Module:
-    """Compile CUDA C++ from a string; what is given back has a callable per kernel.
+    """Compile CUDA C++ from a string.
 
     Compiled once: the cache on disk (GENESIS_CACHE_DIR) knows the source, the headers that it includes, the options,
     the architecture and the compiler.
@@ -151,8 +181,10 @@ def load_inline(
             no template.
         options: flags of NVRTC: "--use_fast_math", "-DTILE=16", "-lineinfo".
         include_dirs: folders with your headers. cuda_fp16.h, mma.h and CUB are found without.
+    Returns: a module with a callable per kernel.
     Raises: CompileError: the compiler's text: file, line, the source line and the place in it;
         ValueError: functions names a kernel that is not there.
+
     Example:
         >>> module = genesis.cuda.load_inline("doubling", '''
         ... extern "C" __global__ void twice(const float* x, float* y, int n) {
@@ -177,12 +209,24 @@ def load(
     options: Sequence[str] = (),
     include_dirs: Sequence[str | os.PathLike[str]] = (),
 ) -> Module:
-    """Compile CUDA C++ from files; as load_inline() otherwise.
+    """Compile CUDA C++ from files.
 
     Each file is compiled by itself; what they share stands in headers, which are looked for beside the file first. A
     cubin that `genesis kernels build` left beside a source is taken without compiling, if it was made of this source.
 
-    Raises: FileNotFoundError: there is no such file.
+    Args:
+        name, functions, options, include_dirs: as in `genesis.cuda.load_inline`.
+        sources: a file, or several.
+    Returns: a module with a callable per kernel.
+    Raises: FileNotFoundError: there is no such file. CompileError, ValueError: as load_inline.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> source = pathlib.Path(tempfile.mkdtemp(), "copy.cu")
+        >>> text = 'extern "C" __global__ void copy(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }'
+        >>> written = source.write_text(text)
+        >>> genesis.cuda.load("copying", source).copy
+        <kernel copy(const float* x, float* y)>
     """
     paths = [Path(path) for path in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
     flags, folders = _checked("load", options, include_dirs)

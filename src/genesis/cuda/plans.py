@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]  # what is being tuned, candidates do
 
 @dataclasses.dataclass
 class TuningReport:
-    """The results of tuning; its text is a table."""
+    """The results of tuning; its text is a table. Made by `genesis.tune`."""
 
     outcomes: list[Outcome]
     num_left: int = 0  # problems that the budget did not reach
@@ -107,6 +107,8 @@ def tune(
         budget: seconds, after that first call. Unfinished tuning resumes on the next call.
         progress: see tuning().
     Returns: the results, with the speed of each.
+    Raises: ValueError: budget is not above 0.
+
     Example:
         >>> model = genesis.nn.Conv2d(3, 4, 3)
         >>> print(genesis.tune(model, genesis.ones(1, 3, 8, 8)))
@@ -135,7 +137,18 @@ def tune(
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
     """Write all tuned plans of a device to a file, to be distributed with a model; returns their number.
 
+    Args:
+        path: the file; it is replaced atomically.
+        device: an index, "cuda:1" or a genesis.device; the current device by default.
     Raises: DeviceError: there is no CUDA device.
+
+    Example:
+        >>> import tempfile
+        >>> from genesis.settings import override
+        >>> path = tempfile.mkdtemp() + "/plans"
+        >>> with override(cuda="simulated"):
+        ...     genesis.cuda.export_plans(path), genesis.cuda.import_plans(path)
+        (0, 0)
     """
     index = _index("export_plans", device)
     from genesis.backends.cuda.engine import platform
@@ -144,7 +157,7 @@ def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
 
 
 def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
-    """Import the plans of an exported file; returns how many were new here, or faster.
+    """Import the plans of an exported file; returns how many were new here, or faster. See `genesis.cuda.export_plans`.
 
     Raises: CheckpointError: the file has no plans, or those of another device or of other versions.
         DeviceError: there is no CUDA device.

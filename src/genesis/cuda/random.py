@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from genesis import backends, creation
+from genesis import backends, random
 from genesis.cuda.device import DeviceLike, index_of, is_available
 from genesis.ndarray import Device
 from genesis.tensor import Tensor
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the random generator of the current device; does nothing without CUDA."""
+    """Seed the random generator of the current device; without CUDA, do nothing.
+
+    Args:
+        seed: any int.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     genesis.cuda.manual_seed(0)
+        ...     first = genesis.rand(2, device="cuda").tolist()
+        ...     genesis.cuda.manual_seed(0)
+        ...     genesis.rand(2, device="cuda").tolist() == first
+        True
+    """
     if is_available():
         backends.get("cuda").manual_seed(int(seed), index_of("manual_seed", None))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the random generators of all devices; does nothing without CUDA."""
+    """Seed the random generators of all devices; without CUDA, do nothing. See `genesis.cuda.manual_seed`."""
     if is_available():
         backends.get("cuda").manual_seed(int(seed))
 
 
 def get_rng_state(device: DeviceLike = None) -> Tensor:
-    """The state of a device's random generator, the current device's by default: a uint8 tensor on the CPU.
+    """The state of a device's random generator.
+
+    Args:
+        device: as in `genesis.cuda.memory_allocated`.
+    Returns: a uint8 vector on the CPU.
 
     Example:
         >>> from genesis.settings import override
@@ -32,9 +49,9 @@ def get_rng_state(device: DeviceLike = None) -> Tensor:
         ...     genesis.rand(2, device="cuda").tolist() == first
         True
     """
-    return creation.get_rng_state(Device("cuda", index_of("get_rng_state", device)))
+    return random.get_rng_state(Device("cuda", index_of("get_rng_state", device)))
 
 
 def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
-    """Restore a state of get_rng_state to a device's random generator, the current device's by default."""
-    creation.set_rng_state(new_state, Device("cuda", index_of("set_rng_state", device)))
+    """Restore a state of get_rng_state to a device's random generator. See `genesis.cuda.get_rng_state`."""
+    random.set_rng_state(new_state, Device("cuda", index_of("set_rng_state", device)))

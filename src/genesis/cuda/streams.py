@@ -26,6 +26,19 @@ class Stream(streams.Stream):
     Args:
         device: the current one by default.
         priority: lower numbers run first: −1 before 0.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     side, x = genesis.cuda.Stream(), genesis.ones(2, device="cuda")
+        ...     side.wait_stream(genesis.cuda.current_stream())
+        ...     with genesis.cuda.stream(side):
+        ...         y = x * 2
+        ...     event = side.record_event()
+        ...     genesis.cuda.current_stream().wait_event(event)
+        ...     side.synchronize()
+        ...     y.tolist(), side.query(), side.device, side.cuda_stream != 0
+        ([2.0, 2.0], True, device(type='cuda', index=0), True)
     """
 
     def __init__(self, device: DeviceLike = None, priority: int = 0) -> None:
@@ -33,6 +46,7 @@ class Stream(streams.Stream):
 
     @property
     def device(self) -> Device:
+        """The device whose queue it is."""
         return Device("cuda", self.device_index)
 
     @property
@@ -45,11 +59,20 @@ class Stream(streams.Stream):
         return super().record_event().query()
 
     def record_event(self, event: streams.Event | None = None) -> streams.Event:
-        """Record an event, by default a new one, at the present end of the stream; returns the event."""
+        """Record an event at the present end of the stream.
+
+        Args:
+            event: the event to record; a new one if None.
+        Returns: the event.
+        """
         return super().record_event(Event() if event is None else event)
 
     def wait_event(self, event: streams.Event) -> None:
-        """Let work launched on this stream from now on start after the event."""
+        """Let work launched on this stream from now on start after the event.
+
+        Args:
+            event: of any stream of the device, recorded.
+        """
         event.wait(self)
 
     def __repr__(self) -> str:
@@ -57,7 +80,19 @@ class Stream(streams.Stream):
 
 
 class ExternalStream(Stream):
-    """A stream that another library created, by its handle. Its owner keeps it alive."""
+    """A stream that another library created, by its handle. Its owner keeps it alive.
+
+    Args:
+        stream_ptr: the driver's handle.
+        device: the device it belongs to; the current one by default.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     theirs = genesis.cuda.Stream()
+        ...     genesis.cuda.ExternalStream(theirs.cuda_stream).cuda_stream == theirs.cuda_stream
+        True
+    """
 
     def __init__(self, stream_ptr: int, device: DeviceLike = None) -> None:
         streams.Stream.__init__(self, index_of("ExternalStream", device), handle=stream_ptr)
@@ -71,6 +106,18 @@ class Event(streams.Event):
         blocking: accepted for compatibility with PyTorch; the driver decides how the host waits.
         interprocess: False; events are not shared between processes.
     Raises: ValueError: interprocess is set.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     start, end = genesis.cuda.Event(enable_timing=True), genesis.cuda.Event(enable_timing=True)
+        ...     start.record()
+        ...     x = genesis.ones(4, device="cuda") * 2
+        ...     end.record()
+        ...     end.wait()  # what the current stream is given from here on comes after it
+        ...     end.synchronize()
+        ...     start.elapsed_time(end) >= 0, end.query()
+        (True, True)
     """
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
@@ -81,14 +128,22 @@ class Event(streams.Event):
         self._driver = driver.get()
 
     def record(self, stream: streams.Stream | None = None) -> None:
-        """Record the event at the present end of a stream, by default the current one of the current device."""
+        """Record the event at the present end of a stream.
+
+        Args:
+            stream: the current one of the current device by default.
+        """
         stream = current_stream() if stream is None else stream
         if self.handle is None:
             super().__init__(stream.device_index, self._enable_timing)
         super().record(stream)
 
     def wait(self, stream: streams.Stream | None = None) -> None:
-        """Let work launched from now on on a stream, the current one by default, start after this event."""
+        """Let work launched from now on on a stream start after this event.
+
+        Args:
+            stream: the current one by default.
+        """
         if self.handle is not None:
             super().wait(current_stream() if stream is None else stream)
 
@@ -104,6 +159,8 @@ class Event(streams.Event):
     def elapsed_time(self, end_event: streams.Event) -> float:
         """Milliseconds from this event to another; both have enable_timing, are recorded and done.
 
+        Args:
+            end_event: the later one.
         Raises: ValueError: an event lacks enable_timing, or was not recorded.
         """
         for name, event in (("self", self), ("end_event", end_event)):
@@ -117,19 +174,33 @@ class Event(streams.Event):
 
 
 def current_stream(device: DeviceLike = None) -> Stream:
-    """The stream to which this thread launches work on a device, the current one by default."""
+    """The stream to which this thread launches work on a device.
+
+    Args:
+        device: as in `genesis.cuda.get_device_properties`.
+    Returns: the stream; the default one outside of genesis.cuda.stream().
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"), genesis.cuda.stream(genesis.cuda.Stream()):
+        ...     genesis.cuda.current_stream() == genesis.cuda.default_stream()
+        False
+    """
     found = streams.current(index_of("current_stream", device))
     return found if isinstance(found, Stream) else ExternalStream(found.handle, found.device_index)
 
 
 def default_stream(device: DeviceLike = None) -> Stream:
-    """The default stream of a device, which is also PyTorch's."""
+    """The default stream of a device, which is also PyTorch's. See `genesis.cuda.current_stream`."""
     return ExternalStream(0, index_of("default_stream", device))
 
 
 @contextmanager
 def stream(stream: Stream | None) -> Iterator[Stream | None]:
     """Launch on this stream, and make its device the current one, inside a with block; None changes nothing.
+
+    Args:
+        stream: of any device, or None.
 
     Example:
         >>> from genesis.settings import override

@@ -20,6 +20,13 @@ def milliseconds(function: Callable[[], object], repeats: int = 50, device: Devi
         repeats: number of measurements.
         device: the current one by default.
     Raises: ValueError: repeats < 1.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     x = genesis.ones(4, device="cuda")
+        ...     genesis.cuda.milliseconds(lambda: x + x, repeats=3) > 0
+        True
     """
     if repeats < 1:
         raise ValueError(describe("milliseconds", "repeats", "at least 1", repeats))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.runtime import streams
@@ -15,13 +15,16 @@ from genesis.cuda.frameworks.interface import Framework
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError, DTypeError, describe
 
-Grid = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+Grid = int | Sequence[int] | Callable[[dict[str, object]], int | Sequence[int]]
 
 
 class TritonKernel:
     """A @triton.jit function on tensors, launched as in Triton: kernel[grid](x, out, n, BLOCK=1024, num_warps=4)."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: JITFunction) -> None:
         if not (hasattr(kernel, "arg_names") and hasattr(kernel, "params")):
             raise DTypeError(describe("triton_kernel", "kernel", "a @triton.jit function", type(kernel).__name__))
         self.name = self.__name__ = kernel.__name__
@@ -90,21 +93,31 @@ class TritonKernel:
         return next(iter(devices)), list(frameworks)
 
 
-def triton_kernel(kernel: Any) -> TritonKernel:
+def triton_kernel(kernel: JITFunction) -> TritonKernel:
     """Let a @triton.jit function take tensors of Genesis and of PyTorch; it is launched as in Triton.
 
     Launched on the current stream of the tensors' library, compiled once and kept, on the simulated device interpreted.
-    It stands above @triton.jit as a decorator:
+    It stands above @triton.jit as a decorator.
 
-        @genesis.cuda.triton_kernel
-        @triton.jit
-        def _double_kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
-            i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-            tl.store(out_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
-
-        _double_kernel[(4,)](out, x, n, BLOCK=1024)
-
+    Args:
+        kernel: decorated with @triton.jit.
+    Returns: a kernel, to be launched as kernel[grid](…).
     Raises: DTypeError: kernel is something else, as what @triton.autotune gives. At a launch: DTypeError: an argument
         is missing; DeviceError: a tensor is on the CPU, or on another device than the others.
+
+    Example:
+        >>> import triton
+        >>> from triton import language as tl
+        >>> from genesis.settings import override
+        >>> @genesis.cuda.triton_kernel
+        ... @triton.jit
+        ... def _double_kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+        ...     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        ...     tl.store(out_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+        >>> with override(cuda="simulated"):
+        ...     x, out = genesis.ones(3, device="cuda"), genesis.empty(3, device="cuda")
+        ...     _double_kernel[(1,)](out, x, 3, BLOCK=4)
+        ...     out.tolist()
+        [2.0, 2.0, 2.0]
     """
     return TritonKernel(kernel)

@@ -45,7 +45,11 @@ class DataLoader(torch.utils.data.DataLoader):
 
 
 def default_collate(samples: Sequence[object]) -> object:
-    """Stack samples of one structure into a batch of PyTorch tensors: what a DataLoader does by default.
+    """Stack samples of one structure into a batch of PyTorch tensors, as a DataLoader does by default.
+
+    Args:
+        samples: numbers, NumPy arrays, tensors, or tuples, lists and dicts of them, all of one structure.
+    Returns: that structure, of tensors with a first dimension more.
 
     Example:
         >>> genesis.data.default_collate([(1.0, 2), (3.0, 4)])

@@ -2,6 +2,7 @@
 
 from genesis.functional.activation import *
 from genesis.functional.attention import *
+from genesis.functional.binary_loss import *
 from genesis.functional.classification import *
 from genesis.functional.comparison import *
 from genesis.functional.conv import *
@@ -24,5 +25,6 @@ from genesis.functional.random import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
+from genesis.functional.sorting import *
 from genesis.functional.tables import *
 from genesis.functional.unary import *

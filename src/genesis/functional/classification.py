@@ -55,9 +55,12 @@ def nll_loss(
     """−weight[target] · input[target], where input holds logarithms of probabilities: cross_entropy after log_softmax.
 
     Args:
-        input: (C,), (N, C) or (N, C, …).
         target: class indices of shape (), (N,) or (N, …), int64.
         The others are those of cross_entropy.
+        input: (C,), (N, C) or (N, C, …): logarithms of probabilities.
+        weight, size_average, ignore_index, reduce, reduction: as in `F.cross_entropy`.
+    Returns: 0-d, or for "none" the shape of target.
+    Raises: DTypeError: target has no integers. IndexError: a class out of range. ShapeError: shapes that do not fit.
     Grad: input.
 
     Example:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, ops
+
+Operand: TypeAlias = "NDArray | Number"
+Comparison: TypeAlias = "Callable[[Operand, Operand], NDArray]"
 
 __all__ = [
     "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le",
@@ -22,7 +26,7 @@ class Compare(ElementwiseFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray | Number, y: NDArray | Number, *, op: Callable[..., NDArray]) -> NDArray:
+    def forward(ctx: Context, x: Operand, y: Operand, *, op: Comparison) -> NDArray:
         return op(x, y)
 
 
@@ -32,12 +36,12 @@ class Ask(ElementwiseFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray]) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[[NDArray], NDArray]) -> NDArray:
         return op(x)
 
 
 def eq(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input = other; NaN equals nothing.
+    """input = other, element by element; NaN equals nothing.
 
     Args:
         input: any shape and dtype.
@@ -53,7 +57,7 @@ def eq(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def ne(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input ≠ other; NaN differs from everything.
+    """input ≠ other, element by element; NaN differs from everything.
 
     Args:
         input: any shape and dtype.
@@ -69,7 +73,7 @@ def ne(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def lt(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input < other.
+    """input < other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -85,7 +89,7 @@ def lt(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def le(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input ≤ other.
+    """input ≤ other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -101,7 +105,7 @@ def le(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def gt(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input > other.
+    """input > other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -117,7 +121,7 @@ def gt(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def ge(input: Tensor, other: Tensor | Number) -> Tensor:
-    """Where input ≥ other.
+    """input ≥ other, element by element.
 
     Args:
         input: any shape and dtype.
@@ -133,7 +137,7 @@ def ge(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def logical_and(input: Tensor, other: Tensor) -> Tensor:
-    """Where both are nonzero.
+    """True where both are nonzero.
 
     Args:
         input, other: tensors of any dtype whose shapes broadcast.
@@ -148,7 +152,7 @@ def logical_and(input: Tensor, other: Tensor) -> Tensor:
 
 
 def logical_or(input: Tensor, other: Tensor) -> Tensor:
-    """Where at least one is nonzero.
+    """True where at least one is nonzero.
 
     Args:
         input, other: tensors of any dtype whose shapes broadcast.
@@ -163,7 +167,7 @@ def logical_or(input: Tensor, other: Tensor) -> Tensor:
 
 
 def isnan(input: Tensor) -> Tensor:
-    """Where input is NaN.
+    """True where input is NaN.
 
     Args:
         input: any shape and dtype.
@@ -176,7 +180,7 @@ def isnan(input: Tensor) -> Tensor:
 
 
 def isinf(input: Tensor) -> Tensor:
-    """Where input is ±∞.
+    """True where input is ±∞.
 
     Args:
         input: any shape and dtype.
@@ -189,7 +193,7 @@ def isinf(input: Tensor) -> Tensor:
 
 
 def isfinite(input: Tensor) -> Tensor:
-    """Where input is neither NaN nor ±∞.
+    """True where input is neither NaN nor ±∞.
 
     Args:
         input: any shape and dtype.
@@ -202,7 +206,7 @@ def isfinite(input: Tensor) -> Tensor:
 
 
 def logical_not(input: Tensor) -> Tensor:
-    """Where input is zero or False.
+    """True where input is zero or False.
 
     Args:
         input: any shape and dtype.

@@ -18,12 +18,17 @@ def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Convolve signals with weight (cross-correlation): conv2d without the height.
+    """Convolve signals with weight (cross-correlation).
+
+        y[n, k, q] = Σ_{c,s} x[n, c, q·stride + s·dilation − padding] · w[k, c, s] + b[k]
 
     Args:
-        input: (N, C, L) or (C, L).
-        weight: (K, C / groups, S).
-    Returns: (N, K, Q) or (K, Q).
+        input: (N, C, L) or (C, L), any floating dtype.
+        weight: (K, C / groups, S), dtype of input.
+        bias: (K,), dtype of input.
+        stride, padding, dilation, groups: as in `F.conv2d`.
+    Returns: (N, K, Q) or (K, Q), Q = ⌊(L + 2·padding − dilation·(S − 1) − 1) / stride⌋ + 1, dtype of input.
+    Raises: as F.conv2d.
     Grad: input, weight, bias.
 
     Example:
@@ -46,8 +51,10 @@ def conv2d(
         input: (N, C, H, W) or (C, H, W), any floating dtype; any strides.
         weight: (K, C / groups, R, S), dtype of input.
         bias: (K,), dtype of input.
+        stride: distance between the windows, (vertical, horizontal) or one number for both.
         padding: zeros on each side, or "valid" (none), or "same" (the output has the input's size; stride 1 only).
-        groups: the channels are split into so many groups that are convolved apart.
+        dilation: distance between the taps of the kernel.
+        groups: number of groups; each is convolved independently.
     Returns: (N, K, P, Q) or (K, P, Q), dtype of input; 16-bit floats are accumulated in float32.
     Raises: ValueError: channels don't fit; stride < 1; padding < 0; dilation < 1; the output would be empty.
         TypeError: the dtypes differ.
@@ -128,13 +135,15 @@ def conv_transpose1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1,
 ) -> Tensor:  # fmt: skip
-    """The transpose of conv1d: conv_transpose2d without the height.
+    """The transpose of conv1d as a linear map.
 
     Args:
-        input: (N, C, L) or (C, L).
-        weight: (C, K / groups, S).
+        input: (N, C, L) or (C, L), any floating dtype.
+        weight: (C, K / groups, S), dtype of input.
+        bias: (K,), dtype of input.
+        stride, padding, output_padding, groups, dilation: as in `F.conv_transpose2d`.
     Returns: (N, K, Q) or (K, Q), Q = (L − 1)·stride − 2·padding + dilation·(S − 1) + output_padding + 1.
-    Raises: as conv_transpose2d.
+    Raises: as F.conv_transpose2d.
     Grad: input, weight, bias. Saves input and weight.
     Example: >>> F.conv_transpose1d(genesis.ones(1, 1, 2), genesis.ones(1, 1, 2), stride=2).tolist()
     [[[1.0, 1.0, 1.0, 1.0]]]
@@ -153,8 +162,11 @@ def conv_transpose2d(
         input: (N, C, H, W) or (C, H, W), any floating dtype; any strides.
         weight: (C, K / groups, R, S), dtype of input.
         bias: (K,), dtype of input.
+        stride: distance between the windows that input's elements write to.
         padding: rows and columns that are taken away from each side of the result.
         output_padding: rows and columns added on one side of the result; less than stride or dilation.
+        groups: number of groups; each is convolved independently.
+        dilation: distance between the taps of the kernel.
     Returns: (N, K, P, Q) or (K, P, Q), P = (H − 1)·stride − 2·padding + dilation·(R − 1) + output_padding + 1.
     Raises: ValueError: channels don't fit; stride < 1; padding < 0; output_padding too large; an empty output.
         TypeError: the dtypes differ.
@@ -282,7 +294,7 @@ def check_conv(
     groups: int,
 ) -> tuple[Geometry, Pair, Shape | None]:
     """All that is checked before a convolution in so many dimensions; and what Conv2d wants: see check_shapes()."""
-    if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the short way of most
+    if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the fast path of most calls
         return check_shapes(
             op, spatial, input.array.shape, weight.array.shape, None, stride, padding, dilation, groups
         )  # fmt: skip
@@ -295,7 +307,7 @@ def check_shapes(
     op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Size,
     padding: Size | str, dilation: Size, groups: int,
 ) -> tuple[Geometry, Pair, Shape | None]:  # fmt: skip
-    """What conv_geometry() gives, and the strides of an input that needs no change before it is convolved, if any."""
+    """Return conv_geometry()'s result, and the strides of an input that can be convolved unchanged, if any."""
     _check_ranks(op, spatial, x_shape, w_shape)
     geometry, extra = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
     check_bias(op, bias_shape, w_shape[0])

@@ -15,6 +15,7 @@ def cast(input: Tensor, dtype: DType) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dtype: the new dtype.
     Returns: the shape of input, in dtype.
     Grad: input, converted back. Saves nothing.
     Example: >>> F.cast(genesis.tensor([1.5, 0.0]), genesis.bool).tolist()
@@ -38,6 +39,7 @@ def to_device(input: Tensor, device: Device, non_blocking: bool = False) -> Tens
 
     Args:
         input: any shape and dtype.
+        device: where the copy lies.
         non_blocking: the host does not wait while pinned memory is copied to a CUDA device.
     Returns: shape and dtype of input.
     Raises: DeviceError: there is no such device.
@@ -69,6 +71,12 @@ def pin_memory(input: Tensor) -> Tensor:
     Returns: shape and dtype of input.
     Raises: DeviceError: input is not on the CPU, or there is no CUDA device.
     Grad: input. Saves nothing.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     genesis.ones(2).pin_memory().is_pinned()
+        True
     """
     if input.array.device.type != "cpu":
         raise DeviceError(describe("pin_memory", "self", "a tensor on the CPU", f"one on {input.array.device}"))

@@ -27,7 +27,10 @@ def conv(
         input: (H, W), (C, H, W) or (N, C, H, W), any floating dtype; any strides; with at least one element.
         weight: (K, C / groups, R, S), dtype and device of input.
         bias: (K,), dtype and device of input.
+        stride: distance between the windows, (vertical, horizontal) or one number for both.
         padding: zeros on each side, or "valid" (none), or "same" (the output has the input's size; stride 1 only).
+        dilation: distance between the taps of the kernel.
+        groups: number of groups; each is convolved independently.
         precision: of float32, here and in the gradients: "highest" | "high" | "medium"; by default what is in force.
     Returns: (K, P, Q), or (N, K, P, Q) for a batch.
     Raises: DeviceError: operands on different devices. DTypeError: a dtype that is not floating, or not input's.
@@ -50,10 +53,12 @@ def conv_into(
     out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1, *, precision: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """conv, with the result written into out, which is returned. No gradients.
+    """Write the result of conv into out. Gradients are not recorded.
 
     Args:
         out: of the shape that conv_output_shape() gives, dtype and device of input; shares no memory with an operand.
+        input, weight, bias, stride, padding, dilation, groups, precision: as in `genesis.conv`.
+    Returns: out.
     Raises: as conv(); ShapeError, DTypeError, DeviceError: out is not as it should be; ValueError: out shares memory
         with an operand; GraphError: an operand requires grad.
 
@@ -79,6 +84,11 @@ def transposed_conv(
         input: (H, W), (C, H, W) or (N, C, H, W), any floating dtype; any strides; with at least one element.
         weight: (C, K / groups, R, S), dtype and device of input.
         bias: (K,), dtype and device of input.
+        stride: distance between the windows that input's elements write to.
+        padding: rows and columns that are cut off each side of the result.
+        output_padding: rows and columns added at the end; less than stride or dilation.
+        groups: number of groups; each is convolved independently.
+        dilation: distance between the taps of the kernel.
         precision: of float32, here and in the gradients: "highest" | "high" | "medium"; by default what is in force.
     Returns: (K, P, Q), or (N, K, P, Q) for a batch.
     Raises: as conv().
@@ -98,10 +108,13 @@ def transposed_conv_into(
     out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
     output_padding: Size = 0, groups: int = 1, dilation: Size = 1, *, precision: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """transposed_conv, with the result written into out, which is returned.
+    """Write the result of transposed_conv into out.
 
     Args:
-        out: of the shape that transposed_conv_output_shape() gives; otherwise as for conv_into().
+        out: of the shape that transposed_conv_output_shape() gives, dtype and device of input; shares no memory with an
+            operand.
+        input, weight, bias, stride, padding, output_padding, groups, dilation, precision: as in
+            `genesis.transposed_conv`.
     Returns: out.
     Raises: as conv_into().
     Grad: none; GraphError if an operand requires one.
@@ -123,7 +136,13 @@ def conv_output_shape(
 ) -> Shape:  # fmt: skip
     """The shape of conv()'s result for operands of these shapes.
 
+    Args:
+        input_shape: (H, W), (C, H, W) or (N, C, H, W).
+        weight_shape: (K, C / groups, R, S).
+        stride, padding, dilation, groups: as in `genesis.conv`.
+    Returns: (K, P, Q) or (N, K, P, Q).
     Raises: ShapeError: as conv().
+
     Example:
         >>> genesis.conv_output_shape((8, 3, 224, 224), (64, 3, 7, 7), stride=2, padding=3)
         (8, 64, 112, 112)
@@ -144,7 +163,13 @@ def transposed_conv_output_shape(
 ) -> Shape:  # fmt: skip
     """The shape of transposed_conv()'s result for operands of these shapes.
 
+    Args:
+        input_shape: (H, W), (C, H, W) or (N, C, H, W).
+        weight_shape: (C, K / groups, R, S).
+        stride, padding, output_padding, groups, dilation: as in `genesis.transposed_conv`.
+    Returns: (K, P, Q) or (N, K, P, Q).
     Raises: ShapeError: as transposed_conv().
+
     Example:
         >>> genesis.transposed_conv_output_shape((8, 64, 14, 14), (64, 32, 2, 2), stride=2)
         (8, 32, 28, 28)

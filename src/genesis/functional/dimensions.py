@@ -19,6 +19,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        start_dim, end_dim: the first and the last dimension to merge; negative ones count from the end.
     Returns: a view where the strides allow one, else a copy.
     Raises: ShapeError: start_dim behind end_dim.
     Grad: input. Saves nothing.
@@ -38,6 +39,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension to split.
         sizes: their product is dim's size; one may be -1.
     Returns: a view where the strides allow one, else a copy.
     Raises: ShapeError: no sizes, or another product.
@@ -70,10 +72,11 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
-    """transpose, by NumPy's name.
+    """Swap two dimensions: transpose, by NumPy's name.
 
     Args:
         input: any shape and dtype.
+        axis0, axis1: the dimensions to swap; negative ones count from the end.
     Returns: a view.
     Raises: IndexError: a dimension is out of range.
     Grad: input. Saves nothing.
@@ -104,6 +107,8 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
 
     Args:
         input: any shape and dtype.
+        source: one or several dimensions.
+        destination: their new places, as many.
     Returns: a view.
     Raises: ShapeError: source and destination differ in number, or repeat a dimension.
     Grad: input. Saves nothing.
@@ -128,6 +133,7 @@ def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        size: the new shape; dimensions of size 1 repeat, further ones come first.
     Returns: a view, whose elements share memory.
     Raises: ShapeError: input does not broadcast to size.
     Grad: input, summed over what is repeated. Saves nothing.
@@ -138,10 +144,11 @@ def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
-    """repeat, where fewer numbers than dimensions count for the last ones.
+    """Repeat input dims[i] times along the last dimensions; dimensions without a number stay.
 
     Args:
         input: any shape and dtype.
+        dims: numbers of copies.
     Returns: a copy.
     Raises: ShapeError: a negative number.
     Grad: input. Saves nothing.

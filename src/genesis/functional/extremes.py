@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeAlias, overload
 
 from genesis import shapes
 from genesis.autograd import ArrayFunction, Context, Tensor
@@ -14,11 +14,14 @@ from genesis.functional.reduction import Dims, Reduction, dims_of, require_eleme
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
+OverDims: TypeAlias = "Callable[[NDArray, Shape, bool], NDArray]"  # op(x, dims, keepdim)
+OverDim: TypeAlias = "Callable[[NDArray, int, bool], NDArray]"  # op(x, dim, keepdim)
+
 __all__ = ["all", "amax", "amin", "any", "argmax", "argmin", "max", "min"]
 
 
 class ValuesAndIndices(NamedTuple):
-    """What max, min, sort and topk return."""
+    """The result of max, min, sort and topk."""
 
     values: Tensor
     indices: Tensor
@@ -58,7 +61,7 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
 
 class Extreme(Reduction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: OverDims, dims: Shape, keepdim: bool) -> NDArray:
         Reduction.note(ctx, x, dims, keepdim)
         y = op(x, dims, keepdim)
         ctx.save(x, y)
@@ -71,7 +74,7 @@ class Extreme(Reduction):
 
 
 class ExtremeOfAll(Extreme):
-    """As Extreme, but that NaN is found among the elements, as PyTorch's max() and min() do."""
+    """Extreme, but NaN is found among the elements, as PyTorch's max() and min() do."""
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
@@ -155,9 +158,7 @@ def _extreme(
 
 class ExtremeOfDim(Reduction):
     @staticmethod
-    def forward(
-        ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dim: int, keepdim: bool
-    ) -> tuple[NDArray, NDArray]:
+    def forward(ctx: Context, x: NDArray, *, op: OverDim, dim: int, keepdim: bool) -> tuple[NDArray, NDArray]:
         Reduction.note(ctx, x, (dim,) if x.ndim else (), keepdim)
         ctx.dim = dim
         indices = _arg_extreme(op, x, dim, True)
@@ -209,7 +210,7 @@ class ArgExtreme(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dim: int | None, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: OverDim, dim: int | None, keepdim: bool) -> NDArray:
         if dim is None:
             require_elements(op.__name__, x.shape, tuple(range(x.ndim)))
             flat = _arg_extreme(op, x.reshape((-1,)), 0, False)
@@ -219,7 +220,7 @@ class ArgExtreme(ArrayFunction):
         return _arg_extreme(op, x, dim, keepdim)
 
 
-def _arg_extreme(op: Callable[..., NDArray], x: NDArray, dim: int, keepdim: bool) -> NDArray:
+def _arg_extreme(op: OverDim, x: NDArray, dim: int, keepdim: bool) -> NDArray:
     if x.dtype.name == "bool":
         x = x.to(uint8)
     return op(x, dim, keepdim)
@@ -261,6 +262,6 @@ class Truth(ArrayFunction):
     differentiable = False
 
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], dims: Shape, keepdim: bool) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: OverDims, dims: Shape, keepdim: bool) -> NDArray:
         y = op(x, dims, keepdim)
         return y.to(uint8) if x.dtype is uint8 else y  # PyTorch's rule: uint8 stays uint8

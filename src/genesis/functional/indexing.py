@@ -17,14 +17,13 @@ import numpy as np
 from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.autograd.modes import state
-from genesis.dtypes import Number
+from genesis.dtypes import HostArray, Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
 Slice: TypeAlias = "slice[object, object, object]"
-HostArray: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
 Item: TypeAlias = "int | Slice | EllipsisType | Tensor | Sequence[object] | HostArray | None"
 Indices: TypeAlias = "Item | tuple[Item, ...]"  # what may stand in x[…]
 Part: TypeAlias = "int | Slice | EllipsisType | NDArray | None"  # an item, by the few kinds that there are
@@ -90,7 +89,7 @@ def setitem(input: Tensor, index: Indices, value: Tensor | Number) -> None:
     Args:
         input: any shape and dtype.
         index: as for getitem.
-        value: a tensor that broadcasts, is cast; or a number.
+        value: a tensor that broadcasts to input[index], cast to its dtype; or a number.
     Returns: None.
     Raises: IndexError, DTypeError, ValueError: as getitem. ShapeError: value does not broadcast. GraphError: input is
         a leaf that requires grad, or a view in the graph.
@@ -109,7 +108,8 @@ def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     Args:
         input: any shape and dtype.
         indices: a tensor for each dimension; None for all of it.
-        values: a tensor that broadcasts; it is cast.
+        values: a tensor that broadcasts to input[indices]; it is cast.
+        accumulate: add instead of assigning; repeated indices add up.
     Returns: the shape and dtype of input.
     Raises: as setitem.
     Grad: input, values. Saves indices.
@@ -125,7 +125,9 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, 
 
     Args:
         input: any shape and dtype. It is changed.
-        indices, values, accumulate: as for index_put.
+        indices: a tensor for each dimension; None for all of it.
+        values: a tensor that broadcasts to input[indices]; it is cast.
+        accumulate: add instead of assigning; repeated indices add up.
     Returns: input.
     Raises: as setitem.
     Grad: input, values. Saves indices.
@@ -143,7 +145,8 @@ def _index_tensors(indices: Sequence[Tensor | None]) -> tuple[Item, ...]:
 
 def _assign(op: str, input: Tensor, index: Index, value: Tensor | Number, accumulate: bool) -> None:
     value = _assignable(op, input, index, value)
-    if state.recording and (input.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
+    is_recorded = state.recording and (input.requires_grad or (isinstance(value, Tensor) and value.requires_grad))
+    if is_recorded or state.observer is not None:  # who observes sees what is assigned where
         input._change(_set, value, index, accumulate)
         return
     array = value.array if isinstance(value, Tensor) else value
@@ -276,7 +279,7 @@ _NUMBERS = (int, type(None))  # what a plain slice is made of
 
 
 def _plain(index: Indices) -> tuple[object, ...] | None:
-    """What tells an index of integers, slices, None and Ellipsis from others; None where there is more in it."""
+    """A hashable key of an index of integers, slices, None and Ellipsis; None for all others."""
     marks: list[object] = []
     for item in index if type(index) is tuple else (index,):
         if item is None or item is Ellipsis or type(item) is int:

@@ -133,12 +133,14 @@ def _target(
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """Channels become resolution: each r² channels one plane that is r times higher and wider.
+    """Trade channels for resolution: each r² channels become one plane that is r times higher and wider.
 
     Args:
         input: (…, C·r², H, W).
         upscale_factor: r.
     Returns: (…, C, H·r, W·r).
+    Raises: DTypeError: upscale_factor is no int. ShapeError: its value; fewer than 3 dimensions; channels that r² does
+        not divide.
     Grad: input.
     Source: Shi et al. 2016, arXiv:1609.05158.
 

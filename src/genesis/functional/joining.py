@@ -97,6 +97,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     Args:
         tensor: at least 1 dimension, any dtype.
         split_size_or_sections: the size of each part (the last may be smaller), or a list of all sizes.
+        dim: the dimension to cut.
     Returns: a tuple of views.
     Raises: ShapeError: sizes that don't add up, or a size below 1.
     Grad: tensor. Saves nothing.
@@ -122,6 +123,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
     Args:
         input: at least 1 dimension, any dtype.
+        chunks: the number of parts, at least 1.
+        dim: the dimension to cut.
     Returns: a tuple of views.
     Raises: ShapeError: chunks < 1, or a 0-d input. DTypeError: chunks is no int.
     Grad: input. Saves nothing.
@@ -152,6 +155,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
     Args:
         input: at least 1 dimension, any dtype.
+        dim: the dimension to take apart.
     Returns: a tuple of views.
     Raises: ShapeError: a 0-d input.
     Grad: input. Saves nothing.
@@ -174,11 +178,13 @@ class Unbind(ArrayFunction):
 
 
 def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
-    """length elements of dim from start on.
+    """The view of input[start : start + length] along dim.
 
     Args:
         input: at least 1 dimension, any dtype.
+        dim: the dimension to cut.
         start: an int, from −size to size, or a 0-d tensor of integers.
+        length: how many elements.
     Returns: a view.
     Raises: IndexError: start is out of range. ShapeError: too long, or a 0-d input. DTypeError: no ints.
     Grad: input. Saves nothing.

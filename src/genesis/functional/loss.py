@@ -1,11 +1,10 @@
-"""Losses that compare numbers: differences, probabilities, overlaps. Those over classes are in classification.py."""
+"""Losses that compare numbers: differences, distributions, overlaps. See also binary_loss.py and classification.py."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
-from genesis import dtypes, shapes
+from genesis import shapes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.elementwise import div, mul
@@ -13,10 +12,7 @@ from genesis.functional.reduction import mean, sum
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 
-__all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "dice_loss", "huber_loss", "kl_div", "l1_loss",
-    "mse_loss", "smooth_l1_loss",
-]  # fmt: skip
+__all__ = ["dice_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss", "smooth_l1_loss"]
 
 
 def mse_loss(
@@ -26,10 +22,12 @@ def mse_loss(
     """The squared difference (input − target)².
 
     Args:
-        input, target: shapes that broadcast (with a warning where they differ).
+        input, target: floating, at least one of them; shapes that broadcast (with a warning where they differ).
         size_average, reduce: PyTorch's old names for reduction.
         reduction: "mean", "sum" or "none".
         weight: the shape of input; the mean is then Σ w·loss / Σ w.
+    Returns: 0-d, or for "none" the common shape.
+    Raises: ValueError: another reduction; weight's shape. DTypeError: no operand is floating.
     Grad: input, target, weight. Saves the difference.
 
     Example:
@@ -72,10 +70,11 @@ def l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The absolute difference |input − target|; the arguments are those of mse_loss.
+    """The absolute difference |input − target|.
 
     Args:
         input, target: shapes that broadcast (with a warning where they differ).
+        size_average, reduce, reduction, weight: as in `F.mse_loss`.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: another reduction; weight's shape. DTypeError: integers that would be averaged.
     Grad: input, target, weight. Saves the sign of the difference.
@@ -111,6 +110,7 @@ def smooth_l1_loss(
 
     Args:
         the others are those of mse_loss.
+        input, target, size_average, reduce, reduction: as in `F.mse_loss`.
         beta: where the parabola goes over into the line; at least 0.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: beta < 0; another reduction.
@@ -136,6 +136,7 @@ def huber_loss(
         delta: where the parabola goes over into the line; positive.
         weight: the shape of input; multiplies each loss before an unweighted mean.
         the others are those of mse_loss.
+        input, target, reduction: as in `F.mse_loss`.
     Returns: 0-d, or for "none" the common shape.
     Raises: ValueError: delta ≤ 0; another reduction; weight's shape.
     Grad: input, target, weight. Saves the slope.
@@ -163,125 +164,6 @@ class HuberLoss(DifferenceLoss):
         return reduced(slope.mul(d.sub(slope.mul(0.5))).mul(scale), reduction)  # c·(d − ½c) with c = clamp(d, ±delta)
 
 
-def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
-    """−(t·ln x + (1 − t)·ln(1 − x)), the logarithms limited to at least −100.
-
-    Args:
-        input: probabilities, in [0, 1] (elsewhere the loss is NaN).
-        target: the shape of input.
-        weight: broadcasts to input.
-    Grad: input, target. Saves both.
-
-    Example:
-        >>> F.binary_cross_entropy(genesis.tensor([0.5]), genesis.tensor([1.0])).item()
-        0.6931471824645996
-    """
-    op = "binary_cross_entropy"
-    reduction = check_pair(op, input, target, reduction, size_average, reduce, equal=True)
-    _check_factors(op, input, weight=weight)
-    return BCELoss.apply(input, target, weight, reduction=reduction)
-
-
-class BCELoss(ArrayFunction):
-    autocast = "float32"
-
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, target: NDArray, weight: NDArray | None, *, reduction: str) -> NDArray:
-        ctx.save(x, target, weight)
-        ctx.reduction = reduction
-        log_x, log_rest = _limited_logs(x)
-        # t·ln x + (1 − t)·ln(1 − x) = ln(1 − x) + t·(ln x − ln(1 − x))
-        each = log_rest.add(target.mul(log_x.sub(log_rest))).neg()
-        return reduced(each if weight is None else each.mul(weight), reduction)
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray) -> Gradients:
-        x, target, weight = ctx.saved
-        needs_x, needs_target, _ = ctx.needs_input_grad
-        grad_x = grad_target = None
-        if needs_x:
-            slope = x.sub(target).div(x.mul(ops.sub(1, x)).clamp(1e-12, None))  # d/dx = (x − t) / (x·(1 − x))
-            grad_x = spread(grad, slope if weight is None else slope.mul(weight), ctx.reduction)
-        if needs_target:
-            log_x, log_rest = _limited_logs(x)
-            slope = log_rest.sub(log_x)
-            grad_target = spread(grad, slope if weight is None else slope.mul(weight), ctx.reduction)
-        return grad_x, grad_target, None
-
-
-def _limited_logs(x: NDArray) -> tuple[NDArray, NDArray]:
-    return x.log().clamp(-100.0, None), x.neg().log1p().clamp(-100.0, None)
-
-
-def binary_cross_entropy_with_logits(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """binary_cross_entropy of sigmoid(input), computed so that nothing overflows.
-
-        softplus(x) − t·x;  with pos_weight p: (1 − t)·x + (1 + (p − 1)·t)·softplus(−x)
-
-    Args:
-        input: logits, any numbers.
-        target: the shape of input.
-        weight: broadcasts to input.
-        pos_weight: the weight of positive targets, broadcasts to input.
-    Grad: input, target. Saves both.
-
-    Example:
-        >>> F.binary_cross_entropy_with_logits(genesis.tensor([0.0]), genesis.tensor([1.0])).item()
-        0.6931471824645996
-    """
-    op = "binary_cross_entropy_with_logits"
-    reduction = check_pair(op, input, target, reduction, size_average, reduce, equal=True)
-    _check_factors(op, input, weight=weight, pos_weight=pos_weight)
-    return BCEWithLogitsLoss.apply(input, target, weight, pos_weight, reduction=reduction)
-
-
-class BCEWithLogitsLoss(ArrayFunction):
-    autocast = "float32"
-
-    @staticmethod
-    def forward(
-        ctx: Context, x: NDArray, target: NDArray, weight: NDArray | None, pos_weight: NDArray | None, *, reduction: str
-    ) -> NDArray:
-        ctx.save(x, target, weight, pos_weight)
-        ctx.reduction = reduction
-        dtype = x.dtype
-        x, target, weight, pos_weight = _at_least_float32(x, target, weight, pos_weight)
-        if pos_weight is None:
-            each = _softplus(x).sub(x.mul(target))
-        else:
-            each = ops.sub(1, target).mul(x).add(pos_weight.sub(1).mul(target).add(1).mul(_softplus(x.neg())))
-        return reduced(each if weight is None else each.mul(weight), reduction).to(dtype)
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray) -> Gradients:
-        x, target, weight, pos_weight = _at_least_float32(*ctx.saved)
-        needs_x, needs_target, _, _ = ctx.needs_input_grad
-        slope_x = slope_target = None
-        if needs_x and pos_weight is None:
-            slope_x = x.sigmoid().sub(target)
-        elif needs_x:
-            slope_x = ops.sub(1, target).sub(pos_weight.sub(1).mul(target).add(1).mul(x.neg().sigmoid()))
-        if needs_target:
-            slope_target = x.neg() if pos_weight is None else pos_weight.sub(1).mul(_softplus(x.neg())).sub(x)
-        slopes = [s if s is None or weight is None else s.mul(weight) for s in (slope_x, slope_target)]
-        return *[None if s is None else spread(grad, s, ctx.reduction) for s in slopes], None, None
-
-
-def _at_least_float32(*arrays: NDArray | None) -> list[Any]:  # None where one is given
-    """16 bits are too few for differences of rounded terms."""
-    return [x.to(dtypes.float32) if x is not None and x.dtype.itemsize == 2 else x for x in arrays]
-
-
-def _softplus(x: NDArray) -> NDArray:
-    return ops.softplus(x, 1.0, 50.0)  # beyond 50 the difference from x is below float64's precision
-
-
 def kl_div(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", log_target: bool = False,
@@ -289,9 +171,12 @@ def kl_div(
     """The Kullback-Leibler divergence, element by element: t·(ln t − input), where input holds logarithms.
 
     Args:
-        input: logarithms of probabilities.
-        target: probabilities, or their logarithms with log_target.
+        input: logarithms of probabilities, any shape and floating dtype.
+        target: probabilities, or their logarithms with log_target; a shape that broadcasts with input.
+        size_average, reduce: PyTorch's old names for reduction.
         reduction: "mean", "sum", "none", or "batchmean" (the sum divided by the first size: the divergence proper).
+        log_target: whether target holds logarithms.
+    Returns: 0-d, or for "none" the common shape.
     Grad: input, target. Saves both.
 
     Example:
@@ -336,6 +221,8 @@ def dice_loss(input: Tensor, target: Tensor, reduction: str = "mean", eps: float
         target: the shape of input, 0 or 1.
         reduction: over the N losses: "mean", "sum" or "none".
         eps: added to numerator and denominator, so that two empty masks have loss 0.
+    Returns: 0-d, or (N,) for "none".
+    Raises: ValueError: another reduction. ShapeError: fewer than 2 dimensions; target has another shape than input.
     Grad: input. Saves both.
     Source: Milletari, Navab & Ahmadi 2016, arXiv:1606.04797 (equation 3).
 
@@ -433,17 +320,6 @@ def _check_weight(op: str, input: Tensor, weight: Tensor) -> None:
     require_tensor(op, "weight", weight)
     if weight.array.shape != input.array.shape:
         raise ShapeError(describe(op, "weight", f"the shape of input, {input.array.shape}", weight.array.shape))
-
-
-def _check_factors(op: str, input: Tensor, **factors: Tensor | None) -> None:
-    for argument, factor in factors.items():
-        if factor is not None:
-            require_tensor(op, argument, factor)
-            lead = input.array.ndim - factor.array.ndim
-            sizes = zip(factor.array.shape, input.array.shape[max(lead, 0) :], strict=lead >= 0)
-            if lead < 0 or any(size not in (1, full) for size, full in sizes):
-                expected = f"a shape that broadcasts to input's {input.array.shape}"
-                raise ShapeError(describe(op, argument, expected, factor.array.shape))
 
 
 def _weighted(op: str, each: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:

@@ -28,6 +28,7 @@ def batch_norm(
         weight, bias: (C,) or None; float32 beside a 16-bit input, or its dtype.
         training: mean and var are those of this batch, else the running ones.
         momentum: the share of this batch in the running statistics.
+        eps: added to the variance; positive in training.
     Returns: the shape and dtype of input.
     Raises: ValueError: a size isn't C; no running statistics in eval mode; a single value per channel in training.
     Grad: input, weight, bias. Saves input, mean and inverse deviation.
@@ -99,8 +100,11 @@ def layer_norm(
 
     Args:
         input: (…, *normalized_shape), any floating dtype.
+        normalized_shape: the last dimensions of input, or an int for the last one.
         weight, bias: normalized_shape, or None.
+        eps: added to the variance.
     Returns: the shape and dtype of input.
+    Raises: DTypeError: input is not floating. ShapeError: its last dimensions, weight or bias have another shape.
     Grad: input, weight, bias. Saves input, mean and inverse deviation.
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
 
@@ -136,11 +140,16 @@ def group_norm(
 ) -> Tensor:
     """Normalize each sample over groups of channels.
 
+        y = (x − mean) / √(var + eps) · weight + bias
+
     Args:
         input: (N, C, …), any floating dtype.
         num_groups: divides C.
         weight, bias: (C,) or None.
+        eps: added to the variance.
     Returns: the shape and dtype of input.
+    Raises: DTypeError: input is not floating. ShapeError: num_groups does not divide C; weight or bias is not (C,); a
+        single value per group.
     Grad: input, weight, bias. Saves input, mean and inverse deviation.
     Source: Wu & He 2018, arXiv:1803.08494.
 
@@ -207,7 +216,11 @@ def instance_norm(
         running_mean, running_var: (C,). With use_input_stats they are updated in place, and may be None.
         weight, bias: (C,) or None.
         use_input_stats: mean and var are those of each plane, else the running ones.
+        momentum: the share of this batch in the running statistics.
+        eps: added to the variance.
     Returns: the shape and dtype of input.
+    Raises: DTypeError: input is not floating. ValueError: running statistics are missing. ShapeError: a size is not C;
+        a single value per plane.
     Grad: input, weight, bias. Saves input, mean and inverse deviation.
     Source: Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
 
@@ -239,9 +252,11 @@ def rms_norm(
 
     Args:
         input: (…, *normalized_shape), any floating dtype.
+        normalized_shape: the last dimensions of input, or an int for the last one.
         weight: normalized_shape, or None.
         eps: None for the distance from 1 to the next number of input's dtype.
     Returns: the shape and dtype of input.
+    Raises: DTypeError: input is not floating. ShapeError: its last dimensions or weight have another shape.
     Grad: input, weight. Saves input and the inverse root mean square.
     Source: Zhang & Sennrich 2019, arXiv:1910.07467.
 

@@ -41,12 +41,13 @@ def max_pool1d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """The maximum of each window of a signal; the arguments are those of max_pool2d.
+    """The maximum of each window of a signal.
 
     Args:
         input: (N, C, L) or (C, L), any floating dtype.
+        kernel_size, stride, padding, dilation, ceil_mode, return_indices: as in `F.max_pool2d`.
     Returns: (N, C, Q) or (C, Q); with return_indices a pair.
-    Raises: ValueError: as max_pool2d.
+    Raises: as F.max_pool2d.
     Grad: input. Saves where each value was found.
     Example: >>> F.max_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[1.0, 3.0]]
@@ -74,15 +75,18 @@ def max_pool2d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """The largest of each window.
+    """The maximum of each window.
 
     Args:
-        input: (N, C, H, W) or (C, H, W).
+        input: (N, C, H, W) or (C, H, W), any floating dtype.
+        kernel_size: (R, S), or one number for both.
         stride: None for kernel_size.
         padding: how far windows reach over the edge; at most half of kernel_size.
+        dilation: distance between the elements of a window.
         ceil_mode: also windows that begin inside and end outside.
-        return_indices: give as well where in its H·W plane each value was found.
-    Returns: (N, C, P, Q) or (C, P, Q); with return_indices a pair.
+        return_indices: also return where in its H·W plane each value was found, int64.
+    Returns: (N, C, P, Q) or (C, P, Q), with P = ⌊(H + 2·padding − dilation·(R − 1) − 1) / stride⌋ + 1 (⌈…⌉ with
+        ceil_mode); with return_indices a pair.
     Raises: ValueError: padding more than half of kernel_size; the output would be empty.
     Grad: input. Saves where in its window each value was found.
 
@@ -131,12 +135,13 @@ def avg_pool1d(
     input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:  # fmt: skip
-    """The mean of each window of a signal; the arguments are those of avg_pool2d.
+    """The mean of each window of a signal.
 
     Args:
         input: (N, C, L) or (C, L), any floating dtype.
+        kernel_size, stride, padding, ceil_mode, count_include_pad: as in `F.avg_pool2d`.
     Returns: (N, C, Q) or (C, Q).
-    Raises: ValueError: as avg_pool2d.
+    Raises: as F.avg_pool2d.
     Grad: input. Saves input.
     Example: >>> F.avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[0.5, 2.5]]
@@ -151,13 +156,14 @@ def avg_pool2d(
     """The mean of each window.
 
     Args:
-        input: (N, C, H, W) or (C, H, W).
+        input: (N, C, H, W) or (C, H, W), any floating dtype.
+        kernel_size: (R, S), or one number for both.
         stride: None for kernel_size.
         padding: zeros on each side; at most half of kernel_size.
         ceil_mode: also windows that begin inside and end outside.
         count_include_pad: the padding's zeros count in the mean.
         divisor_override: divide the sums by this instead.
-    Returns: (N, C, P, Q) or (C, P, Q).
+    Returns: (N, C, P, Q) or (C, P, Q), with P = ⌊(H + 2·padding − R) / stride⌋ + 1 (⌈…⌉ with ceil_mode).
     Raises: ValueError: padding more than half of kernel_size; divisor_override is 0; the output would be empty.
     Grad: input. Saves input.
 
@@ -199,7 +205,9 @@ def adaptive_avg_pool1d(input: Tensor, output_size: OutputSize) -> Tensor:
 
     Args:
         input: (N, C, L) or (C, L), any floating dtype.
+        output_size: Q; None keeps the input's size.
     Returns: (N, C, output_size) or (C, output_size).
+    Raises: DTypeError: input is not floating. ShapeError: its rank, an empty signal, or several sizes.
     Grad: input. Saves input.
     Example: >>> F.adaptive_avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[0.5, 2.5]]
@@ -214,6 +222,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: OutputSize) -> Tensor:
         input: (N, C, H, W) or (C, H, W).
         output_size: (P, Q), or one number for both; None keeps the input's size.
     Returns: (N, C, P, Q) or (C, P, Q).
+    Raises: DTypeError: input is not floating. ShapeError: its rank, an empty plane, or more than two sizes.
     Grad: input. Saves input.
 
     Example:
@@ -262,6 +271,7 @@ def adaptive_max_pool2d(
         output_size: (P, Q), or one number for both; None keeps the input's size.
         return_indices: give as well where in its H·W plane each value was found.
     Returns: (N, C, P, Q) or (C, P, Q); with return_indices a pair.
+    Raises: DTypeError: input is not floating. ShapeError: its rank, an empty plane, or more than two sizes.
     Grad: input. Saves input and the indices.
 
     Example:

@@ -13,13 +13,15 @@ __all__ = ["dropout", "dropout2d"]
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """In training, zero each element with probability p and scale the others by 1/(1 − p); otherwise input itself.
+    """Zero each element with probability p and scale the others by 1 / (1 − p); outside training, return input.
 
     Args:
         input: any shape and floating dtype.
         p: in [0, 1].
+        training: whether to drop anything.
         inplace: write the result into input.
     Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability. DTypeError: input is not floating.
     Grad: input. Saves the mask.
     Source: Srivastava et al. 2014, JMLR 15:1929.
 
@@ -54,11 +56,12 @@ class Dropout(ElementwiseFunction):
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """dropout of whole channels.
+    """Zero whole channels with probability p and scale the others by 1 / (1 − p); outside training, return input.
 
     Args:
         input: (N, C, H, W) or (N, C, L), any floating dtype.
         p: in [0, 1].
+        training: whether to drop anything.
         inplace: write the result into input.
     Returns: the shape and dtype of input.
     Raises: ValueError: p is no probability, or input has other dimensions. DTypeError: input is not floating.

@@ -204,6 +204,7 @@ def std(
     Args:
         input: any shape, a floating dtype.
         the others are those of var.
+        dim, unbiased, keepdim, correction: as in `F.var`.
     Returns: the shape of input without dim, dtype of input.
     Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
     Grad: input. Saves input and the output.

@@ -1,4 +1,4 @@
-"""Selection along a dimension: gather and scatter, masks, sorting."""
+"""Selection along a dimension: gather and scatter, by index and by mask."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from genesis import dtypes, shapes
 from genesis.autograd import ArrayFunction, Context, ElementwiseFunction, Gradients, Tensor
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.arguments import require_ints
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
-from genesis.functional.extremes import ValuesAndIndices
 from genesis.functional.indexing import getitem
 from genesis.functional.shape import expand, reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
 __all__ = [
-    "argsort", "cummax", "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
-    "scatter_add", "sort", "take_along_dim", "topk",
+    "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter", "scatter_add",
+    "take_along_dim",
 ]  # fmt: skip
 
 # --- by index ---------------------------------------------------------------------------------------------------------
@@ -30,6 +28,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension of the slices.
         index: int64 or int32, at most 1 dimension.
     Returns: a copy; its size in dim is that of index.
     Raises: TypeError: index is no tensor of integers. ShapeError: its rank. IndexError: a position out of range.
@@ -58,8 +57,10 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
     Args:
         input: any shape and dtype.
+        dim: the dimension of the slices.
         index: int64 or int32, at most 1 dimension.
         source: the shape of input, but index's size in dim; dtype of input.
+        alpha: factor of source.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes. ShapeError: source's shape, index's rank. IndexError: out of range.
     Grad: input, source. Saves index.
@@ -93,7 +94,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in; counts from the end if negative.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim.
+        sparse_grad: must be False; gradients are dense.
     Returns: the shape of index, dtype of input.
     Raises: TypeError: index's dtype. ShapeError: its shape. NotImplementedError: sparse_grad.
     Grad: input. Saves index.
@@ -126,6 +129,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     Args:
         input: any shape and dtype.
         indices: int64 or int32, as many dimensions as input.
+        dim: the dimension that indices select in; None for the flattened input.
     Returns: the common shape, dtype of input.
     Raises: TypeError: the dtype of indices. ShapeError: shapes that don't fit.
     Grad: input. Saves indices.
@@ -160,8 +164,10 @@ def scatter(
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src: dtype of input, or a number, which may be given as value.
+        src, value: dtype of input, any shape that holds index; or a number, under either name.
+        reduce: must be None; see scatter_add.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes; neither src nor value. ShapeError: shapes. NotImplementedError: reduce.
     Grad: input, src. Saves index.
@@ -197,8 +203,9 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: the dimension that index selects in.
         index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src: dtype of input.
+        src: dtype of input, any shape that holds index.
     Returns: shape and dtype of input.
     Raises: TypeError: dtypes; src is no tensor. ShapeError: shapes that don't fit.
     Grad: input, src. Saves index.
@@ -334,118 +341,6 @@ class NonZero(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray) -> NDArray:
         return ops.nonzero(x)
-
-
-# --- by order ---------------------------------------------------------------------------------------------------------
-
-
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesAndIndices:
-    """Sort along dim; NaN is the largest.
-
-    Args:
-        input: any shape, numbers or bool.
-        stable: equal elements keep their order.
-    Returns: (values, indices): dtype of input, and int64.
-    Raises: IndexError: input has no such dimension.
-    Grad: input. Saves the indices.
-    Example: >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
-    [1, 2, 0]
-    """
-    dim = shapes.normalize_dim("sort", dim, input.array.ndim)
-    return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
-
-
-class Ordered(ArrayFunction):
-    """A function that gives (values, indices) along a dimension."""
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
-        (indices,) = ctx.saved
-        return ops.scatter(grad.full_like(0, ctx.shape), ctx.dim, indices, grad)
-
-
-class Sort(Ordered):
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, *, dim: int, descending: bool, stable: bool) -> tuple[NDArray, NDArray]:
-        values, indices = ops.sort(x, dim, descending, stable)
-        ctx.shape, ctx.dim = x.shape, dim
-        ctx.save(indices)
-        return values, indices
-
-
-def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort input along dim; the arguments are those of sort.
-
-    Args:
-        input: any shape, numbers or bool.
-    Returns: the shape of input, int64.
-    Grad: none.
-    Example: >>> F.argsort(genesis.tensor([3.0, 1.0, 2.0]), descending=True).tolist()
-    [0, 2, 1]
-    """
-    return sort(input, dim, descending, stable).indices
-
-
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
-    """The k largest (or smallest) elements along dim, in order.
-
-    Args:
-        input: any shape, numbers.
-    Returns: (values, indices) with k in the place of dim: dtype of input, and int64.
-    Raises: ShapeError: k is negative or more than there are. DTypeError: k is no int; input is bool.
-    Grad: input. Saves the indices.
-    Example: >>> F.topk(genesis.tensor([3.0, 1.0, 2.0]), 2).values.tolist()
-    [3.0, 2.0]
-    """
-    require_ints("topk", k=k)
-    if input.array.dtype is dtypes.bool_:
-        raise DTypeError(describe("topk", "input", "numbers", input.array.dtype))
-    dim = shapes.normalize_dim("topk", dim, input.array.ndim)
-    size = input.array.shape[dim] if input.array.ndim else 1
-    if not 0 <= k <= size:
-        raise ShapeError(describe("topk", "k", f"a number from 0 to {size}, the size of dimension {dim}", k))
-    return ValuesAndIndices(*TopK.apply(input, k=k, dim=dim, largest=largest))
-
-
-class TopK(Ordered):
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, *, k: int, dim: int, largest: bool) -> tuple[NDArray, NDArray]:
-        values, indices = ops.topk(x, k, dim, largest)
-        ctx.shape, ctx.dim = x.shape, dim
-        ctx.save(indices)
-        return values, indices
-
-
-def cummax(input: Tensor, dim: int) -> ValuesAndIndices:
-    """(values, indices) of the greatest element so far along dim; of equals the last, and NaN is the largest.
-
-    Args:
-        input: any shape and dtype.
-        dim: the dimension to go along.
-    Returns: values, as input; indices, int64. Both have the shape of input.
-    Grad: input, at the indices. Saves the indices.
-
-    Example:
-        >>> values, indices = F.cummax(genesis.tensor([1.0, 3.0, 2.0, 3.0]), 0)
-        >>> values.tolist(), indices.tolist()
-        ([1.0, 3.0, 3.0, 3.0], [0, 1, 1, 3])
-    """
-    dim = shapes.normalize_dim("cummax", dim, input.array.ndim)
-    return ValuesAndIndices(*CumMax.apply(input, dim=dim))
-
-
-class CumMax(ArrayFunction):
-    @staticmethod
-    def forward(ctx: Context, x: NDArray, *, dim: int) -> tuple[NDArray, NDArray]:
-        values, indices = ops.cummax(x, dim)
-        ctx.shape, ctx.dim = x.shape, dim
-        ctx.save(indices)
-        return values, indices
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray, _: None) -> NDArray:
-        (indices,) = ctx.saved
-        return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, indices, grad)  # an element leads several
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim: place of the new dimension, from −ndim − 1 to ndim.
     Returns: a view.
     Raises: IndexError: dim is out of range.
     Grad: input. Saves nothing.
@@ -150,6 +151,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dim0, dim1: the dimensions to swap; negative ones count from the end.
     Returns: a view.
     Raises: IndexError: a dimension is out of range.
     Grad: input. Saves nothing.
@@ -170,6 +172,8 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
     Args:
         input: at least 2 dimensions.
+        offset: 0 for the main diagonal, k for the k-th above it, −k for the k-th below.
+        dim1, dim2: the two dimensions of the planes.
     Returns: a view.
     Raises: ShapeError: dim1 is dim2. DTypeError: offset is no int.
     Grad: input. Saves nothing.
@@ -204,6 +208,7 @@ def flip(input: Tensor, dims: int | Sequence[int]) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        dims: one or several dimensions.
     Returns: a copy.
     Grad: input. Saves nothing.
     Example: >>> F.flip(genesis.arange(3), 0).tolist()
@@ -230,6 +235,7 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     Args:
         input: any shape and dtype.
         shifts: one for each of dims.
+        dims: one or several dimensions; None rolls the flattened input.
     Returns: a copy.
     Raises: ShapeError: shifts and dims differ in number.
     Grad: input. Saves nothing.
@@ -315,6 +321,7 @@ def repeat(input: Tensor, repeats: Sequence[int]) -> Tensor:
 
     Args:
         input: any shape and dtype.
+        repeats: numbers of copies, at least one per dimension.
     Returns: a copy.
     Raises: ShapeError: fewer repeats than dimensions, or negative ones.
     Grad: input. Saves nothing.
@@ -353,6 +360,7 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
 
     Args:
         input: (…, M, N).
+        diagonal: 0 for the main one, k for the k-th above it.
     Returns: a copy.
     Raises: ShapeError: fewer than 2 dimensions.
     Grad: input. Saves nothing.
@@ -369,6 +377,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
     Args:
         input: (…, M, N).
+        diagonal: 0 for the main one, k for the k-th above it.
     Returns: a copy.
     Raises: ShapeError: fewer than 2 dimensions.
     Grad: input. Saves nothing.
@@ -382,7 +391,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 class Triangle(ArrayFunction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, op: Callable[..., NDArray], diagonal: int) -> NDArray:
+    def forward(ctx: Context, x: NDArray, *, op: Callable[[NDArray, int], NDArray], diagonal: int) -> NDArray:
         ctx.op, ctx.diagonal = op, diagonal
         return op(x, diagonal)
 

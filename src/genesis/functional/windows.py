@@ -1,4 +1,4 @@
-"""What convolution and pooling share: arguments as one number or one per dimension, and signals seen as planes."""
+"""Shared by convolution and pooling: arguments as one number or one per dimension, and signals seen as planes."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 from genesis import functional as F
 from genesis import nn
@@ -12,8 +12,10 @@ from genesis.fusion.recording import Call, Recorded, record
 from genesis.fusion.report import Fusion
 from genesis.tensor import Tensor
 
+M = TypeVar("M", bound=nn.Module)
 
-def fuse(model: Any, example: Tensor | None = None) -> Any:
+
+def fuse(model: M, example: Tensor | None = None) -> M:
     """Run convolution → batch norm (→ sum) → ReLU as one op wherever a model has that, in training and inference.
 
     A Sequential is understood by itself. What other modules do with their layers is seen in one forward of the example
@@ -26,6 +28,7 @@ def fuse(model: Any, example: Tensor | None = None) -> Any:
         model: any Module; it is changed in place.
         example: an input of the model, or None to look into Sequentials only.
     Returns: model.
+    Raises: DTypeError: model is not a Module.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 1, 1))
@@ -61,24 +64,27 @@ def fuse(model: Any, example: Tensor | None = None) -> Any:
     return model
 
 
+_Names = tuple[str, str, int | None, str | None]  # of conv and norm, the residual's value, the activation
+
+
 class _Part(NamedTuple):
     """One step of a replayed forward: a call, or a chain of them."""
 
     call: Call
-    chain: tuple[str, str, int | None, str | None] | None = None  # conv, norm, residual's value, activation
+    chain: _Names | None = None
 
 
 class Fused(nn.Module):
     """Base of the classes of fused modules: a forward that replays what was seen, with chains as single ops."""
 
     _plan: tuple[_Part, ...]
-    _planned_for: tuple[Any, ...]
+    _planned_for: tuple[object, ...]
     _fused: list[nn.FusedConv]
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         if self.__dict__.get("_planned_for") != _parts_of(self):  # sliced or rebuilt since
             return super().forward(input)
-        values: dict[int, Any] = {0: input}
+        values: dict[int, Tensor] = {0: input}
         fused = iter(self._fused)
         for call, chain in self._plan:
             operands = [values[number] for number in call.operands]
@@ -89,26 +95,26 @@ class Fused(nn.Module):
             )
         return values[self._plan[-1].call.result]
 
-    def _replay(self, name: str, *operands: Any) -> Any:
+    def _replay(self, name: str, *operands: Tensor) -> Tensor:
         if name == ADD:
             return operands[0] + operands[1]
         return F.relu(operands[0]) if name == RELU else self._modules[name](operands[0])  # type: ignore[misc]
 
-    def _run(self, fused: nn.FusedConv, chain: Any, values: dict[int, Any], input: Tensor) -> Any:
+    def _run(self, fused: nn.FusedConv, chain: _Names, values: dict[int, Tensor], input: Tensor) -> Tensor:
         conv, norm, residual, activation = chain
         layers: Any = self._modules
-        return fused(layers[conv], layers[norm], input, values.get(residual), activation)
+        return fused(layers[conv], layers[norm], input, None if residual is None else values[residual], activation)
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> Self:
         for fused in self.__dict__.get("_fused", ()):
             fused.clear()
         return super().train(mode)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _restore, (type(self).__mro__[2], self.__dict__)
 
 
-def _restore(unfused: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+def _restore(unfused: type[nn.Module], state: dict[str, object]) -> nn.Module:
     module = object.__new__(_fused_class(unfused))
     module.__dict__.update(state)
     return module
@@ -123,7 +129,7 @@ def _fused_class(unfused: type[nn.Module]) -> type[nn.Module]:
     return _classes[unfused]
 
 
-def _parts_of(module: nn.Module) -> tuple[Any, ...]:
+def _parts_of(module: nn.Module) -> tuple[object, ...]:
     return tuple(module._modules), tuple(map(type, module._modules.values()))
 
 
@@ -172,7 +178,7 @@ def _step(module: nn.Module, call: Call) -> Step:
 
 
 def _kind_of(module: nn.Module | None) -> tuple[str, str]:
-    """What a layer is, and why it must stay."""
+    """The kind of a layer, and why it must stay."""
     for kind, layer in ((CONV, nn.Conv2d), (NORM, nn.BatchNorm2d), (RELU, nn.ReLU)):
         if type(module) is layer:
             hooked = module._forward_hooks or module._forward_pre_hooks

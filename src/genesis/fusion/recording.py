@@ -1,4 +1,4 @@
-"""What modules do with their layers, seen in a forward: calls of children, sums, ReLUs, by the values they pass on."""
+"""Record how modules use their layers in a forward: calls of children, sums, ReLUs, by the values they pass on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
 
 
 def record(model: nn.Module, modules: Sequence[nn.Module], example: Tensor) -> dict[nn.Module, Recorded]:
-    """What each of the modules does while the model runs on the example, in eval mode.
+    """Run the model on the example, in eval mode, and record what each of the modules does.
 
     It runs twice: the second time the modules themselves (not their layers) are told that they are training.
     """
@@ -74,7 +74,7 @@ class _ObstacleError(Exception):
 
 
 def _recorded(region: Region) -> Recorded:
-    """What a forward did, if that was to call its module's layers, to add, and to apply ReLU."""
+    """The record of a forward that only called its module's layers, added, and applied ReLU; else None."""
     names = {child: name for name, child in region.module.named_children()}
     calls: list[Call] = []
     numbers: dict[tuple[int, int], int] = {}  # of values, by their contents

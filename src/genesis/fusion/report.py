@@ -1,4 +1,4 @@
-"""What fuse() found: to read, and to print."""
+"""The report of fuse(), to read and to print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from genesis.fusion.chains import Chain, Step
 
 
 class Fusion:
-    """What became of the layers of a model.
+    """The outcome of fuse() for each layer of a model.
 
     fused: the names of the parts of each op. replaced: those of layers that run by one of Genesis' kernels each.
     left: those of convolutions, poolings or modules that stay, and why.

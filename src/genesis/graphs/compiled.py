@@ -138,7 +138,7 @@ class Compiled(abc.ABC):
 
     @abc.abstractmethod
     def _circumstances(self) -> Hashable:
-        """What belongs to a signature beside the arguments."""
+        """The part of a signature beside the arguments."""
 
     @abc.abstractmethod
     def _new_entry(self, run: Run, executed: Executed) -> Entry: ...

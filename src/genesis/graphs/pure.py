@@ -1,4 +1,4 @@
-"""Which of Python's built-in functions and types are pure: they only compute from their arguments."""
+"""The built-in functions and types that are pure: they only compute from their arguments."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What a code object can read: globals, chains of attributes on them, attributes of any object, imports."""
+"""Find what a code object can read: globals, chains of attributes on them, attributes of any object, imports."""
 
 from __future__ import annotations
 
 import dis
 import functools
+from collections.abc import Sequence
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Chain(NamedTuple):
@@ -56,28 +57,41 @@ def reads_of(code: CodeType) -> Reads:
     return Reads(tuple(chains), attributes, imports, any_attribute)
 
 
-def _takes_global(instruction: dis.Instruction) -> bool:
+class _Instruction(Protocol):
+    """A dis.Instruction, as far as it is read here."""
+
+    @property
+    def opname(self) -> str: ...
+    @property
+    def opcode(self) -> int: ...
+    @property
+    def arg(self) -> int | None: ...
+    @property
+    def argval(self) -> Any: ...
+
+
+def _takes_global(instruction: _Instruction) -> bool:
     return instruction.opname.endswith(("_GLOBAL", "_NAME", "_GLOBALS")) and instruction.opname != "IMPORT_NAME"
 
 
-def _takes_attribute(instruction: dis.Instruction) -> bool:
+def _takes_attribute(instruction: _Instruction) -> bool:
     return instruction.opname.endswith(("_ATTR", "_METHOD"))
 
 
-def _is_call_target(instruction: dis.Instruction) -> bool:
+def _is_call_target(instruction: _Instruction) -> bool:
     """Whether the loaded value is called right here, rather than passed on."""
     if instruction.opname == "LOAD_METHOD":
         return True
     return instruction.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and _has_low_bit(instruction)
 
 
-def _has_low_bit(instruction: dis.Instruction) -> bool:
+def _has_low_bit(instruction: _Instruction) -> bool:
     """The bit by which an instruction prepares a call; LOAD_ATTR has it from Python 3.12 on."""
     has_bit = instruction.opname == "LOAD_GLOBAL" or "LOAD_METHOD" not in dis.opmap
     return has_bit and instruction.arg is not None and bool(instruction.arg & 1)
 
 
-def _chain_at(instructions: list[dis.Instruction], position: int, line: int) -> Chain:
+def _chain_at(instructions: Sequence[_Instruction], position: int, line: int) -> Chain:
     names, end = [instructions[position].argval], position + 1
     while end < len(instructions) and instructions[end].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         names.append(instructions[end].argval)
@@ -88,7 +102,7 @@ def _chain_at(instructions: list[dis.Instruction], position: int, line: int) -> 
     return Chain(tuple(names), is_called or "PUSH_NULL" in around, line)
 
 
-def _constant_name(instructions: list[dis.Instruction], position: int) -> str | None:
+def _constant_name(instructions: Sequence[_Instruction], position: int) -> str | None:
     """The constant name in a call getattr(…, "name"); None if it is computed."""
     depth, name = 0, None
     for instruction in instructions[position + 1 :]:

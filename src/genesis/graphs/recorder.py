@@ -21,7 +21,7 @@ from genesis.tensor import Tensor
 
 
 class Rules(NamedTuple):
-    """What a recorded run may do."""
+    """The limits of a recorded run."""
 
     fixed: tuple[Kind, ...]  # memory that may not change in place
     prepares: bool  # constants keep their values, so backends may prepare (pack) them

@@ -59,7 +59,7 @@ class Recording:
 
 
 def _ends(calls: Sequence[Call], outputs: Sequence[Value]) -> list[list[int]]:
-    """For each call, the numbers of the values that it is the last to use."""
+    """Number, for each call, the values that it is the last to use."""
     last_use: dict[int, int] = {}
     for position, call in enumerate(calls):
         for value in (*call.operands, *call.outputs):

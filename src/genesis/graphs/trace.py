@@ -60,10 +60,10 @@ class Trace:
                 sys.setprofile(before)
 
     def refuse(self, reason: str) -> None:
-        """As a Watcher; nothing is recorded."""
+        """Ignore the refusal; nothing is recorded."""
 
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
-        """As a Watcher; optimizers run in replays too, so their code is not traced."""
+        """Ignore the update; optimizers run in replays too, so their code is not traced."""
         with self.paused():
             optimizer.update(batch)
 

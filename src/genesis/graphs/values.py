@@ -125,7 +125,7 @@ _OF_TENSORS = frozenset(
 
 
 def objects_in(arguments: object) -> Iterator[object]:
-    """What arguments hold besides plain values and the containers that kind_of opens."""
+    """Find the objects in arguments besides plain values and the containers that kind_of opens."""
     kind = type(arguments)
     is_named_tuple = isinstance(arguments, tuple) and hasattr(kind, "_fields")
     if type(arguments) is dict:

@@ -64,7 +64,8 @@ class Passage(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class ChannelMap:
-    """Which parameters share which channels, from a recorded forward pass; print() shows a table.
+    """A map of the channels that parameters share, from a recorded forward pass; print() shows a table. Made by
+    `genesis.growth.channel_map`.
 
     Attributes:
         groups: all channel groups, also those that cannot grow.
@@ -83,13 +84,24 @@ class ChannelMap:
     unreached: tuple[str, ...] = ()
 
     def giving(self, outputs: list[Tensor]) -> ChannelMap:
-        """The same map with other outputs."""
+        """The same map with other outputs. See `genesis.growth.channel_map`."""
         return dataclasses.replace(self, outputs=outputs)
 
     def resized(self, group: int, units: int) -> ChannelMap | None:
         """The map after group has been resized to so many units; None if that takes a new pass.
 
         It does where there is a single unit: a dimension of one element may show it, or be broadcast over it.
+
+        Args:
+            group: its index.
+            units: how many it has then.
+        Returns: the new map, without outputs, or None.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+            >>> growth.channel_map(net, genesis.zeros(1, 2)).resized(0, 6).groups[0].units
+            6
         """
         if min(units, self.groups[group].units) < 2:
             return None
@@ -118,13 +130,33 @@ class ChannelMap:
 
     @staticmethod
     def size_of(parts: Sequence[Part], group: int, units: int) -> int:
-        """The size of a dimension of these parts once group has so many units."""
+        """The size of a dimension of these parts once group has so many units.
+
+        Args:
+            parts: what a dimension is made of.
+            group: its index.
+            units: how many it has then.
+
+        Example:
+            >>> from genesis.growth.channel_map import ChannelMap, Part
+            >>> ChannelMap.size_of([Part(group=0, width=9, size=36), Part(None, 1, 5)], group=0, units=6)
+            59
+        """
         return sum(part.width * units if part.group == group else part.size for part in parts)
 
     def made_by(self, name: str) -> tuple[Part, ChannelGroup]:
-        """The output channels of the module of this name, and their group.
+        """The output channels of a module, and their group.
 
+        Args:
+            name: dotted.
+        Returns: what the channels' dimension is made of, and the group.
         Raises: GrowthError: it has none, or concatenates those of several layers.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+            >>> growth.channel_map(net, genesis.zeros(1, 2)).made_by("0")[1].units
+            4
         """
         made = [
             site
@@ -148,10 +180,31 @@ class ChannelMap:
         return parts[0], self.groups[parts[0].group]
 
     def growable(self) -> list[ChannelGroup]:
-        """Groups that can grow."""
+        """The groups that can grow.
+
+        Returns: in the order of their index.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+            >>> [group.units for group in growth.channel_map(net, genesis.zeros(1, 2)).growable()]
+            [4]
+        """
         return [group for group in self.groups if not group.fixed and self.sites_of(group.index)]
 
     def sites_of(self, group: int) -> list[Site]:
+        """The dimensions that show a group.
+
+        Args:
+            group: its index.
+        Returns: sites, in the order of the parameters.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+            >>> [(site.names[0], site.dim) for site in growth.channel_map(net, genesis.zeros(1, 2)).sites_of(0)]
+            [('0.weight', 0), ('0.bias', 0), ('1.weight', 1)]
+        """
         return [site for site in self.sites if _shows(site, group)]
 
     def __str__(self) -> str:
@@ -176,7 +229,9 @@ def channel_map(model: Module, example: Tensor | tuple[object, ...]) -> ChannelM
     heads), a second pass runs in training mode.
 
     Args:
-        example: an input, or a tuple of inputs; two samples are enough.
+        model: any network; it is run.
+        example: a tensor of the shape and dtype of an input, or a tuple of inputs; two samples are enough.
+    Returns: the map.
     Raises: GrowthError: the example has no tensor, or an empty one.
 
     Example:

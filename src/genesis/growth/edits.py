@@ -1,4 +1,4 @@
-"""What happens to one tensor when the channels of a group change, and to all that hangs on it.
+"""Edit a tensor, and all that depends on it, when the channels of a group change.
 
 Parameters stay the same objects and get another array, so that whoever holds them (an optimizer, tied layers, hooks)
 goes on holding them. No array is changed in place.
@@ -93,7 +93,7 @@ def _divided(left: NDArray, edit: Edit) -> NDArray:
 
 
 def _filled(result: NDArray, edit: Edit, fresh: NDArray | None) -> NDArray:
-    """With fresh, or 0, where there is no original."""
+    """Fill with fresh values, or 0, where there is no original."""
     if not edit.elements.has_new:
         return result
     mask = edit.along(edit.elements.is_new(result.device), result.ndim)

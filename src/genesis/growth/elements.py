@@ -1,4 +1,4 @@
-"""Where the elements of an axis come from when units come and go, and what copies share of their originals."""
+"""Choose the source of each element of an axis when units come and go, and how copies share their originals."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from genesis import dtypes
-from genesis.dtypes import DType
+from genesis.dtypes import DType, HostArray
 from genesis.growth.channel_map import Part
 from genesis.ndarray import Device, NDArray
 
-_Array = npt.NDArray[np.generic]
-_Cut = tuple[_Array, _Array]
+_Cut = tuple[HostArray, HostArray]
 NEW = -1  # in Choice.sources: a unit without an original
 
 
@@ -82,13 +80,13 @@ class Elements:
                 self._on(device, ("takes", number), dtypes.bool_, takes),
             )
 
-    def _on(self, device: Device, key: Hashable, dtype: DType, values: _Array) -> NDArray:
+    def _on(self, device: Device, key: Hashable, dtype: DType, values: HostArray) -> NDArray:
         if (key, dtype, device) not in self._sent:
             self._sent[key, dtype, device] = on_device(values, dtype, device)
         return self._sent[key, dtype, device]
 
 
-def _cuts(sources: _Array, shares: _Array) -> Iterator[_Cut]:
+def _cuts(sources: HostArray, shares: HostArray) -> Iterator[_Cut]:
     """In round k the k-th copy of each source takes its share, of those that have a later copy to leave the rest to."""
     _, origins, counts = np.unique(sources, return_inverse=True, return_counts=True)
     ranks = np.empty_like(origins)
@@ -102,7 +100,7 @@ def _cuts(sources: _Array, shares: _Array) -> Iterator[_Cut]:
         left -= pieces
 
 
-def on_device(values: _Array, dtype: DType, device: Device) -> NDArray:
+def on_device(values: HostArray, dtype: DType, device: Device) -> NDArray:
     """numpy's values in a dtype on a device; 16-bit floats by way of float32."""
     kind = dtypes.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else dtype
     sent = NDArray.from_numpy(np.ascontiguousarray(values, kind.name), kind)

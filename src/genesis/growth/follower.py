@@ -18,7 +18,7 @@ from genesis.tensor import Tensor
 
 
 class Passage(NamedTuple):
-    """What a module got and gave."""
+    """A module's input and output."""
 
     input_shape: Shape
     output_shape: Shape

@@ -17,7 +17,7 @@ Record = dict[str, Any]  # a step as plain values
 
 
 class Step:
-    """A committed transaction.
+    """A committed transaction. Made by `genesis.growth.transaction`.
 
     Attributes:
         number: position in the history, from 0.
@@ -49,13 +49,29 @@ class Step:
         return f"step {self.number}: {self.text()} ({self.parameters[0]:,} → {self.parameters[1]:,} parameters)"
 
     def text(self) -> str:
-        """The operations, in words."""
+        """The operations, in words.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+            >>> growth.grow_width(net, "0", channels=5, example=genesis.zeros(1, 2)).text()
+            'grow_width 0 to 5'
+        """
         kinds = [(kind, list(some)) for kind, some in itertools.groupby(self.operations, lambda o: o["operation"])]
         told = [_sentence(some[0]) if len(some) == 1 else f"{kind} of {len(some)} layers" for kind, some in kinds]
         return "; ".join(told) or "nothing"
 
     def record(self) -> Record:
-        """Everything that replay() needs, as plain values."""
+        """Everything that replay() needs, as plain values.
+
+        Returns: the operations, the example's shapes, the numbers of parameters, the deviations.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+            >>> growth.grow_width(net, "0", channels=5, example=genesis.zeros(1, 2)).record()["parameters"]
+            (13, 21)
+        """
         return {
             "operations": self.operations,
             "example": self.example,
@@ -66,7 +82,9 @@ class Step:
 
 
 class History:
-    """The steps of one network, oldest first: a sequence, which checkpoints keep as plain values."""
+    """The steps of one network, oldest first: a sequence, which checkpoints keep as plain values. Made by
+    `genesis.growth.history`.
+    """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -86,17 +104,40 @@ class History:
         return "\n".join(map(repr, self.steps)) or "no growth yet"
 
     def forget(self) -> None:
-        """Free the memory of all snapshots; no step can be rolled back any more."""
+        """Free the memory of all snapshots; no step can be rolled back any more.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+            >>> step = growth.grow_width(net, "0", channels=5, example=genesis.zeros(1, 2))
+            >>> growth.history(net).forget()
+            >>> step.snapshot is None
+            True
+        """
         for step in self.steps:
             step.snapshot, step.known_before = None, KnownMap()
 
     def state_dict(self) -> dict[str, list[Record]]:
-        """The log as plain values, for a checkpoint; see replay()."""
+        """The log, for a checkpoint; see replay().
+
+        Returns: plain values.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+            >>> step = growth.grow_width(net, "0", channels=5, example=genesis.zeros(1, 2))
+            >>> [step["operations"][0]["channels"] for step in growth.history(net).state_dict()["steps"]]
+            [5]
+        """
         return {"steps": [step.record() for step in self.steps]}
 
 
 def history(model: Module) -> History:
     """The growth steps of a network so far.
+
+    Args:
+        model: any network.
+    Returns: a sequence of steps, empty at first.
 
     Example:
         >>> from genesis import growth
@@ -116,7 +157,10 @@ def rollback(step: Step) -> None:
 
     Later steps, and all training since, are undone too.
 
+    Args:
+        step: of the history of a network.
     Raises: GrowthError: the step's snapshot was not kept, or the step is undone already.
+
     Example:
         >>> from genesis import growth
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))

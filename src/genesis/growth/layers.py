@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import genesis
 from genesis import nn
@@ -27,7 +27,7 @@ class Place(TypedDict):
 
 
 def channel_dim(passage: Passage) -> int:
-    """Which dimension of a module's output the channels are: the one that the map follows, else the usual one."""
+    """The dimension of a module's output that holds the channels: the one that the map follows, else the usual one."""
     found = [dim for dim, axis in enumerate(passage.output_layout) if axis is not None]
     ndim = len(passage.output_shape)
     if len(found) == 1:
@@ -106,7 +106,7 @@ def _parallel_conv(op: str, module: Module, passage: Passage, channels: int, ker
     """A convolution that gives planes of the module's size: with a convolution's own settings, or strided."""
     given, made = passage.input_shape, passage.output_shape
     if isinstance(module, _Conv):
-        settings: dict[str, Any] = {
+        settings = {
             name: getattr(module, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
         }
         if module.transposed:

@@ -1,4 +1,4 @@
-"""Which dimensions of a run's values show channels, and what that says of parameters."""
+"""Track which dimensions of a run's values show channels, and what that implies for parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Layouts:
         self._layouts: dict[int, Layout] = {}
 
     def of(self, value: object) -> Layout:
-        """Where a value has channels; () for what is no array."""
+        """The layout of a value's channels; () for what is no array."""
         if not isinstance(value, Value):
             return ()
         owner = self.owner(value)

@@ -22,6 +22,14 @@ def picture(path: str | os.PathLike[str], curve: Sequence[Point], events: Sequen
         path: the file; it is replaced atomically.
         curve, events: those of a Schedule.
     Raises: ImportError: matplotlib is not installed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from genesis import growth
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "growth.png")
+        >>> growth.picture(path, [growth.Point(1, 0.5, 2.0, 10), growth.Point(2, 0.6, 1.5, 20)])
+        >>> path.read_bytes()[1:4]
+        b'PNG'
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

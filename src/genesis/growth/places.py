@@ -1,4 +1,4 @@
-"""Where in a network: modules by object or dotted name, and putting another module in a place."""
+"""Places in a network: modules by object or dotted name, and replacing one."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ def replay(
     (Non-persistent buffers are in no state_dict; save() keeps those too.)
 
     Args:
+        model: freshly built, as the other was.
         log: `history(other).state_dict()`.
         optimizer, averages: grow with the model, see transaction().
         shapes: shapes of the tensors that are to be loaded. A log that leads far beyond them, as in an untrusted file,
@@ -72,9 +73,11 @@ def save(
 
     Args:
         path: the file; it is replaced atomically.
+        model: the network.
         optimizer, averages: one or several, see transaction().
         more: tensors and plain values, which load() returns.
     Raises: DTypeError: more has other values; OSError: the file cannot be written.
+
     Example:
         >>> import tempfile
         >>> from genesis import growth
@@ -99,10 +102,11 @@ def load(
     path: str | os.PathLike[str], model: Module, optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
     averages: Module | Sequence[Module] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Repeat the growth of a saved network on a freshly built one, and load its state.
+    """Repeat the growth of a saved network on a freshly built one, and load its state. See `genesis.growth.save`.
 
     Args:
         path: a file of save().
+        model: freshly built, as the saved one was.
         optimizer, averages: the counterparts of those given to save(), freshly built too; saved ones without a
             counterpart are ignored.
     Returns: the further values that save() was given, by name.
@@ -137,8 +141,7 @@ def load(
                 other.load_state_dict(saved)
     except GrowthError as error:
         raise GrowthError(f"{path}: {error}") from error
-    more: dict[str, Any] = state["more"]
-    return more
+    return state["more"]
 
 
 def _unsaved(network: Module) -> Iterator[tuple[str, Tensor]]:

@@ -111,5 +111,11 @@ def register_rule(function: type[Function], rule: Rule) -> None:
         ...     def forward(ctx, x):
         ...         return x * x * x
         >>> growth.register_rule(Cube, growth.elementwise)
+        >>> class Cubed(nn.Linear):
+        ...     def forward(self, input):
+        ...         return Cube.apply(super().forward(input))
+        >>> net = nn.Sequential(Cubed(2, 4), nn.Linear(4, 1))
+        >>> growth.grow_width(net, "0", channels=6, example=genesis.ones(1, 2))
+        step 0: grow_width 0 to 6 (17 → 25 parameters)
     """
     RULES[function] = rule

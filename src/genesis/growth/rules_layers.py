@@ -1,4 +1,4 @@
-"""What layers do with channels: which of a parameter's dimensions make them, which take them."""
+"""Rules of layers: which of a parameter's dimensions make channels, which consume them."""
 
 from __future__ import annotations
 

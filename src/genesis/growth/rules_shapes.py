@@ -1,4 +1,4 @@
-"""What ops without weights do with channels: element by element, joining, taking apart, reshaping, reducing."""
+"""Rules of ops without weights: element by element, joining, taking apart, reshaping, reducing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from genesis.recording import Call, Value
 def elementwise(layouts: Layouts, call: Call) -> None:
     """Rule of element-wise ops: operands are aligned at their last dimension, and channels that meet are one group.
 
-    Example:
-        >>> from genesis import growth
-        >>> class Square(genesis.autograd.Function):
-        ...     @staticmethod
-        ...     def forward(ctx, x):
-        ...         return x * x
-        >>> growth.register_rule(Square, growth.elementwise)
+    See `genesis.growth.register_rule` for its use.
+
+    Args:
+        layouts: what is known of every value so far; results are added.
+        call: the recorded call.
     """
     given = [(arg.shape, layouts.with_parameters(arg)) for arg in call.args if isinstance(arg, Value)]
     if all(axis is None for _, layout in given for axis in layout):
@@ -51,6 +49,9 @@ def elementwise(layouts: Layouts, call: Call) -> None:
 def same_size(layouts: Layouts, call: Call) -> None:
     """Rule of pooling and filters: dimensions of the first argument that keep their size keep their channels.
 
+    Args:
+        layouts, call: as in `genesis.growth.elementwise`.
+
     Example:
         >>> from genesis import growth
         >>> class Blur(genesis.autograd.Function):
@@ -58,6 +59,12 @@ def same_size(layouts: Layouts, call: Call) -> None:
         ...     def forward(ctx, x):
         ...         return F.avg_pool2d(x, 3, 1, 1)
         >>> growth.register_rule(Blur, growth.same_size)
+        >>> class Blurred(nn.Conv2d):
+        ...     def forward(self, input):
+        ...         return Blur.apply(super().forward(input))
+        >>> net = nn.Sequential(Blurred(1, 4, 3), nn.Conv2d(4, 1, 3))
+        >>> growth.grow_width(net, "0", channels=6, example=genesis.ones(1, 1, 8, 8))
+        step 0: grow_width 0 to 6 (77 → 115 parameters)
     """
     layout = layouts.with_parameters(call.args[0])
     for output in call.outputs:

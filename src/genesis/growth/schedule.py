@@ -1,4 +1,4 @@
-"""When a network grows: at epochs or on a plateau, within a budget, and kept or undone by what came of it."""
+"""Schedules of growth: at epochs or on a plateau, within a budget, kept or undone by the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Growth = Callable[[Module], object]
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A change of the network's shape, or an attempt.
+    """A change of the network's shape, or an attempt. Made by `genesis.growth.Schedule`.
 
     Attributes:
         epoch: number of epochs before it.
@@ -42,7 +42,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One epoch of the curve."""
+    """One epoch of the curve. Made by `genesis.growth.Schedule`."""
 
     epoch: int
     metric: float
@@ -52,6 +52,10 @@ class Point:
 
 def at_epochs(*epochs: int) -> Callable[[Sequence[Point]], bool]:
     """A condition for Schedule: grow after each of these epochs, counted from 1.
+
+    Args:
+        epochs: numbers, from 1.
+    Returns: a condition, of the curve so far.
 
     Example:
         >>> from genesis import growth
@@ -69,6 +73,13 @@ class Plateau:
         mode: "max" for an accuracy, "min" for a loss.
         min_delta: smallest improvement that counts.
     Raises: GrowthError: an argument is out of range.
+
+    Example:
+        >>> from genesis import growth
+        >>> when = growth.Plateau(patience=1)
+        >>> curve = [growth.Point(epoch, metric, None, parameters=10) for epoch, metric in enumerate((0.5, 0.6, 0.6))]
+        >>> when(curve[:2]), when(curve)
+        (False, True)
     """
 
     def __init__(self, patience: int = 3, mode: str = "max", min_delta: float = 0.0) -> None:
@@ -106,6 +117,7 @@ class Schedule:
 
     Attributes:
         events, curve: the events and the epochs so far; see picture().
+    Raises: GrowthError: mode is neither "max" nor "min".
 
     Example:
         >>> from genesis import growth, optim
@@ -165,7 +177,20 @@ class Schedule:
         return {name: vars(self)[name] for name in ("events", "curve", "done", "_on_trial")}
 
     def state_dict(self) -> dict[str, object]:
-        """The schedule's state as plain values, for a checkpoint; loaded, a growth on trial counts as kept."""
+        """The schedule's state as plain values, for a checkpoint; loaded, a growth on trial counts as kept.
+
+        Returns: plain values.
+
+        Example:
+            >>> from genesis import growth
+            >>> net = nn.Linear(2, 1)
+            >>> schedule = growth.Schedule(net, None, [], when=growth.at_epochs(1), example=genesis.zeros(1, 2))
+            >>> events = schedule.step(metric=0.5)
+            >>> again = growth.Schedule(net, None, [], when=growth.at_epochs(1), example=genesis.zeros(1, 2))
+            >>> again.load_state_dict(schedule.state_dict())
+            >>> again.curve[0].metric
+            0.5
+        """
         return {
             "events": [dataclasses.asdict(event) for event in self.events],
             "curve": [dataclasses.asdict(point) for point in self.curve],
@@ -173,7 +198,7 @@ class Schedule:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what state_dict() returned; the network itself is grown by growth.load() or replay()."""
+        """Load what state_dict() returned. See `genesis.growth.Schedule.state_dict`."""
         events = [Event(**event) for event in state_dict["events"]]
         curve = [Point(**point) for point in state_dict["curve"]]
         self.events, self.curve, self.done, self._on_trial = events, curve, state_dict["done"], None

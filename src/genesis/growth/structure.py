@@ -32,6 +32,7 @@ def grow_depth(
     else `where` and the block become a Sequential in its place.
 
     Args:
+        model: the network.
         where: the module, or its dotted name.
         channels: channels inside the block, rounded up to an even number; by default those of the output of `where`.
         kernel_size: kernel size of A, where it is a convolution; odd.
@@ -76,6 +77,7 @@ def grow_branches(
     which keeps the function; the gate learns at once, and with it the branch.
 
     Args:
+        model: the network.
         where: the module, or its dotted name.
         channels: channels of the branch; by default those of the module's output. Where they differ, a learned 1×1
             projection follows that begins as the identity.
@@ -126,6 +128,7 @@ def prune_branches(
     When the last branch is removed, the main path replaces the MultiBranch.
 
     Args:
+        model: the network.
         where: an nn.MultiBranch, or its dotted name.
         count: number of branches to remove.
         which: indices of the branches to remove, instead of count.

@@ -314,6 +314,7 @@ def transaction(
     logged (logger "genesis.growth", `history(model).failures`) and raised.
 
     Args:
+        model: the network.
         optimizer: one or several optimizers of the model: their state grows with the parameters, and new parameters
             join the groups of their neighbours. Learning-rate schedulers and gradient scalers continue unchanged.
         example: an input (or a tuple of inputs) on which the network is run before and after each operation, to follow

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
@@ -35,6 +36,7 @@ def grow_width(
     flattening and pooling. `channel_map()` shows which these are.
 
     Args:
+        model: the network.
         where: the layer (or several), a module or its dotted name; None for every layer that can grow.
         channels: the new number of channels.
         factor: the factor of the number of channels, instead (rounded, at least one more).
@@ -101,6 +103,7 @@ def prune_width(
     """Remove the least important of a layer's output channels, wherever they are used. The function changes.
 
     Args:
+        model: the network.
         where, channels, transaction: see grow_width.
         factor: the factor of the number of channels, below 1 (rounded, at least one less, and one remains; with
             where=None, layers of a single channel are skipped).
@@ -246,7 +249,7 @@ def _resize(
 
 def _scores(
     opened: Transaction, mapped: ChannelMap, op: str, name: str, group: ChannelGroup, by: str
-) -> np.ndarray:  # fmt: skip
+) -> npt.NDArray[np.float64]:  # fmt: skip
     """How much each unit of a group matters."""
     learned = {name for name, _ in opened.model.named_parameters(remove_duplicate=False)}
     wanted = "normal" if by == "magnitude" else "mean"

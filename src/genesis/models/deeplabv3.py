@@ -18,7 +18,7 @@ from genesis.models.segmentation import SegmentationModel, dilated_resnet50
 
 
 class DeepLabV3(SegmentationModel):
-    """A backbone with a DeepLabHead and an optional auxiliary FCNHead; see SegmentationModel."""
+    """A backbone with a DeepLabHead and an optional auxiliary FCNHead. See `genesis.models.SegmentationModel`."""
 
 
 class DeepLabHead(FusedSequential):
@@ -88,6 +88,11 @@ def deeplabv3_resnet50(
         weights_backbone: a file with weights of resnet50 for the backbone.
         weights: a file with weights of the whole model.
     Shape: (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" alike with aux_loss.
+
+    Example:
+        >>> net = genesis.models.deeplabv3_resnet50(num_classes=5, aux_loss=True)
+        >>> net.classifier[-1].out_channels, net.aux_classifier[-1].out_channels
+        (5, 5)
     """
     aux_classifier = FCNHead(1024, num_classes) if aux_loss else None
     return DeepLabV3(dilated_resnet50(weights_backbone), DeepLabHead(2048, num_classes), aux_classifier)

@@ -14,7 +14,7 @@ from genesis.models.segmentation import SegmentationModel, dilated_resnet50
 
 
 class FCN(SegmentationModel):
-    """A backbone with an FCNHead and an optional auxiliary FCNHead; see SegmentationModel."""
+    """A backbone with an FCNHead and an optional auxiliary FCNHead. See `genesis.models.SegmentationModel`."""
 
 
 class FCNHead(FusedSequential):
@@ -46,6 +46,11 @@ def fcn_resnet50(
         weights_backbone: a file with weights of resnet50 for the backbone.
         weights: a file with weights of the whole model.
     Shape: (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" alike with aux_loss.
+
+    Example:
+        >>> net = genesis.models.fcn_resnet50(num_classes=5)
+        >>> net.classifier[-1].out_channels, net.aux_classifier
+        (5, None)
     """
     aux_classifier = FCNHead(1024, num_classes) if aux_loss else None
     return FCN(dilated_resnet50(weights_backbone), FCNHead(2048, num_classes), aux_classifier)

@@ -32,7 +32,17 @@ def register(constructor: Callable[..., Model]) -> Builder[Model]:
     The function then also takes torchvision's arguments `weights`, a file that the new model loads or None, and
     `progress`, which has no effect: nothing is downloaded.
 
+    Args:
+        constructor: returns an nn.Module; all its arguments have defaults.
+    Returns: the constructor, with the two arguments.
     Raises: ValueError: the name is taken.
+
+    Example:
+        >>> @genesis.models.register
+        ... def tiny_for_this_example(num_classes: int = 2):
+        ...     return nn.Linear(3, num_classes)
+        >>> genesis.models.create("tiny_for_this_example", num_classes=5).out_features
+        5
     """
     name = constructor.__name__
     if name in _constructors:
@@ -55,6 +65,7 @@ def create(name: str, **kwargs: object) -> nn.Module:
     Args:
         name: see names().
         kwargs: arguments of its constructor, `genesis.models.<name>`; weights: a file to load.
+    Returns: the network, in training mode.
     Raises: ValueError: there is no such model; the message lists all and suggests the closest.
     Example: >>> genesis.models.create("unet", width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
     (1, 1, 8, 8)
@@ -68,8 +79,9 @@ def create(name: str, **kwargs: object) -> nn.Module:
 
 
 def names() -> list[str]:
-    """The names of all registered models, sorted.
+    """The names of all registered models.
 
+    Returns: a sorted list.
     Example: >>> "resnet18" in genesis.models.names()
     True
     """

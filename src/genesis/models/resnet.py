@@ -27,7 +27,22 @@ class ConvNorm(nn.Module):
         self, conv: nn.Conv2d, norm: nn.BatchNorm2d, input: genesis.Tensor, residual: genesis.Tensor | None = None,
         activation: str | None = "relu",
     ) -> genesis.Tensor:  # fmt: skip
-        """Compute activation(norm(conv(input)) + residual)."""
+        """Compute activation(norm(conv(input)) + residual) as one op.
+
+        Args:
+            conv: any nn.Conv2d.
+            norm: its nn.BatchNorm2d.
+            input: (N, C, H, W), any floating dtype.
+            residual: the shape of the result, or None.
+            activation: "relu" or None.
+        Returns: (N, K, P, Q).
+
+        Example:
+            >>> block = genesis.models.resnet.Block()
+            >>> conv, norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+            >>> block.conv_norm(conv, norm, genesis.ones(1, 3, 5, 5)).shape
+            (1, 8, 3, 3)
+        """
         fused = self._fused.get(conv)
         if fused is None:
             fused = self._fused[conv] = nn.FusedConv()
@@ -217,13 +232,18 @@ def resnet18(**options: Unpack[Options]) -> ResNet:
     Args:
         options: num_classes and others, see ResNet; weights: a file to load.
     Shape: (N, 3, H, W) → (N, num_classes).
+
+    Example:
+        >>> net = genesis.models.resnet18(num_classes=5)
+        >>> sum(parameter.numel() for parameter in net.parameters())
+        11179077
     """
     return ResNet(BasicBlock, (2, 2, 2, 2), **options)
 
 
 @register
 def resnet34(**options: Unpack[Options]) -> ResNet:
-    """ResNet-34.
+    """ResNet-34: blocks 3, 4, 6, 3. See `genesis.models.resnet18`.
 
     Args:
         options: num_classes and others, see ResNet; weights: a file to load.
@@ -234,7 +254,7 @@ def resnet34(**options: Unpack[Options]) -> ResNet:
 
 @register
 def resnet50(**options: Unpack[Options]) -> ResNet:
-    """ResNet-50.
+    """ResNet-50: bottlenecks 3, 4, 6, 3. See `genesis.models.resnet18`.
 
     Args:
         options: num_classes and others, see ResNet; weights: a file to load.
@@ -245,7 +265,7 @@ def resnet50(**options: Unpack[Options]) -> ResNet:
 
 @register
 def resnet101(**options: Unpack[Options]) -> ResNet:
-    """ResNet-101.
+    """ResNet-101: bottlenecks 3, 4, 23, 3. See `genesis.models.resnet18`.
 
     Args:
         options: num_classes and others, see ResNet; weights: a file to load.

@@ -39,6 +39,17 @@ class SegmentationModel(nn.Module):
         classifier: head for "out".
         aux_classifier: head for "aux", whose loss helps training; set it to None for inference.
     Shape: (N, 3, H, W) → {"out": (N, num_classes, H, W)}, and "aux" of the same shape with an auxiliary head.
+
+    Example:
+        >>> class Backbone(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        ...     def forward(self, input):
+        ...         return {"out": self.conv(input)}
+        >>> net = genesis.models.SegmentationModel(Backbone(), nn.Conv2d(8, 5, 1))
+        >>> net(genesis.ones(1, 3, 8, 8))["out"].shape
+        (1, 5, 8, 8)
     """
 
     def __init__(self, backbone: nn.Module, classifier: nn.Module, aux_classifier: nn.Module | None = None) -> None:

@@ -25,6 +25,10 @@ class UNet(nn.Module):
         depth: number of levels.
     Shape: (N, in_channels, H, W) → (N, num_classes, H, W); H and W are multiples of 2^(depth − 1).
     Raises: ShapeError: the input has another shape.
+
+    Example:
+        >>> genesis.models.UNet(1, 2, width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
+        (1, 2, 8, 8)
     """
 
     def __init__(self, in_channels: int, num_classes: int, width: int, depth: int) -> None:
@@ -73,6 +77,7 @@ def unet(in_channels: int = 1, num_classes: int = 1, width: int = 16, depth: int
         width: channels of the finest level; each coarser one has twice as many (the paper: 64).
         depth: number of levels (the paper: 5).
         weights: a file to load.
+    Returns: the network; (N, in_channels, H, W) → (N, num_classes, H, W).
     Raises: ValueError: an argument is below 1.
     Example: >>> genesis.models.unet(width=4, depth=2)(genesis.ones(1, 1, 8, 8)).shape
     (1, 1, 8, 8)

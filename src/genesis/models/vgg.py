@@ -21,7 +21,7 @@ HIDDEN = 4096  # of the classifier
 
 
 class VGG(nn.Module):
-    """VGG: convolutional features, average pooling to 7×7, classifier.
+    """VGG: convolutional features, average pooling to 7×7, classifier. Made by `genesis.models.vgg16_bn`.
 
     Args:
         features: computes 512 channels.
@@ -87,5 +87,10 @@ def vgg16_bn(**options: Unpack[Options]) -> VGG:
     Args:
         options: num_classes and others, see VGG; weights: a file to load.
     Shape: (N, 3, H, W) → (N, num_classes), H and W at least 32.
+
+    Example:
+        >>> net = genesis.models.vgg16_bn(num_classes=5, init_weights=False)
+        >>> sum(isinstance(layer, nn.Conv2d) for layer in net.features)
+        13
     """
     return VGG(FusedSequential(*_stages()), **options)

@@ -1,4 +1,4 @@
-"""What an array is made of: a backend's handle, and the changes that all views of one storage share."""
+"""The parts of an array: a backend's handle, and the changes that all views of one storage share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genesis.shapes import Shape
 
 
 class Array:
-    """What every array holds: the backend's handle, the device, and the changes that all views of one storage share."""
+    """The base of arrays: the backend's handle, the device, and the changes that all views of one storage share."""
 
     __slots__ = ("_changes", "_dtype", "_strides", "device", "handle", "shape")
 
@@ -98,14 +98,14 @@ class Changes:
     _ended_exports = 0
     # For each export, what gives None once nobody else holds the memory. Another object with each change of it, so that
     # who has seen it needs no look inside.
-    holders: Sequence[Callable[[], Any]] = ()
+    holders: Sequence[Callable[[], object]] = ()
 
     @property
     def version(self) -> int | None:
         """Another number after each change of the values; None while others hold the memory and may change them."""
         return self.count + self._ended_exports if not self.holders else self._version_of_exported()
 
-    def export(self, holder: Any = None) -> None:
+    def export(self, holder: object = None) -> None:
         """Others may write into this memory from now on: as long as holder lives, or for good.
 
         Args:
@@ -131,7 +131,7 @@ def _forever() -> bool:
     return True
 
 
-def _num_references(array: Any) -> int:
+def _num_references(array: Array | types.SimpleNamespace) -> int:
     """To an array's changes, which each array that shows the storage holds; and a few of the call's own."""
     return sys.getrefcount(array._changes)
 

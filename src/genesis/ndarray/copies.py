@@ -9,7 +9,7 @@ from genesis.ndarray.ndarray import NDArray
 
 
 class Copies:
-    """What arrays hold now, copied at the cost of a single array on each device."""
+    """Copies of the present values of arrays, at the cost of a single array on each device."""
 
     def __init__(self, arrays: Sequence[NDArray]) -> None:
         self._kept = []

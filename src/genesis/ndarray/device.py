@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
 
 from genesis.errors import DeviceError
 
@@ -41,7 +41,7 @@ class Device:
             device = cls._known.setdefault(key, device)
         return device
 
-    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[[str, int], Device], tuple[str, int]]:
         return Device, (self.type, self.index)
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from genesis import dtypes, shapes
 from genesis.backends import contract as ops
-from genesis.dtypes import DType
+from genesis.dtypes import DType, HostArray
 from genesis.errors import DeviceError, ShapeError
 from genesis.ndarray.arithmetic import Arithmetic
 from genesis.ndarray.array import backend_of
@@ -76,23 +76,23 @@ class NDArray(Arithmetic):
         return cls(backend_of(device).arange(start, step, length, dtype, device.index), device)
 
     @classmethod
-    def from_numpy(cls, array: np.ndarray, dtype: DType, device: Device = CPU) -> NDArray:
+    def from_numpy(cls, array: HostArray, dtype: DType, device: Device = CPU) -> NDArray:
         """dtype must be the array's own (bfloat16: its bits as uint16). On the CPU the memory is shared."""
         return cls(backend_of(device).from_cpu(array, dtype, device.index), device)
 
     @classmethod
-    def from_dlpack(cls, source: Any, device: Device) -> NDArray:
+    def from_dlpack(cls, source: object, device: Device) -> NDArray:
         """Share the memory of anything with __dlpack__ that lives on device."""
         return cls(backend_of(device).from_dlpack(source), device)
 
     @classmethod
-    def random(cls, op: str, device: Device, *args: Any) -> NDArray:
+    def random(cls, op: str, device: Device, *args: object) -> NDArray:
         """One of the contract's random ops: rand, randn, randint, randperm."""
         return cls(getattr(backend_of(device), op)(*args, device.index), device)
 
     # --- to Python and to other places ------------------------------------------------------------------------------
 
-    def numpy(self) -> np.ndarray:
+    def numpy(self) -> HostArray:
         """The values as a numpy array; shares memory on the CPU."""
         if self.dtype is dtypes.bfloat16:
             raise TypeError(
@@ -100,11 +100,11 @@ class NDArray(Arithmetic):
             )
         return ops.to_cpu(self)
 
-    def numpy_values(self) -> np.ndarray:
+    def numpy_values(self) -> HostArray:
         """The values for printing and Python lists; bfloat16 as float32."""
         return (self.to(dtypes.float32) if self.dtype is dtypes.bfloat16 else self).numpy()
 
-    def bits(self) -> np.ndarray:
+    def bits(self) -> HostArray:
         """The values as numpy holds them in a file; bfloat16 as uint16."""
         return np.ascontiguousarray(ops.to_cpu(self))
 

@@ -32,11 +32,14 @@ class Convertible:
         Gradients move along. Parameters stay the same objects: tied weights stay tied, an optimizer keeps its own.
 
         Args:
+            args: a device, a dtype, or a tensor whose dtype and device to take.
             device: "cpu", "cuda", "cuda:1" or a genesis.device.
             dtype: a floating dtype; integer and bool tensors keep theirs.
+            non_blocking: accepted for PyTorch's signature.
             memory_format: "channels_last" | "contiguous", for 4-d tensors.
         Returns: the module itself.
         Raises: DTypeError: dtype is not floating.
+
         Example:
             >>> nn.Linear(2, 1).to(genesis.float64).weight.dtype
             genesis.float64
@@ -70,25 +73,35 @@ class Convertible:
         return self
 
     def cpu(self) -> Self:
-        """Move parameters and buffers to the CPU."""
+        """Move parameters and buffers to the CPU. See `nn.Module.to`."""
         return self.to("cpu")
 
     def cuda(self, device: int | str | Device | None = None) -> Self:
-        """Move parameters and buffers to a CUDA device, the current one by default."""
+        """Move parameters and buffers to a CUDA device.
+
+        Args:
+            device: an index, "cuda:1" or a genesis.device; the current device by default.
+
+        Example:
+            >>> from genesis.settings import override
+            >>> with override(cuda="simulated"):
+            ...     nn.Linear(2, 1).cuda().weight.device
+            device(type='cuda', index=0)
+        """
         return self.to(Device("cuda", device) if isinstance(device, int) or device is None else Device(device))
 
     def float(self) -> Self:
-        """Cast floating parameters and buffers to float32."""
+        """Cast floating parameters and buffers to float32. See `nn.Module.to`."""
         return self.to(dtypes.float32)
 
     def double(self) -> Self:
-        """Cast floating parameters and buffers to float64."""
+        """Cast floating parameters and buffers to float64. See `nn.Module.to`."""
         return self.to(dtypes.float64)
 
     def half(self) -> Self:
-        """Cast floating parameters and buffers to float16."""
+        """Cast floating parameters and buffers to float16. See `nn.Module.to`."""
         return self.to(dtypes.float16)
 
     def bfloat16(self) -> Self:
-        """Cast floating parameters and buffers to bfloat16."""
+        """Cast floating parameters and buffers to bfloat16. See `nn.Module.to`."""
         return self.to(dtypes.bfloat16)

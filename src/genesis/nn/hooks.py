@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from genesis.autograd import HookHandle
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -40,6 +42,44 @@ class ForwardHook:
         extra = (kwargs,) if self.with_kwargs else ()
         new: Result | None = self.function(module, args, *extra, output)
         return output if new is None else new
+
+
+class Hookable:
+    """Base of Module, which calls forward: what registers its hooks."""
+
+    _forward_pre_hooks: list[Hook]
+    _forward_hooks: list[Hook]
+
+    def register_forward_pre_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
+        """Call hook(module, args) before each forward; a result other than None replaces the arguments.
+
+        Args:
+            hook: returns None, the new arguments as a tuple, or a single new argument.
+            with_kwargs: call hook(module, args, kwargs) instead, which returns None or (args, kwargs).
+        Returns: a handle; handle.remove() removes the hook.
+        Example:
+            >>> layer = nn.Identity()
+            >>> handle = layer.register_forward_pre_hook(lambda module, args: args[0] + 1)
+            >>> layer(genesis.zeros(2)).tolist()
+            [1.0, 1.0]
+        """
+        return HookHandle(self._forward_pre_hooks, ForwardPreHook(hook, with_kwargs))
+
+    def register_forward_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
+        """Call hook(module, args, output) after each forward; a result other than None replaces the output.
+
+        Args:
+            hook: returns None or the new output.
+            with_kwargs: call hook(module, args, kwargs, output) instead.
+        Returns: a handle; handle.remove() removes the hook.
+        Example:
+            >>> layer, seen = nn.ReLU(), []
+            >>> handle = layer.register_forward_hook(lambda module, args, output: seen.append(output.shape))
+            >>> y = layer(genesis.zeros(2, 3))
+            >>> seen
+            [(2, 3)]
+        """
+        return HookHandle(self._forward_hooks, ForwardHook(hook, with_kwargs))
 
 
 class HasForward(Protocol[P, Result_co]):

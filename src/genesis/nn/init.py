@@ -10,8 +10,8 @@ import warnings
 
 from genesis import dtypes
 from genesis.autograd import no_grad
-from genesis.creation import rand, randn
 from genesis.errors import ShapeError, describe
+from genesis.random import rand, randn
 from genesis.tensor import Tensor
 
 _PIECE = 1 << 18  # numbers: 2 MiB in float64
@@ -24,6 +24,8 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     Args:
         tensor: any shape, a floating dtype; this holds for all initialisers, unless they say otherwise.
         a, b: bounds.
+    Returns: tensor.
+
     Example:
         >>> nn.init.uniform_(genesis.empty(3), 2.0, 2.0).tolist()
         [2.0, 2.0, 2.0]
@@ -36,6 +38,11 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
 @no_grad()
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Fill with draws from the normal distribution of this mean and standard deviation.
+
+    Args:
+        tensor: any shape, a floating dtype.
+        mean, std: of the distribution.
+    Returns: tensor.
 
     Example:
         >>> nn.init.normal_(genesis.empty(2), mean=3.0, std=0.0).tolist()
@@ -62,8 +69,10 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     """Fill with draws from the normal distribution truncated to [a, b]: draws outside are repeated.
 
     Args:
+        tensor: any shape, a floating dtype.
         mean, std: of the normal distribution, before truncation.
         a, b: bounds of the values.
+    Returns: tensor.
 
     Example:
         >>> values = nn.init.trunc_normal_(genesis.empty(100), a=-1.0, b=1.0)
@@ -111,7 +120,12 @@ def _normal_cdf(x: float) -> float:
 
 @no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Fill with val; any dtype.
+    """Fill with val.
+
+    Args:
+        tensor: any shape and dtype.
+        val: a number that the dtype holds.
+    Returns: tensor.
 
     Example:
         >>> nn.init.constant_(genesis.empty(2), 0.5).tolist()
@@ -121,7 +135,11 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Fill with ones; any dtype.
+    """Fill with ones.
+
+    Args:
+        tensor: any shape and dtype.
+    Returns: tensor.
 
     Example:
         >>> nn.init.ones_(genesis.empty(2)).tolist()
@@ -131,7 +149,11 @@ def ones_(tensor: Tensor) -> Tensor:
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Fill with zeros; any dtype.
+    """Fill with zeros.
+
+    Args:
+        tensor: any shape and dtype.
+    Returns: tensor.
 
     Example:
         >>> nn.init.zeros_(genesis.empty(2)).tolist()
@@ -144,7 +166,11 @@ def zeros_(tensor: Tensor) -> Tensor:
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with ones on the diagonal and zeros elsewhere: a linear layer that returns its input.
 
+    Args:
+        tensor: (N, M), any dtype.
+    Returns: tensor.
     Raises: ShapeError: tensor is not a matrix.
+
     Example:
         >>> nn.init.eye_(genesis.empty(2, 3)).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
@@ -163,7 +189,9 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     Args:
         tensor: the weight of a convolution, (K, C / groups, …) with 1 to 3 kernel dimensions.
         groups: number of groups, each of which returns its own channels.
+    Returns: tensor.
     Raises: ShapeError: another rank, or groups does not divide K.
+
     Example:
         >>> nn.init.dirac_(genesis.empty(1, 1, 3)).tolist()
         [[[0.0, 1.0, 0.0]]]
@@ -188,8 +216,10 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     Args:
         tensor: (fan_out, fan_in), or (K, C, …) of a convolution; at least 2 dimensions.
         gain: see calculate_gain.
+    Returns: tensor.
     Raises: ShapeError: fewer than 2 dimensions.
     Source: Glorot & Bengio 2010, Understanding the difficulty of training deep feedforward neural networks.
+
     Example:
         >>> bool(nn.init.xavier_uniform_(genesis.empty(3, 3)).abs().max() <= 1)
         True
@@ -201,8 +231,10 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Fill with draws from the normal distribution of mean 0 and standard deviation gain · √(2 / (fan_in + fan_out)).
 
-    Arguments, errors and source: see xavier_uniform_.
-
+    Args:
+        tensor, gain: as in `nn.init.xavier_uniform_`.
+    Returns: tensor.
+    Raises: ShapeError: fewer than 2 dimensions.
     Example:
         >>> nn.init.xavier_normal_(genesis.empty(4, 3), gain=0.0).abs().max().item()
         0.0
@@ -225,8 +257,10 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
         a: the negative slope of leaky_relu.
         mode: "fan_in" preserves the variance in the forward pass, "fan_out" in the backward pass.
         nonlinearity: see calculate_gain.
+    Returns: tensor.
     Raises: ShapeError: fewer than 2 dimensions; ValueError: mode or nonlinearity is unknown.
     Source: He et al. 2015, arXiv:1502.01852.
+
     Example:
         >>> bool(nn.init.kaiming_uniform_(genesis.empty(4, 3)).abs().max() <= 2**0.5)
         True
@@ -240,8 +274,11 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     """Fill with draws from the normal distribution of mean 0 and standard deviation gain / √fan.
 
-    Arguments, errors and source: see kaiming_uniform_.
-
+    Args:
+        tensor, a, mode, nonlinearity: as in `nn.init.kaiming_uniform_`.
+    Returns: tensor.
+    Raises: ShapeError: fewer than 2 dimensions; ValueError: mode or nonlinearity is unknown.
+    Source: He et al. 2015, arXiv:1502.01852.
     Example:
         >>> deviation = nn.init.kaiming_normal_(genesis.empty(100, 100), nonlinearity="relu").std().item()
         >>> 0.12 < deviation < 0.16  # √(2 / 100) = 0.141
@@ -294,7 +331,12 @@ _GAINS = {
 def calculate_fans(op: str, tensor: Tensor) -> tuple[int, int]:
     """(fan_in, fan_out) of a weight: the inputs that each output depends on, and the outputs that each input reaches.
 
+    Args:
+        op: the name that errors show.
+        tensor: (fan_out, fan_in), or (K, C, …) of a convolution.
+    Returns: (fan_in, fan_out).
     Raises: ShapeError: fewer than 2 dimensions; the message names op.
+
     Example:
         >>> nn.init.calculate_fans("mine", genesis.empty(8, 3, 5, 5))
         (75, 200)

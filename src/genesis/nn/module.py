@@ -6,12 +6,13 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from genesis.autograd import HookHandle
 from genesis.errors import DTypeError, describe
 from genesis.nn import state
 from genesis.nn.conversion import Convertible
-from genesis.nn.hooks import ForwardHook, ForwardPreHook, HasForward, Hook, P, Result_co, call_with_hooks
+from genesis.nn.hooks import HasForward, Hookable, P, Result_co, call_with_hooks
+from genesis.nn.learnable import Learnable
 from genesis.nn.parameter import Parameter
+from genesis.nn.printable import Printable
 from genesis.nn.stateful import Stateful
 from genesis.tensor import Tensor
 
@@ -22,7 +23,7 @@ _parameters_of: Registry[Parameter] = operator.attrgetter("_parameters")
 _buffers_of: Registry[Tensor] = operator.attrgetter("_buffers")
 
 
-class Module(Convertible, Stateful):
+class Module(Convertible, Hookable, Learnable, Printable, Stateful):
     """Base class of all layers and networks: a subclass creates its parts in __init__ and computes in forward.
 
     A Parameter or Module that is assigned to an attribute is registered under that name. register_buffer registers
@@ -48,8 +49,6 @@ class Module(Convertible, Stateful):
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _non_persistent_buffers: set[str]
-    _forward_pre_hooks: list[Hook]
-    _forward_hooks: list[Hook]
 
     def __init__(self) -> None:
         # Written past __setattr__, which needs them.
@@ -69,37 +68,6 @@ class Module(Convertible, Stateful):
         raise NotImplementedError(f"{type(self).__name__}: a Module needs a method forward")
 
     forward: Callable[..., Any] = _missing_forward  # a variable, so that a subclass may give it any signature
-
-    def register_forward_pre_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
-        """Call hook(module, args) before each forward; a result other than None replaces the arguments.
-
-        Args:
-            hook: returns None, the new arguments as a tuple, or a single new argument.
-            with_kwargs: call hook(module, args, kwargs) instead, which returns None or (args, kwargs).
-        Returns: a handle; handle.remove() removes the hook.
-        Example:
-            >>> layer = nn.Identity()
-            >>> handle = layer.register_forward_pre_hook(lambda module, args: args[0] + 1)
-            >>> layer(genesis.zeros(2)).tolist()
-            [1.0, 1.0]
-        """
-        return HookHandle(self._forward_pre_hooks, ForwardPreHook(hook, with_kwargs))
-
-    def register_forward_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
-        """Call hook(module, args, output) after each forward; a result other than None replaces the output.
-
-        Args:
-            hook: returns None or the new output.
-            with_kwargs: call hook(module, args, kwargs, output) instead.
-        Returns: a handle; handle.remove() removes the hook.
-        Example:
-            >>> layer, seen = nn.ReLU(), []
-            >>> handle = layer.register_forward_hook(lambda module, args, output: seen.append(output.shape))
-            >>> y = layer(genesis.zeros(2, 3))
-            >>> seen
-            [(2, 3)]
-        """
-        return HookHandle(self._forward_hooks, ForwardHook(hook, with_kwargs))
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 
@@ -164,7 +132,11 @@ class Module(Convertible, Stateful):
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Register a parameter. None reserves the name, as for the bias of a layer without one.
 
+        Args:
+            name: an attribute's name, without dots.
+            param: any shape and floating dtype, or None.
         Raises: KeyError: name is empty, has a dot, or is taken; DTypeError: param is not a Parameter.
+
         Example:
             >>> layer = nn.Module()
             >>> layer.register_parameter("scale", nn.Parameter(genesis.ones(1)))
@@ -180,9 +152,11 @@ class Module(Convertible, Stateful):
         """Register a tensor that moves with the module but is not learned, such as running statistics.
 
         Args:
+            name: an attribute's name, without dots.
             tensor: any dtype and shape; None reserves the name.
             persistent: whether it is part of the state_dict.
         Raises: KeyError: name is empty, has a dot, or is taken; DTypeError: tensor is not a Tensor.
+
         Example:
             >>> layer = nn.Module()
             >>> layer.register_buffer("mean", genesis.zeros(2))
@@ -201,7 +175,16 @@ class Module(Convertible, Stateful):
     def add_module(self, name: str, module: Module | None) -> None:
         """Register a submodule under a name that need not be an identifier, such as "0".
 
+        Args:
+            name: without dots.
+            module: the submodule; None reserves the name.
         Raises: KeyError: name is empty, has a dot, or is taken; DTypeError: module is not a Module.
+
+        Example:
+            >>> net = nn.Module()
+            >>> net.add_module("0", nn.ReLU())
+            >>> net.get_submodule("0")
+            ReLU()
         """
         self._check_new("add_module", name, self._modules)
         if not (module is None or isinstance(module, Module)):
@@ -220,6 +203,9 @@ class Module(Convertible, Stateful):
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Its parameters and (with recurse) those of its submodules, each once.
 
+        Args:
+            recurse: whether to include those of submodules.
+
         Example:
             >>> sum(parameter.numel() for parameter in nn.Linear(3, 2).parameters())
             8
@@ -231,6 +217,11 @@ class Module(Convertible, Stateful):
     ) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, parameter) of each parameter; a shared one once, unless remove_duplicate is False.
 
+        Args:
+            prefix: put before each name.
+            recurse: whether to include those of submodules.
+            remove_duplicate: whether a shared parameter comes once or under each name.
+
         Example:
             >>> net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
             >>> [(name, parameter.shape) for name, parameter in net.named_parameters()]
@@ -239,13 +230,21 @@ class Module(Convertible, Stateful):
         return self._named_members(_parameters_of, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Its buffers and (with recurse) those of its submodules, each once."""
+        """Its buffers and (with recurse) those of its submodules, each once.
+
+        Args:
+            recurse: whether to include those of submodules.
+
+        Example:
+            >>> [buffer.shape for buffer in nn.BatchNorm1d(2).buffers()]
+            [(2,), (2,), ()]
+        """
         return _members(self._and_below(recurse), _buffers_of)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """(dotted name, buffer) of each buffer; a shared one once, unless remove_duplicate is False."""
+        """(dotted name, buffer) of each buffer. See `nn.Module.named_parameters`."""
         return self._named_members(_buffers_of, prefix, recurse, remove_duplicate)
 
     def _and_below(self, recurse: bool) -> Iterable[Module]:
@@ -265,12 +264,17 @@ class Module(Convertible, Stateful):
                 yield _join(module_name, name), member
 
     def children(self) -> Iterator[Module]:
-        """Its direct submodules, each once."""
+        """Its direct submodules, each once. See `nn.Module.named_children`."""
         for _, module in self.named_children():
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """(name, module) of its direct submodules, each once."""
+        """(name, module) of its direct submodules, each once.
+
+        Example:
+            >>> [name for name, _ in nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh())).named_children()]
+            ['0', '1']
+        """
         seen = set()
         for name, module in self._modules.items():
             if module is not None and id(module) not in seen:
@@ -278,7 +282,7 @@ class Module(Convertible, Stateful):
                 yield name, module
 
     def modules(self) -> Iterator[Module]:
-        """The module and all its submodules, parents first, each once."""
+        """The module and all its submodules, parents first, each once. See `nn.Module.named_modules`."""
         seen = set()
         waiting: list[Module | None] = [self]
         while waiting:
@@ -302,7 +306,7 @@ class Module(Convertible, Stateful):
             ['', '0', '1']
         """
         memo = set() if memo is None else memo
-        waiting = [(prefix, self)]  # a stack, as each level of a recursion would hand on all that lies below it
+        waiting = [(prefix, self)]  # a stack, as each level of a recursion would pass up all that lies below it
         while waiting:
             path, module = waiting.pop()
             if module in memo:
@@ -316,7 +320,14 @@ class Module(Convertible, Stateful):
     def get_submodule(self, target: str) -> Module:
         """The submodule of this dotted name, "layer1.0.conv"; "" is the module itself.
 
+        Args:
+            target: names joined by dots.
+        Returns: the submodule.
         Raises: AttributeError: there is none; the message shows the closest name.
+
+        Example:
+            >>> nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh())).get_submodule("1.0")
+            Tanh()
         """
         module: Module | None = self
         for name in target.split(".") if target else ():
@@ -327,11 +338,31 @@ class Module(Convertible, Stateful):
         return module
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter of this dotted name. Raises: AttributeError: there is none."""
+        """The parameter of this dotted name.
+
+        Args:
+            target: names joined by dots.
+        Returns: the parameter.
+        Raises: AttributeError: there is none; the message shows the closest name.
+
+        Example:
+            >>> nn.Sequential(nn.Linear(3, 2)).get_parameter("0.weight").shape
+            (2, 3)
+        """
         return self._get_member("get_parameter", target, _parameters_of)
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer of this dotted name. Raises: AttributeError: there is none."""
+        """The buffer of this dotted name.
+
+        Args:
+            target: names joined by dots.
+        Returns: the buffer.
+        Raises: AttributeError: there is none; the message shows the closest name.
+
+        Example:
+            >>> nn.Sequential(nn.BatchNorm2d(2)).get_buffer("0.running_var").tolist()
+            [1.0, 1.0]
+        """
         return self._get_member("get_buffer", target, _buffers_of)
 
     def _get_member(self, op: str, target: str, registry: Registry[Member]) -> Member:
@@ -345,6 +376,9 @@ class Module(Convertible, Stateful):
     def apply(self, fn: Callable[[Module], None]) -> Self:
         """Call fn on every submodule, then on the module itself; returns the module.
 
+        Args:
+            fn: called for its effect.
+
         Example:
             >>> net = nn.Linear(2, 1).apply(lambda module: nn.init.zeros_(module.weight))
             >>> net.weight.tolist()
@@ -355,12 +389,19 @@ class Module(Convertible, Stateful):
         fn(self)
         return self
 
-    # --- modes and gradients ------------------------------------------------------------------------------------------
+    # --- modes and state ---------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
         """Put the module and all its submodules into training mode (batch statistics, dropout), or out of it.
 
+        Args:
+            mode: False for evaluation.
         Raises: DTypeError: mode is not a bool.
+
+        Example:
+            >>> net = nn.Sequential(nn.Dropout(0.5)).eval()
+            >>> net[0].training, net.train()[0].training
+            (False, True)
         """
         if not isinstance(mode, bool):
             raise DTypeError(describe("train", "mode", "a bool", type(mode).__name__))
@@ -371,22 +412,11 @@ class Module(Convertible, Stateful):
         return self
 
     def eval(self) -> Self:
-        """Evaluation mode: train(False)."""
+        """Switch to evaluation mode: train(False). See `nn.Module.train`."""
         return self.train(False)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Whether autograd computes gradients of its parameters; False freezes them."""
-        for parameter in self.parameters():
-            parameter.requires_grad_(requires_grad)
-        return self
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Delete the gradients of all parameters, or fill them with zeros."""
-        for parameter in self.parameters():
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad = parameter.grad.detach().zero_()
+    def _named_parts(self) -> Mapping[str, object]:
+        return self._modules
 
     def _named_state(self) -> Iterator[tuple[str, Tensor]]:
         """Every parameter and persistent buffer here and below; shared ones under each of their names."""
@@ -394,25 +424,6 @@ class Module(Convertible, Stateful):
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is not None and name not in module._non_persistent_buffers:
                     yield _join(path, name), tensor
-
-    # --- text ---------------------------------------------------------------------------------------------------------
-
-    def extra_repr(self) -> str:
-        """The text between the parentheses of repr: the layer's settings. Override it in a layer of your own."""
-        return ""
-
-    def __repr__(self) -> str:
-        settings = self.extra_repr()
-        lines = settings.split("\n") if settings else []
-        children = [f"({name}): {module!r}" for name, module in self._modules.items()]
-        return format_parts(type(self).__name__, lines, children)
-
-
-def format_parts(name: str, lines: list[str], children: list[str]) -> str:
-    """PyTorch's layout: settings on the first line where there is nothing else, children indented by two."""
-    if not children and len(lines) <= 1:
-        return f"{name}({''.join(lines)})"
-    return f"{name}(\n  " + "\n".join(lines + children).replace("\n", "\n  ") + "\n)"
 
 
 def _members(modules: Iterable[Module], registry: Registry[Member]) -> Iterator[Member]:

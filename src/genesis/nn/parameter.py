@@ -11,8 +11,9 @@ class Parameter(Tensor, result_class=Tensor):
     """A tensor that a module registers when it is assigned to an attribute; it requires grad unless told otherwise.
 
     Args:
-        data: the values; their memory is shared.
+        data: any shape and floating dtype; memory is shared. None makes an empty parameter.
         requires_grad: whether gradients are computed for it.
+    Raises: DTypeError: data is not a Tensor, or not floating while requires_grad is set.
 
     Example:
         >>> nn.Parameter(genesis.zeros(2))

@@ -22,6 +22,8 @@ class Stateful:
         Args:
             prefix: put before each name.
             keep_vars: the parameters themselves instead of detached tensors.
+        Returns: names and tensors, in the order of registration.
+
         Example:
             >>> list(nn.BatchNorm2d(3).state_dict())
             ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
@@ -40,6 +42,13 @@ class Stateful:
             assign: share the given memory, with its dtype and device, instead of copying.
         Returns: the missing and the unexpected keys.
         Raises: CheckpointError: the keys or the shapes do not fit; the message shows the closest names.
+
+        Example:
+            >>> layer = nn.Linear(1, 1)
+            >>> layer.load_state_dict({"weight": genesis.full((1, 1), 2.0), "bias": genesis.zeros(1)})
+            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+            >>> layer(genesis.ones(1)).tolist()
+            [2.0]
         """
         return state.load(type(self).__name__, self._named_state(), state_dict, strict, assign)
 

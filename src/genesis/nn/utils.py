@@ -21,12 +21,13 @@ def clip_grad_norm_(
         g ← g · min(1, max_norm / (norm + 1e-6))
 
     Args:
-        parameters: one tensor or several; those without a gradient are skipped.
+        parameters: one tensor or several, of any shapes, dtypes and devices; those without a gradient are skipped.
         max_norm: upper bound of the norm.
         norm_type: order of the norm; may be infinity.
         error_if_nonfinite: raise if the norm is infinite or NaN, and change nothing.
     Returns: the norm before clipping, 0-d, in the widest of the gradients' dtypes.
     Raises: RuntimeError: the norm is not finite and error_if_nonfinite is set; DTypeError: a parameter is not a Tensor.
+
     Example:
         >>> p = genesis.zeros(2, requires_grad=True)
         >>> p.grad = genesis.tensor([3.0, 4.0])
@@ -55,9 +56,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """Clip the elements of gradients in place to [−clip_value, clip_value].
 
     Args:
-        parameters: one tensor or several; those without a gradient are skipped.
+        parameters: one tensor or several, of any shapes and dtypes; those without a gradient are skipped.
         clip_value: upper bound of the absolute value.
     Raises: DTypeError: a parameter is not a Tensor.
+
     Example:
         >>> p = genesis.zeros(2, requires_grad=True)
         >>> p.grad = genesis.tensor([3.0, -0.5])

@@ -41,9 +41,10 @@ class Adam(Optimizer):
         weight_decay: L2 penalty, or the decay itself if decoupled.
         amsgrad: use the maximum of all v so far instead of v.
         maximize: maximize the objective: g is negated.
-        decoupled_weight_decay: decay the weights apart from the gradient, as AdamW does.
+        decoupled_weight_decay: decay the weights directly instead of through the gradient, as AdamW does.
     Raises: ValueError: a negative lr, eps or weight_decay; a beta outside [0, 1).
     Source: Kingma & Ba 2015, arXiv:1412.6980; amsgrad: Reddi et al. 2018, arXiv:1904.09237.
+
     Example:
         >>> p = genesis.tensor([1.0], requires_grad=True)
         >>> optimizer = genesis.optim.Adam([p], lr=0.1)
@@ -109,10 +110,13 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: p ← p·(1 − lr·weight_decay), apart from the gradient.
+    """Adam with decoupled weight decay: p ← p·(1 − lr·weight_decay), separate from the gradient.
 
-    Args: see Adam.
+    Args:
+        params, lr, betas, eps, weight_decay, amsgrad, maximize: as in `optim.Adam`.
+    Raises: ValueError: a negative lr, eps or weight_decay; a beta outside [0, 1).
     Source: Loshchilov & Hutter 2019, arXiv:1711.05101.
+
     Example:
         >>> p = genesis.tensor([1.0], requires_grad=True)
         >>> optimizer = genesis.optim.AdamW([p], lr=0.1, weight_decay=0.5)

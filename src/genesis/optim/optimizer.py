@@ -138,7 +138,18 @@ class Optimizer:
         self.param_groups.append(group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Delete the gradients of all parameters, or fill them with zeros."""
+        """Delete the gradients of all parameters, or fill them with zeros.
+
+        Args:
+            set_to_none: False fills them with zeros.
+
+        Example:
+            >>> p = genesis.ones(2, requires_grad=True)
+            >>> p.sum().backward()
+            >>> genesis.optim.SGD([p], lr=0.1).zero_grad()
+            >>> p.grad is None
+            True
+        """
         for group in self.param_groups:
             for param in group["params"]:
                 if set_to_none:
@@ -163,6 +174,13 @@ class Optimizer:
             closure: recomputes the loss and the gradients before the update.
         Returns: the closure's result, or None.
         Raises: ShapeError, DTypeError, DeviceError: a gradient or a state does not fit its parameter.
+
+        Example:
+            >>> p = genesis.tensor([1.0], requires_grad=True)
+            >>> (p * 3).backward()
+            >>> genesis.optim.SGD([p], lr=0.1).step()
+            >>> round(p.item(), 4)
+            0.7
         """
         loss = None
         if closure is not None:
@@ -224,7 +242,7 @@ class Optimizer:
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
     def update(self, batch: Batch, grads: Sequence[NDArray] | None = None) -> None:
-        """Update the parameters of batch; with grads, again, with these and with the group's present options."""
+        """Update the parameters of a batch, as a recorded step does. See `optim.Optimizer.step`."""
         if grads is not None:
             batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)
         batch.after = [(self.state.update, zip(batch.owners, batch.states, strict=True))]
@@ -233,7 +251,7 @@ class Optimizer:
         batch.grads, batch.after = [], ()
 
     def would_repeat(self, batch: Batch) -> bool:
-        """Whether step() would form this batch again, of the same arrays and states, if its owners have gradients."""
+        """Whether step() would form this batch again, of the same arrays and states. See `optim.Optimizer.step`."""
         return (
             any(group is batch.group for group in self.param_groups)
             and all(map(operator.is_, [owner.array for owner in batch.owners], batch.params))
@@ -265,7 +283,16 @@ class Optimizer:
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what state_dict() returned, of Genesis or PyTorch; it is copied. If it does not fit, nothing changes.
 
+        Args:
+            state_dict: of an optimizer with as many parameters in each group.
         Raises: CheckpointError: the groups have other sizes, or a tensor has not its parameter's shape.
+
+        Example:
+            >>> p = genesis.ones(1, requires_grad=True)
+            >>> first, second = genesis.optim.SGD([p], lr=0.1), genesis.optim.SGD([p], lr=0.5)
+            >>> second.load_state_dict(first.state_dict())
+            >>> second.param_groups[0]["lr"]
+            0.1
         """
         saved_groups, saved_state = state_dict["param_groups"], state_dict["state"]
         sizes = [len(group["params"]) for group in self.param_groups]

@@ -50,6 +50,7 @@ class profile:  # noqa: N801  (PyTorch's name)
 
         Args:
             sort_by: "total" | "mean" | "calls" | "bandwidth" | "flops" | "name".
+        Returns: a row per op and device.
         Raises: ValueError: another sort_by.
         """
         return table.rows(self.calls(), sort_by)
@@ -58,17 +59,41 @@ class profile:  # noqa: N801  (PyTorch's name)
         """Format a line per op and device: calls, time, share of all time, GB/s, and GFLOP/s where they are counted.
 
         Args:
-            sort_by: as for rows().
+            sort_by: "total" | "mean" | "calls" | "bandwidth" | "flops" | "name".
             row_limit: show so many lines at most.
+        Returns: the text.
+        Raises: ValueError: another sort_by.
+
+        Example:
+            >>> with genesis.profiler.profile() as profiled:
+            ...     y = genesis.ones(4) + 1
+            >>> print(profiled.table())
+            op ... total ...
         """
         return table.text(self.rows(sort_by), row_limit)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timeline as JSON, for chrome://tracing or ui.perfetto.dev: a row per stream and thread."""
+        """Write the timeline as JSON, for chrome://tracing or ui.perfetto.dev: a row per stream and thread.
+
+        Args:
+            path: the file.
+
+        Example:
+            >>> import json, pathlib, tempfile
+            >>> path = pathlib.Path(tempfile.mkdtemp(), "trace.json")
+            >>> with genesis.profiler.profile() as profiled:
+            ...     y = genesis.ones(4).relu()
+            >>> profiled.export_chrome_trace(path)
+            >>> [event["name"] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+            ['full', 'relu']
+        """
         Path(path).write_text(trace.to_json(self.calls()), encoding="utf-8")
 
     def calls(self) -> list[TimedCall]:
-        """Return every call in recording order; `start` is in seconds since the beginning of the with block."""
+        """Return every call in the order of recording.
+
+        Returns: their op, device, shapes and times; `start` is in seconds since the beginning of the with block.
+        """
         self._take_times()
         return self._timed
 

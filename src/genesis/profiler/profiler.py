@@ -46,12 +46,17 @@ class Profiler:
     def describe_operation(
         self, name: str, input_shape: Shape, weight_shape: Shape, output_shape: Shape, dtype: DType
     ) -> None:
-        """Describe the operation, a convolution of these shapes, to count its floating-point operations.
+        """Describe a convolution, to count its floating-point operations: two per product, those with padding included.
 
         Two are counted for each product: all of them, also those with padding.
 
         Args:
-            input_shape: (…, C, H, W); weight_shape: (K, C / groups, R, S); output_shape: (…, K, P, Q).
+            name: of the operation, in the text of the profiler.
+            input_shape: (…, C, H, W).
+            weight_shape: (K, C / groups, R, S).
+            output_shape: (…, K, P, Q).
+            dtype: of the operands.
+        Raises: ValueError: weight_shape has not 4 dimensions.
         """
         if len(weight_shape) != 4:
             raise ValueError(describe("describe_operation", "weight_shape", "4 dimensions", weight_shape))
@@ -67,7 +72,10 @@ class Profiler:
         self._marks = [backend.time_mark(self._device.index)]
 
     def stop(self) -> None:
-        """Stop timing, after all work submitted to the device so far. Raises: GraphError: without start()."""
+        """Stop timing, after all work submitted to the device so far.
+
+        Raises: GraphError: start() was not called.
+        """
         if len(self._marks) != 1:
             raise GraphError("Profiler.stop: called without start()")
         self._marks.append(backends.get(self._device.type).time_mark(self._device.index))

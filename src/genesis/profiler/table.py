@@ -11,7 +11,7 @@ from genesis.profiler.timed import TimedCall
 
 @dataclasses.dataclass
 class Row:
-    """All calls of one op on one device."""
+    """A line of a profile: all calls of one op on one device. Made by `genesis.profiler.profile`."""
 
     name: str
     device: str
@@ -23,14 +23,17 @@ class Row:
 
     @property
     def mean_seconds(self) -> float:
+        """Seconds of a call, on average. See `genesis.profiler.profile`."""
         return self.total_seconds / self.calls
 
     @property
     def gigabytes_per_second(self) -> float:
+        """10⁹ bytes moved per second. See `genesis.profiler.profile`."""
         return self.num_bytes / 1e9 / self.total_seconds if self.total_seconds else 0.0
 
     @property
     def gflops_per_second(self) -> float:
+        """10⁹ floating-point operations per second; 0 where they are not counted. See `genesis.profiler.profile`."""
         return self.num_flops / 1e9 / self.total_seconds if self.total_seconds else 0.0
 
 

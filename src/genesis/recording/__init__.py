@@ -1,4 +1,4 @@
-"""One recorder of what a run does, below genesis.compile, growing networks and fuse().
+"""One recorder of what a run does, below genesis.compile, growing networks, fuse() and export.
 
 It numbers arrays as compilers number values, and notes each call with the numbers of its operands and results:
 
@@ -21,6 +21,7 @@ A `Recorder` listens in three places, in any combination: `tap()` notes the ops 
     graphs   tap()                     each op is checked as it comes, and becomes a line of the replay
     growth   functions(), regions()    the rules of channels are applied to the calls after the run
     fusion   tap(), regions()          what a module does with its layers is read off its region
+    export   tap(), functions()        each value is said in ONNX by the outermost call that gave it and can be said
 """
 
 from genesis.recording.calls import Call as Call

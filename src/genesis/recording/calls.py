@@ -1,4 +1,4 @@
-"""What a recorder notes: calls, and the regions of modules."""
+"""The entries of a recording: calls, and the regions of modules."""
 
 from __future__ import annotations
 

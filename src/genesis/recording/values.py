@@ -16,7 +16,7 @@ from genesis.shapes import Shape
 
 
 class Kind(enum.Enum):
-    """Where the contents of a memory come from."""
+    """The origin of a memory's contents."""
 
     INPUT = "input"  # another one in each run
     PARAMETER = "parameter"
@@ -122,7 +122,7 @@ class Values:
 
 
 def _holding(holder: object) -> Callable[[], object]:
-    """What gives holder as long as it lives; an object without weak references is kept."""
+    """Return an object that keeps holder alive for its lifetime; an object without weak references is kept."""
     if type(holder) is not NDArray:
         with contextlib.suppress(TypeError):
             return weakref.ref(holder)

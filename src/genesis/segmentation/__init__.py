@@ -1,1 +1,1 @@
-"""What `genesis segment` and `genesis train` are made of: pictures, networks and their recipes, tiles, training."""
+"""The parts of `genesis segment` and `genesis train`: pictures, networks and their recipes, tiles, training."""

@@ -94,7 +94,7 @@ def crc32c(content: bytes) -> int:
 
 
 def _table() -> list[int]:
-    """What each byte does to the checksum: eight steps of a division by the polynomial, lowest bit first."""
+    """Tabulate each byte's effect on the checksum: eight steps of a division by the polynomial, lowest bit first."""
     table = []
     for value in range(256):
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""What a training learns from: pictures with the class of each of their pixels."""
+"""Training examples: pictures with the class of each of their pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the results of a run go, planned before it begins: no two in one place, none in that of a user's file."""
+"""Plan where the results of a run go, before it begins: no two in one place, none in that of a user's file."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _tinted(part: PillowImage, labels: Array, box: Box, table: Array, line: int)
 
 
 def _at_an_edge(labels: Array, box: Box, line: int) -> Array:
-    """Which pixels of the box have another class `line` pixels to a side; the end of the photograph is no edge."""
+    """Mark the pixels of the box with another class `line` pixels to a side; the end of the photograph is no edge."""
     left, top, right, bottom = box
     height, width = labels.shape
     first, begin = max(0, top - line), max(0, left - line)

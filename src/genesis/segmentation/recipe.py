@@ -1,4 +1,4 @@
-"""What the weights of a segmentation network don't say: its name and arguments, its classes, how pictures go in."""
+"""The recipe beside a segmentation network's weights: its name and arguments, its classes, how pictures go in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `genesis segment` writes for a picture: the mask, the overlay, and how much of the picture each class covers."""
+"""Write the results of `genesis segment` for a picture: mask, overlay, and how much of it each class covers."""
 
 from __future__ import annotations
 

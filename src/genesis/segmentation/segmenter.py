@@ -208,7 +208,7 @@ def enlarged_labels(logits: Array, height: int, width: int) -> Array:
 
 
 def _neighbours(old: int, new: int) -> tuple[Array, Array, Array]:
-    """For each new position, the old positions before and after it, and the fraction of the way between them."""
+    """Compute, for each new position, the old ones before and after it, and the fraction of the way between them."""
     position = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
     before = position.astype(np.int64)
     return before, np.minimum(before + 1, old - 1), (position - before).astype(np.float32)

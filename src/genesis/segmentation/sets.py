@@ -1,4 +1,4 @@
-"""What a training learns from and is judged by: a folder of pictures and masks, or a photograph of scikit-image's."""
+"""Data sets of a training: a folder of pictures and masks, or a photograph of scikit-image's."""
 
 from __future__ import annotations
 

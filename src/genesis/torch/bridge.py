@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from genesis import backends, dtypes
 from genesis.errors import DeviceError, describe
-
-TYPES = {getattr(torch, dtype.name): dtype for dtype in dtypes.ALL}
+from genesis.torch.backend import backend_of
+from genesis.torch.unprepared import UNPREPARED
 
 
 def call(op: str, first: torch.Tensor, *args: Any) -> Any:
@@ -43,30 +40,36 @@ def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
     return _handles().call_arrays(op, first, args)
 
 
-def arrays_of(tensors: Sequence[torch.Tensor | None]) -> Any:
-    """The CUDA backend's arrays of tensors, for further calls while is_same() says so; None where there are none."""
-    first = tensors[0]
-    return _handles().arrays_of(tensors) if first is not None and first.is_cuda else None
+def prepare(x: torch.Tensor, *args: Any) -> Any:
+    """A convolution and batch norm in training, ready for tensors that look like these: see prepared.py."""
+    return _prepared().prepare(x, *args) if x.is_cuda else UNPREPARED
 
 
-def is_same(arrays: Any, tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Are arrays still those of these tensors, which look the same?"""
-    same: bool = _handles().is_same(arrays, tensors)
-    return same
+def prepare_inference(x: torch.Tensor, *args: Any) -> Any:
+    """The same in inference, with all that follows."""
+    return _prepared().prepare_inference(x, *args) if x.is_cuda else UNPREPARED
+
+
+def prepare_cuda(*args: Any) -> Any:
+    """prepare() for the CUDA backend."""
+    return _prepared().prepare(*args)
+
+
+def prepare_inference_cuda(*args: Any) -> Any:
+    """prepare_inference() for the CUDA backend."""
+    return _prepared().prepare_inference(*args)
 
 
 @functools.cache
 def _handles() -> Any:
     """The CUDA backend is loaded when it is needed."""
-    return importlib.import_module("genesis.torch.handles")
+    from genesis.torch import handles
+
+    return handles
 
 
-def dtype_of(tensor: torch.Tensor) -> dtypes.DType:
-    return TYPES[tensor.dtype]
+@functools.cache
+def _prepared() -> Any:
+    from genesis.torch import prepared
 
-
-def backend_of(device_type: str) -> backends.Backend:
-    """With the tools in front of it that are switched on."""
-    if device_type not in backends.active:
-        backends.get(device_type)
-    return backends.active[device_type]
+    return prepared

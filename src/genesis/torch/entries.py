@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
 from genesis.torch import guards
 from genesis.torch.bridge import call
-from genesis.torch.links import Computed, Link, versions_of
+from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -27,10 +28,12 @@ from genesis.torch.pending import (
     settled,
 )  # fmt: skip
 from genesis.torch.pooling import max_pool2d, takes
-from genesis.torch.seen import SeenConvolution, SeenNorm
+from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import only_contiguous, plan
 
-CONV, FORWARD, SCRIPT = "_conv_forward", "forward", "__prepare_scriptable__"  # the attributes
+FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
+_PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
+_SHADOWS = frozenset(("weight", "bias", "_conv_forward"))  # attributes in front of a convolution's own
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _GLOBAL_HOOKS = (
     torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
@@ -43,8 +46,6 @@ class _Entry:
 
     layer: weakref.ref[Any]
 
-    attribute = "forward"
-
     def __init__(self, layer: nn.Module, name: str) -> None:
         self.layer, self.name = weakref.ref(layer), name
         self.begin()
@@ -53,7 +54,7 @@ class _Entry:
         """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original."""
         caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
         layer = self.layer()
-        if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(self.attribute) is not self:
+        if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
             return layer
         return caller
 
@@ -69,9 +70,7 @@ class _Entry:
 
 
 class ConvEntry(_Entry):
-    """In place of Conv2d._conv_forward: the result is put off where everything is as the fused op wants it."""
-
-    attribute = CONV
+    """In place of Conv2d.forward: the result is put off where everything is as the fused op wants it."""
 
     def begin(self) -> None:
         self.active = True
@@ -83,17 +82,27 @@ class ConvEntry(_Entry):
         self.norm = 0  # the id of its norm's parameter
         self.reason = ""
         self.seen: SeenConvolution | None = None
-        self.seen_norm: SeenNorm | None = None
 
-    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if torch.compiler.is_compiling():
-            conv: Any = self.layer()
-            return type(conv)._conv_forward(conv, input, weight, bias)
+    def __call__(self, input: Tensor) -> Any:
+        if is_compiling():
+            layer: Any = self.layer()
+            return type(layer).forward(layer, input)
         conv = self.owner()
-        given: Any = input
-        if type(input) is Pending:
-            given = input.link if input.stage == 3 and input.value is None and self.active else settle(input)
-        link = self._link(conv, given, weight, bias) if self.active else None
+        state = conv.__dict__
+        if type(conv) is not nn.Conv2d or not state.keys().isdisjoint(_SHADOWS):
+            kind = type(conv)
+            if (kind.forward, kind._conv_forward) != _PLAIN_FORWARD or "_conv_forward" in state:
+                return kind.forward(conv, input)
+            weight, bias = conv.weight, conv.bias  # of a parametrization, say
+        else:
+            parameters = state["_parameters"]
+            weight, bias = parameters["weight"], parameters["bias"]
+        link = None
+        if self.active:
+            given: Any = input
+            if type(input) is Pending:
+                given = input.link if input.stage == 3 and input.value is None else settle(input)
+            link = self._link(conv, given, weight, bias)
         if link is None:
             return type(conv)._conv_forward(conv, settled(input), weight, bias)
         return pending(link, 0)
@@ -103,46 +112,44 @@ class ConvEntry(_Entry):
         if type(input) is Computed:
             strides = input.plan.strides
             input, inner = input.take()
-        if type(input) is not Tensor or not guards.is_plain(weight):
-            return None
-        if not guards.nothing_watches() or not may_be_put_off():
+        operands = (input, weight) if bias is None else (input, weight, bias)
+        settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
+        known = self.seen
+        is_known = known is not None and known.fits(operands, strides, settings)
+        if not (guards.nothing_else_watches() if is_known else guards.nothing_watches()) or not may_be_put_off():
             return None
         if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
             self.reason = self.reason or "it has hooks"
             return None
-        if conv.padding_mode != "zeros" or (bias is not None and not guards.is_plain(bias)):
-            return None
-        operands = (input, weight) if bias is None else (input, weight, bias)
-        settings = (conv.stride, conv.padding, conv.dilation, conv.groups)
-        known = self.seen
-        if known is None or not known.fits(operands, strides, settings):
-            known = self.seen = self._see(input, weight, bias, strides, settings)
+        if not is_known:
+            known = self._see(operands, strides, settings)
             if known is None:
                 return None
-        how, dtype = known.plan, known.dtype
+            self.seen = known
+        assert known is not None
         modes = guards.modes()
-        link = Link(self, input, weight, bias, how, dtype, modes, versions_of(input, weight, bias), inner)
+        link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no counter of changes
-            if modes != (False, True):
+            if modes[:2] != (False, True):
                 return None
+            dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, *how.geometry)
+            link.output = call("conv_forward", *operands, *known.plan.geometry)
         return link
 
-    def _see(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, given_strides: Any, settings: Any
-    ) -> SeenConvolution | None:
+    def _see(self, operands: tuple[Any, ...], given_strides: Any, settings: Any) -> SeenConvolution | None:
         """What the op makes of these operands; None if it does not take them."""
+        input, weight, bias = operands if len(operands) == 3 else (*operands, None)
+        if type(input) is not Tensor or not guards.is_plain(weight) or not (bias is None or guards.is_plain(bias)):
+            return None
+        *geometry, padding_mode = settings
         dtype = _compute_dtype(input, weight, bias)
-        if dtype is None:
+        if dtype is None or padding_mode != "zeros":
             return None
         strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
-        how = plan(input.shape, weight.shape, *settings, strides, weight.stride())
-        if how is None:
-            return None
-        operands = (input, weight) if bias is None else (input, weight, bias)
-        return SeenConvolution(operands, given_strides, settings, how, dtype)
+        how = plan(input.shape, weight.shape, *geometry, strides, weight.stride())
+        return None if how is None else SeenConvolution(operands, given_strides, settings, how, dtype)
 
     # --- what became of its results ---------------------------------------------------------------------------------
     def fused(self, stage: int) -> None:
@@ -176,7 +183,7 @@ class NormEntry(_Entry):
         pass
 
     def __call__(self, input: Tensor) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             norm: Any = self.layer()
             return type(norm).forward(norm, input)
         norm = self.owner()
@@ -206,7 +213,7 @@ class ReLUEntry(_Entry):
         pass
 
     def __call__(self, input: Tensor) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             layer: Any = self.layer()
             return type(layer).forward(layer, input)
         layer = self.owner()
@@ -224,7 +231,7 @@ class PoolEntry(_Entry):
         self.calls = 0
 
     def __call__(self, input: Tensor) -> Any:
-        compiling = torch.compiler.is_compiling()
+        compiling = is_compiling()
         layer: Any = self.layer() if compiling else self.owner()
         if type(input) is Pending:
             input = settle(input)
@@ -264,9 +271,8 @@ def strip(model: nn.Module) -> nn.Module:
             del state[FORWARD]
             if isinstance(forward, ModelEntry) and forward.inner is not None:
                 state[FORWARD] = forward.inner
-        for attribute, kind in ((CONV, ConvEntry), (SCRIPT, Scriptable)):
-            if isinstance(state.get(attribute), kind):
-                del state[attribute]
+        if isinstance(state.get(SCRIPT), Scriptable):
+            del state[SCRIPT]
     return model
 
 
@@ -292,7 +298,7 @@ class ModelEntry(_Entry):
         return self._original.__code__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             model: Any = self.layer()
             return type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
         model = self.owner()

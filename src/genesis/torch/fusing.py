@@ -8,7 +8,6 @@ from torch import nn
 
 from genesis.errors import DTypeError, describe
 from genesis.torch.entries import (
-    CONV,
     FORWARD,
     SCRIPT,
     ConvEntry,
@@ -23,7 +22,9 @@ from genesis.torch.entries import (
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
 
-_FORWARDS: dict[type[nn.Module], Any] = {nn.BatchNorm2d: NormEntry, nn.ReLU: ReLUEntry, nn.MaxPool2d: PoolEntry}
+_FORWARDS: dict[type[nn.Module], Any] = {
+    nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.ReLU: ReLUEntry, nn.MaxPool2d: PoolEntry
+}  # fmt: skip
 
 
 def fuse(model: nn.Module) -> nn.Module:
@@ -53,9 +54,7 @@ def fuse(model: nn.Module) -> nn.Module:
     install()
     for name, module in model.named_modules():
         state = module.__dict__
-        if type(module) is nn.Conv2d and not {CONV, FORWARD} & state.keys():
-            state[CONV] = ConvEntry(module, name)
-        elif type(module) in _FORWARDS and FORWARD not in state:
+        if type(module) in _FORWARDS and state.keys().isdisjoint((FORWARD, "_conv_forward")):
             state[FORWARD] = _FORWARDS[type(module)](module, name)
     forward = model.__dict__.get(FORWARD)
     if not isinstance(forward, _Entry):

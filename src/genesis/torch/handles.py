@@ -13,13 +13,13 @@ from genesis.backends.cuda.runtime import capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
-from genesis.torch.bridge import TYPES, backend_of
+from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
 _PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[Any, ...], Layout] = {}  # by what PyTorch says of a tensor
-_devices: dict[int, _Device] = {}  # by PyTorch's index, -1 for host memory
+_devices: dict[int, Device] = {}  # by PyTorch's index, -1 for host memory
 driver.forget_on_switch(_devices.clear)
 
 
@@ -33,8 +33,7 @@ def call(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
 
 def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
     """call() with the backend's own arrays as the results, which the next call takes as arguments."""
-    index = first.get_device()
-    device = _devices.get(index) or _devices.setdefault(index, _Device(first.device))
+    device = device_of(first)
     handle, device_index, stream = device.handle, device.index, device.current_stream()
     arrays: list[Any] = [handle(first)]
     for arg in args:
@@ -54,24 +53,10 @@ def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
         lending.lender = outside
 
 
-def arrays_of(tensors: Sequence[torch.Tensor | None]) -> list[TensorArray | None] | None:
-    """Arrays to be used again while is_same() says so; None on a device that watches each use of memory."""
-    first = tensors[0]
-    if first is None or driver.get().watches_memory:
-        return None
-    device = _devices.get(first.get_device()) or _devices.setdefault(first.get_device(), _Device(first.device))
-    return [None if tensor is None else device.handle(tensor) for tensor in tensors]
-
-
-def is_same(arrays: Sequence[TensorArray | None], tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Are these the tensors of arrays_of(), at their addresses? That they look the same is the caller's to know."""
-    for array, tensor in zip(arrays, tensors, strict=True):
-        if array is None or tensor is None:
-            if array is not tensor:
-                return False
-        elif array.tensor is not tensor or array.data_pointer != tensor.data_ptr():
-            return False
-    return True
+def device_of(tensor: torch.Tensor) -> Device:
+    """The device of a tensor."""
+    index = tensor.get_device()
+    return _devices.get(index) or _devices.setdefault(index, Device(tensor.device))
 
 
 class TensorArray(DeviceArray):
@@ -100,14 +85,14 @@ class TensorArray(DeviceArray):
         return self.layout.device_index
 
 
-class _Device:
+class Device:
     """A device of PyTorch: its tensors as arrays, and its allocator. On the simulated device, it is the host."""
 
     def __init__(self, where: torch.device) -> None:
         self.index = where.index or 0
         self.current_stream = functools.partial(TORCH.current_stream, self.index) if where.type == "cuda" else int
         self._empty = _empty_strided(where)
-        self._watched = driver.get().watches_memory
+        self.watched = driver.get().watches_memory
 
     def handle(self, tensor: torch.Tensor) -> TensorArray:
         pointer = tensor.data_ptr()
@@ -117,7 +102,7 @@ class _Device:
             shape, strides = tuple(tensor.shape), tuple(tensor.stride())
             layout = _layouts[key] = layout_of(shape, TYPES[tensor.dtype], self.index, strides, pointer & 15 == 0)
         array = TensorArray(tensor, pointer, layout)
-        if self._watched:  # and is told of memory by storages
+        if self.watched:  # and is told of memory by storages
             array.make_storage()
         return array
 
@@ -127,9 +112,21 @@ class _Device:
             self._refuse_to_lend()
         tensor = self._empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
         array = TensorArray(tensor, tensor.data_ptr(), layout)
-        if self._watched:  # and is told of memory by storages
+        if self.watched:  # and is told of memory by storages
             array.make_storage()
         return array
+
+    def maker(self, layout: Layout) -> Callable[[], torch.Tensor]:
+        """What makes new tensors of a layout."""
+        if self.watched:
+            return lambda: self.array(layout).tensor
+        return functools.partial(self._empty, layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
+
+    def watch(self, *tensors: torch.Tensor | None) -> None:
+        """Tell who watches of tensors whose addresses a launch will get."""
+        for tensor in tensors:
+            if tensor is not None:
+                self.handle(tensor)
 
     def memory(self, num_bytes: int) -> tuple[int, torch.Tensor]:
         if capturing.underway:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genesis.torch import handing, ops
-from genesis.torch.guards import nothing_watches
+from genesis.torch import bridge, handing, ops
+from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
+from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import Plan
+from genesis.torch.unprepared import UNPREPARED
 
 _any_autocast = torch._C._is_any_autocast_enabled
 
@@ -19,23 +21,24 @@ class Link:
     """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "arrays", "begun", "bias", "cast", "dtype", "entry", "inner", "input", "modes", "norm", "norm_versions",
-        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "versions", "weight",
+        "begun", "bias", "cast", "dtype", "entry", "inner", "input", "known", "modes", "norm", "norm_versions",
+        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
+        "versions", "weight",
     )  # fmt: skip
 
     def __init__(
-        self, entry: Any, input: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, dtype: torch.dtype,
-        modes: tuple[bool, bool], versions: tuple[int, ...], inner: Tensor | None = None,
+        self, entry: Any, seen: SeenConvolution, input: Tensor, weight: Tensor, bias: Tensor | None,
+        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.entry, self.plan, self.dtype, self.modes = entry, plan, dtype, modes
+        self.entry, self.seen, self.plan, self.dtype, self.modes = entry, seen, seen.plan, seen.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, where they are known
         self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
         self.output: Tensor | None = None  # of the convolution, where that could not wait
         self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
         self.norm_versions: tuple[int, ...] = ()
-        self.arrays: Any = None  # of the weight, the norm's tensors and the count, where the backend has its own
-        self.begun: Any = None  # convolution and statistics
+        self.known: Any = None  # what is known of its norm from earlier calls
+        self.begun: Any = None  # convolution and statistics: what conv_bn_begin gives, or prepared.Begun
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
         self.residual_version = 0
@@ -44,12 +47,12 @@ class Link:
     def copy(self, stage: int) -> Link:
         """To be taken elsewhere from a stage."""
         link = Link(
-            self.entry, self.input, self.weight, self.bias, self.plan, self.dtype, self.modes, self.versions, self.inner
+            self.entry, self.seen, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
-            link.norm, link.norm_versions, link.begun, link.arrays = (
-                self.norm, self.norm_versions, self.begun, self.arrays
+            link.norm, link.norm_versions, link.begun, link.known = (
+                self.norm, self.norm_versions, self.begun, self.known
             )  # fmt: skip
         return link
 
@@ -102,8 +105,10 @@ class Link:
             self.check_convolution()
             return self.whole(activation, None, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged and len(self.begun[2].shape) != 4:  # the convolution has still to be done
-            self.check_convolution()
+        if not unchanged:
+            kept = self.begun[2] if type(self.begun) is tuple else self.begun.kept
+            if len(kept.shape) != 4:  # the convolution has still to be done
+                self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
             raises = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)
@@ -117,29 +122,52 @@ class Link:
         """All of it in one call, the running statistics included."""
         gamma, beta, mean, var, *options = self.norm
         geometry = self.plan.geometry
+        if options[0] and self._begin_prepared(mean, var, count, False, activation):
+            return self._finished(activation, None, 1)
         if self.needs_gradients(1):
             return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
         residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-        parameters: Any = (self.weight, self.bias)
-        if self.arrays is not None:
-            weight, gamma, beta, mean, var, counted = self.arrays
-            parameters, count = (weight, self.bias), None if count is None else counted
+        vectors = (gamma, beta, mean, var, residual)
         if options[0]:
-            vectors = (gamma, beta, mean, var, residual)
-            y = ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
-        else:
-            input = self._cast(self.input if self.inner is None else self.inner)
-            vectors = (gamma, beta, mean, var, residual)
-            y = ops.conv_bn_relu_inference(input, *parameters, *vectors, options[2], *geometry, activation)
-        return self._given(y, None) if self.plan.contiguous else y
+            return self._plain(
+                ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
+            )
+        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias)
+        y = self._folded(operands, vectors, options[2], activation)
+        if y is None:
+            y = ops.conv_bn_relu_inference(*operands, *vectors, options[2], *geometry, activation)
+        return self._plain(y)
+
+    def _folded(self, operands: Any, vectors: Any, eps: float, activation: str | None) -> Tensor | None:
+        """Inference by the short way, if there is one."""
+        known = self.known
+        if known is None:
+            return None
+        has_residual = vectors[4] is not None
+        folded = known.folded.get((has_residual, activation))
+        if folded is None or folded.eps != eps or not folded.is_current():
+            if folded is UNPREPARED:
+                return None
+            tensors = (*operands, *vectors[:4])
+            how = (eps, self.plan.geometry, has_residual, activation)
+            folded = bridge.prepare_inference(*tensors[:2], tensors[2:], *how)
+            known.folded[has_residual, activation] = folded
+        y: Tensor | None = folded.run(*operands, *vectors)
+        return y
 
     def _applied(self, residual: Any, others: Any, options: Any) -> Any:
         """By the op with a backward."""
         added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
         inner = None if self.inner is None else self._cast(self.inner)
-        values = (inner, added, *self._parameters(), self.arrays)
+        values = (inner, added, *self._parameters())
         input, hands_on = handing.taken(self, self._cast(self.input))
-        y = ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values)
+        return self._noted(
+            hands_on,
+            ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values),
+        )
+
+    def _noted(self, hands_on: bool, y: Any) -> Any:
+        """What the op with a backward gave, for whoever takes it."""
         view = None
         if hands_on:
             y, view = y
@@ -164,11 +192,9 @@ class Link:
         gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
         if self.output is not None:
             self.begun = None, None, self.output, None
+        elif self._begin_prepared(mean, var, count, True, "relu"):
+            return
         else:
-            if self.arrays is not None:
-                _, gamma, beta, known_mean, known_var, counted = self.arrays
-                mean, var = None if mean is None else known_mean, None if var is None else known_var
-                count = None if count is None else counted
             options = (training, momentum, eps, *self.plan.geometry, count)
             self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
         if self.begun[0] is None:  # those of now: nothing counts their changes
@@ -176,6 +202,33 @@ class Link:
             with torch.no_grad():
                 inverse_std = torch.rsqrt(running_var.to(wide) + eps)
                 self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
+
+    def _begin_prepared(
+        self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_residual: bool, activation: str | None
+    ) -> bool:
+        """begin() by the short way, if there is one; for what is to be expected."""
+        known = self.known
+        if known is None or mean is None or (count is not None) is not known.counts:
+            return False
+        gamma, beta, _, _, training, momentum, eps = self.norm
+        if not training:
+            return False
+        chain = known.chain
+        if chain is UNPREPARED:
+            return False
+        x, weight, bias = (
+            self._cast(self.input if self.inner is None else self.inner),
+            self.weight,
+            self._cast(self.bias),
+        )
+        if chain is None or chain.eps != eps or not chain.is_current():
+            vectors = (bias, gamma, beta, mean, var, count)
+            chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)
+        begun = chain.begin(x, weight, bias, mean, var, count, momentum, has_residual, activation)
+        if begun is None:
+            return False
+        self.begun = begun
+        return True
 
     def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """The operands where no gradient is asked for."""
@@ -197,19 +250,39 @@ class Link:
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
         gamma, beta, mean, var, *options = self.norm
-        if not self.needs_gradients(stage):
+        added = residual if residual is None or self.residual_inner is None else self.residual_inner
+        needs_gradients, begun = self.needs_gradients(stage), self.begun
+        if type(begun) is not tuple:
+            y = begun.chain.finish(begun, added, gamma, beta, activation)
+            if y is not None:
+                return self._prepared(begun, residual, activation, y) if needs_gradients else self._plain(y)
+            begun = self.begun = begun.arrays()
+        if not needs_gradients:
             input, weight, _ = self._values()
-            residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-            y = ops.conv_bn_finish_values(
-                self.begun, input, weight, gamma, beta, mean, var, residual, options[2], activation
+            return self._plain(
+                ops.conv_bn_finish_values(begun, input, weight, gamma, beta, mean, var, added, options[2], activation)
             )
-            return self._given(y, None) if self.plan.contiguous else y
         residual = None if residual is None else handing.view_of(residual)
         options += (*self.plan.geometry, activation)
-        return self._applied(residual, (mean, var, None, *self.begun), options)
+        return self._applied(residual, (mean, var, None, *begun), options)
+
+    def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
+        """y, which has been computed, with its backward."""
+        residual = None if residual is None else handing.view_of(residual)
+        if self.input.dtype is self.dtype:
+            input, hands_on = handing.taken(self, self.input)
+            x = input if self.inner is None else begun.x
+        else:
+            x, hands_on = begun.x, False
+            input = x if self.inner is None else self._cast(self.input)
+        operands = (input, self.weight, self.bias, *self.norm[:2], residual)
+        return self._noted(hands_on, ops.apply_prepared(hands_on, *operands, (begun, x, activation, y)))
+
+    def _plain(self, y: Tensor) -> Tensor | Computed:
+        return self._given(y, None) if self.plan.contiguous else y
 
     def check_convolution(self) -> None:
-        if self.versions != versions_of(self.input, self.weight, self.bias):
+        if self.versions != versions_of_three(self.input, self.weight, self.bias):
             raise self._changed("its input, weight or bias was")
 
     def _changed(self, what: str) -> RuntimeError:
@@ -226,11 +299,13 @@ class Computed:
     It takes the place of a Link, at stage 3.
     """
 
-    __slots__ = ("dtype", "entry", "inner", "modes", "plan", "taken", "value")
+    __slots__ = ("dtype", "entry", "inner", "modes", "plan", "seen", "taken", "value")
 
     def __init__(self, link: Link, inner: Tensor, value: Tensor | None) -> None:
         """inner: the values; value: the contiguous tensor, which is made at once where it is a node of a graph."""
-        self.entry, self.plan, self.dtype, self.modes = link.entry, link.plan, link.dtype, link.modes
+        self.entry, self.seen, self.plan, self.dtype, self.modes = (
+            link.entry, link.seen, link.plan, link.dtype, link.modes
+        )  # fmt: skip
         self.inner, self.value = inner, value
         self.taken = False  # the value is somebody's
 
@@ -278,10 +353,18 @@ def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
         return tuple([_version(each) for each in tensors])
 
 
-def _then(modes_then: tuple[bool, bool]) -> ExitStack:
+def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+    """versions_of(), in less time."""
+    try:
+        return input._version, weight._version, 0 if bias is None else bias._version
+    except RuntimeError:
+        return versions_of(input, weight, bias)
+
+
+def _then(then: Modes) -> ExitStack:
     """The modes of an earlier moment, without what has begun to watch since."""
     stack = ExitStack()
-    grad, inference = modes_then
+    grad, inference, saving = then
     if torch.is_inference_mode_enabled() is not inference:
         stack.enter_context(torch.inference_mode(inference))
     if torch.is_grad_enabled() is not grad:
@@ -291,4 +374,6 @@ def _then(modes_then: tuple[bool, bool]) -> ExitStack:
             stack.enter_context(torch.autocast(device, enabled=False))
     if not nothing_watches():
         stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    if modes().saving is not saving:
+        stack.enter_context(without_newer_hooks(saving))
     return stack

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genesis.torch.bridge import call, call_arrays, dtype_of
+from genesis.torch.backend import dtype_of
+from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 
 Pair = tuple[int, int]
@@ -120,21 +121,14 @@ class _ConvBNReLU(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> Tensor:
         *tensors, residual, (mean, var, count, *begun), options, values = args
         ctx.parameter_dtype = tensors[1].dtype
-        known = None
         if values is not None:
             tensors[0], residual = _first(values[0], tensors[0]), _first(values[1], residual)
-            tensors[1:3], known = values[2:4], values[4]
-        input, weight, bias, gamma, beta = tensors
-        if known is None:
-            vectors = (gamma, beta, mean, var)
-        else:
-            known_weight, *vectors, known_count = known
-            weight = known_weight if known_weight.tensor is weight else weight
+            tensors[1:3] = values[2:4]
+        input, weight, _, gamma, beta = tensors
         if len(begun) > 1:
-            y, *saved = _finish(begun, input, weight, *vectors, residual, options[2], options[-1])
+            y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
         else:
-            counted = count if count is None or known is None else known_count
-            y, *saved = call("conv_bn_relu", input, weight, bias, *vectors, residual, *options, counted)
+            y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
             if options[0] and not begun:
                 _note_changes(mean, var, count)
         _begin(ctx, _read_only_by_shape(ctx, tensors, saved), options, saved)
@@ -142,23 +136,31 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
-        if grad is None:
-            return addend, *(None,) * 8
-        if not torch.is_grad_enabled():
-            return _gradients(ctx, grad, addend)
-        with torch.no_grad():
-            grads = _gradients(ctx, grad, addend)
-        return not_differentiable(grads)
+        return _backward_once(_gradients, ctx, grad, addend)
+
+
+def _backward_once(gradients: Any, ctx: Any, grad: Tensor | None, addend: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return addend, *(None,) * (len(ctx.needs_input_grad) - 1)
+    if not torch.is_grad_enabled():
+        return gradients(ctx, grad, addend)
+    with torch.no_grad():
+        grads = gradients(ctx, grad, addend)
+    return not_differentiable(grads)
 
 
 def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[:6]
     grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
-    dtype = ctx.parameter_dtype
-    if dtype is not grad.dtype:  # autocast
-        grad_input, grad_weight, grad_bias, *others = grads
-        grads = (grad_input, _cast(grad_weight, dtype), _cast(grad_bias, dtype), *others)
-    return *grads, None, None, None
+    return *_in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None, None
+
+
+def _in_dtype(grads: Any, dtype: torch.dtype, computed: torch.dtype) -> Any:
+    """With those of weight and bias in the dtype of the parameters."""
+    if dtype is computed:
+        return grads
+    grad_input, grad_weight, grad_bias, *others = grads
+    return grad_input, _cast(grad_weight, dtype), _cast(grad_bias, dtype), *others
 
 
 def _cast(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -194,13 +196,64 @@ _apply = super(torch.autograd.Function, _ConvBNReLU).apply
 _apply_and_input = super(torch.autograd.Function, _ConvBNReLUAndInput).apply
 
 
+class _Prepared(torch.autograd.Function):
+    """The same where prepared.Chain has computed the result already."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        _, weight, _, gamma, beta, residual, (begun, x, activation, y) = args
+        ctx.how = begun.chain, residual is not None, activation, weight.dtype
+        values = begun.weight
+        unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
+        needs = ctx.needs_input_grad
+        if not (needs[0] or needs[1] or needs[2]) and begun.kept.dim() == 4:
+            x, values = x.data, values.data  # their shapes are all that is asked: they may change as they like
+        elif values is not weight and weight.dtype is x.dtype:
+            unchanged = (weight,)
+        ctx.save_for_backward(x, values, gamma, beta, begun.kept, begun.block, *unchanged)
+        ctx.set_materialize_grads(False)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
+        return _backward_once(_prepared_gradients, ctx, grad, addend)
+
+
+class _PreparedAndInput(_Prepared):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        return _Prepared.forward(ctx, *args), args[0]
+
+
+def _prepared_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    chain, has_residual, activation, dtype = ctx.how
+    needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors[:6]
+    grads = chain.backward(grad, saved, has_residual, activation, needs, addend)
+    if grads is None:
+        x, weight, gamma, beta, kept, block = saved
+        tensors = (x, weight, chain.bias_like(kept), gamma, beta)
+        found = (*chain.statistics(block), kept, chain.passed(block, has_residual, activation))
+        options = (True, *chain.geometry, activation, needs, False, addend)
+        grads = call("conv_bn_relu_backward", grad, *tensors, *found, *options)
+    return *_in_dtype(grads, dtype, grad.dtype), None
+
+
+_apply_prepared = super(torch.autograd.Function, _Prepared).apply
+_apply_prepared_and_input = super(torch.autograd.Function, _PreparedAndInput).apply
+
+
+def apply_prepared(hands_on: bool, *args: Any) -> Any:
+    """The result with its backward. args: input, weight, bias, gamma, beta, residual; and prepared.Begun, the values of
+    input and weight that it was begun with, the activation, and the result."""
+    return _apply_prepared_and_input(*args) if hands_on else _apply_prepared(*args)
+
+
 def apply(hands_on: bool, *args: Any) -> Any:
     """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
 
     Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
     them for batch norm's backward. Last come None, or the values of input and residual in the order of memory in which
-    the op has them (or None), those of weight and bias in the input's dtype, and the backend's arrays of weight, gamma,
-    beta, running mean and variance, and count (or None).
+    the op has them (or None), and those of weight and bias in the input's dtype.
     """
     return _apply_and_input(*args) if hands_on else _apply(*args)
 

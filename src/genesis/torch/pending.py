@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genesis.torch.guards import is_same
+from genesis.torch.guards import is_same, is_same_else, saved_tensors_hooks
 from genesis.torch.links import Computed, Link, versions_of
-from genesis.torch.seen import SeenNorm
+from genesis.torch.seen import SeenConvolution, SeenNorm
 
 _swap = torch._C._swap_tensor_impl
 _make: Any = Tensor._make_wrapper_subclass
@@ -55,10 +55,17 @@ class Pending(Tensor):
 
 
 def pending(link: Link | Computed, stage: int) -> Any:
-    device = (link.inner if type(link) is Computed else link.input).device  # type: ignore[union-attr]
-    p = _make(Pending, link.plan.output_shape, strides=link.plan.strides, dtype=link.dtype, device=device)
+    seen = link.seen
+    p = (seen.make or _maker(seen))()
     p.__dict__ = {"link": link, "stage": stage, "value": None}
     return p
+
+
+def _maker(seen: SeenConvolution) -> Any:
+    plan = seen.plan
+    how = {"strides": plan.strides, "dtype": seen.dtype, "device": seen.device}
+    made = seen.make = functools.partial(_make, Pending, plan.output_shape, **how)
+    return made
 
 
 def settle(p: Any) -> Tensor:
@@ -160,8 +167,11 @@ def _without_graph(value: Any) -> Any:
 # --- what takes a Pending further -----------------------------------------------------------------------------------
 def _goes_on(p: Any, link: Link) -> bool:
     """Is everything as it was when the Pending was made?"""
-    if p.value is not None or not is_same(link.modes):
-        return False
+    return p.value is None and is_same(link.modes) and _is_autocast_to(link)
+
+
+def _is_autocast_to(link: Link) -> bool:
+    """Does autocast, if it is on, ask for the dtype of the convolution?"""
     return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
 
@@ -171,21 +181,24 @@ def batch_norm(
 ) -> Any:  # fmt: skip
     """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; count: of batches, to grow by 1."""
     link: Link = p.link
-    if p.stage or not _goes_on(p, link) or not eps > 0.0 or type(momentum) is not float:
+    if p.stage or p.value is not None or not eps > 0.0 or type(momentum) is not float:
         return NOT_HERE
     if training and link.output is not None:
         return NOT_HERE
-    entry = link.entry
-    if weight is None or bias is None or mean is None or var is None:
-        if not _takes_norm(link, weight, bias, mean, var, training):
+    entry, known = link.entry, None
+    if weight is not None and bias is not None and mean is not None and var is not None:
+        tensors = (weight, bias, mean, var) if count is None else (weight, bias, mean, var, count)
+        known = link.seen.norm
+        if known is not None and not known.fits(tensors, training):
+            known = None
+    if known is None:
+        if not _goes_on(p, link) or not _takes_norm(link, weight, bias, mean, var, training):
             return NOT_HERE
-    else:
-        tensors, known = (weight, bias, mean, var), entry.seen_norm
-        if known is None or not known.fits(link.plan, link.dtype, tensors, training):
-            if not _takes_norm(link, weight, bias, mean, var, training):
-                return NOT_HERE
-            known = entry.seen_norm = SeenNorm(link.plan, link.dtype, tensors, training)
-        link.arrays = known.arrays((link.weight, *tensors, count))
+        if weight is not None and bias is not None and mean is not None and var is not None:
+            known = link.seen.norm = SeenNorm(tensors, training)
+    elif not is_same_else(link.modes) or not _is_autocast_to(link):
+        return NOT_HERE
+    link.known = known
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
         link = link.copy(0)
@@ -322,11 +335,10 @@ class _Place(threading.local):
 
 
 _place = _Place()
-_saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def _here() -> tuple[int, Any]:
-    hooks = _saved_tensors_hooks(True)
+    hooks = saved_tensors_hooks(True)
     return _place.function, None if hooks is None else hooks[0]
 
 
@@ -347,7 +359,7 @@ def may_be_put_off() -> bool:
     That is the forward of an autograd function, whose results get its graph, and what saves tensors in a way of its
     own, as checkpoints do; there a fused model may be called, which returns nothing that is pending.
     """
-    if _place.function == 0 and _saved_tensors_hooks(True) is None:
+    if _place.function == 0 and saved_tensors_hooks(True) is None:
         return True
     return _place.model == _here()
 

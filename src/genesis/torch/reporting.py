@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from genesis.fusion import Fusion
-from genesis.torch.entries import CONV, FORWARD, ConvEntry, PoolEntry
+from genesis.torch.entries import FORWARD, ConvEntry, PoolEntry
 
 _WORDS = {"relu": "relu", "add": "add"}
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
@@ -72,7 +72,7 @@ class Report(Fusion):
 def _of_convolution(
     name: str, conv: nn.Conv2d, norms: dict[int, str], order: dict[str, list[tuple[str, nn.Module]]]
 ) -> tuple[tuple[str, ...], str]:
-    entry = conv.__dict__.get(CONV)
+    entry = conv.__dict__.get(FORWARD)
     if not isinstance(entry, ConvEntry):
         kind = type(conv).__name__
         return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"a {kind} may do something else"

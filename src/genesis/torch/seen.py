@@ -3,13 +3,13 @@ than the launches that they guard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from genesis.torch import bridge
+from genesis.torch.guards import watching
 from genesis.torch.shapes import Plan
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -18,7 +18,8 @@ _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 def seen(*tensors: Tensor) -> Callable[..., bool]:
     """as_seen(*tensors): have these the very types, dtypes, devices, shapes, strides and requires_grad of those?
 
-    It is false too where autocast is on for one and off for the other. Values and addresses may be others.
+    It is false too where autocast, a mode of dispatch, a transform or a tracer is on for one and off for the other, as
+    these work by dispatch keys. Values and addresses may be others.
     """
     try:
         sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
@@ -37,14 +38,14 @@ def _seen_in_python(*tensors: Tensor) -> Callable[..., bool]:
 def _facts(tensor: Tensor) -> tuple[Any, ...]:
     return (
         type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.requires_grad,
-        tensor.is_inference(), torch._C._is_any_autocast_enabled(),
+        tensor.is_inference(), torch._C._is_any_autocast_enabled(), watching(),
     )  # fmt: skip
 
 
 class SeenConvolution:
     """What a convolution was called with, and what was found for it."""
 
-    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "dtype", "plan")
+    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "device", "dtype", "make", "norm", "plan")
 
     def __init__(
         self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...], plan: Plan,
@@ -53,12 +54,17 @@ class SeenConvolution:
         self._same, self._strides, self._settings = seen(*operands), strides, settings
         self._number, self._autocast = len(operands), autocast_dtype(operands[0])
         self.plan, self.dtype = plan, dtype
+        self.norm: SeenNorm | None = None
+        self.device = operands[0].device
+        self.make: Callable[[], Any] | None = None  # what makes its Pendings
 
     def fits(self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: tuple[Any, ...]) -> bool:
         """strides: those that the input has for PyTorch, where they are not its own."""
         if len(operands) != self._number or self._strides != strides or self._settings != settings:
             return False
-        return self._same(*operands) and self._autocast is autocast_dtype(operands[0])
+        if not self._same(*operands):
+            return False
+        return self._autocast is None or self._autocast is autocast_dtype(operands[0])
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
@@ -70,24 +76,17 @@ _any_autocast = torch._C._is_any_autocast_enabled
 
 
 class SeenNorm:
-    """Which batch norm followed a convolution, and what the backend takes for its tensors and the weight."""
+    """Which batch norm followed such a convolution, and what was prepared for both."""
 
-    __slots__ = ("_arrays", "_dtype", "_plan", "_same", "_training")
+    __slots__ = ("_same", "_training", "chain", "counts", "folded")
 
-    def __init__(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> None:
-        """tensors: gamma, beta, running mean and variance."""
-        self._plan, self._dtype, self._training = plan, dtype, training
-        self._same = seen(*tensors)
-        self._arrays: Any = None
+    def __init__(self, tensors: tuple[Tensor, ...], training: bool) -> None:
+        """tensors: gamma, beta, running mean and variance; and the count of batches, where it is to grow."""
+        self._training, self._same, self.counts = training, seen(*tensors), len(tensors) == 5
+        self.chain: Any = None  # what was prepared for training
+        self.folded: dict[
+            tuple[bool, str | None], Any
+        ] = {}  # for inference: by whether a residual is added, activation
 
-    def fits(self, plan: Plan, dtype: torch.dtype, tensors: tuple[Tensor, ...], training: bool) -> bool:
-        return (
-            self._plan is plan and self._dtype is dtype and self._training is training and self._same(*tensors)
-        )  # fmt: skip
-
-    def arrays(self, tensors: Sequence[Tensor | None]) -> Any:
-        """Of weight, gamma, beta, running mean and variance, and count, where those of the norm fit; None: none."""
-        known = self._arrays
-        if known is None or not bridge.is_same(known, tensors):
-            known = self._arrays = bridge.arrays_of(tensors)
-        return known
+    def fits(self, tensors: tuple[Tensor, ...], training: bool) -> bool:
+        return self._training is training and (len(tensors) == 5) is self.counts and self._same(*tensors)

@@ -52,3 +52,18 @@ def test_dilation_of_a_single_tap() -> None:
     with genesis.no_grad():
         found = layer(x).numpy()
     assert abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_single_image_may_have_any_stride_over_images(dtype: torch.dtype, groups: int) -> None:
+    """A view of one image has other strides than the image, and torch's gradient in groups was wrong for them."""
+    torch.manual_seed(0)
+    x, grad = (torch.randn(1, 4, 5, 4, dtype=dtype).contiguous(memory_format=torch.channels_last) for _ in range(2))
+    view = x.as_strided(x.shape, (4, 1, 16, 4))
+    assert torch.equal(x, view)
+    how = ((4, 4 // groups, 3, 3), (1, 1), (1, 1), (1, 1), groups)
+    assert torch.equal(conv.conv_weight_grad(grad, view, *how), conv.conv_weight_grad(grad, x, *how))
+    weight = torch.randn(4, 4 // groups, 3, 3, dtype=dtype, requires_grad=True)
+    torch.conv2d(x.contiguous(), weight, None, 1, 1, 1, groups).backward(grad.contiguous())
+    torch.testing.assert_close(conv.conv_weight_grad(grad, view, *how), weight.grad)

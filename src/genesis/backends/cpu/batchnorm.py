@@ -16,9 +16,14 @@ on them cost a third of torch's. Small arrays are brought into NCHW, which costs
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 aten = torch.ops.aten
 
@@ -101,7 +106,7 @@ def _in_rows(
     return y, _single(mean), _single(inverse_std)
 
 
-def _statistics(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _statistics(x: Tensor) -> tuple[Floats, Floats]:
     """Mean and variance of each channel, in float64."""
     channels = x.shape[1]
     count = x.numel() // channels
@@ -134,7 +139,7 @@ def _backward_in_rows(
     return grad_x, _single(of_weight) if needs[1] else None, _single(of_bias) if needs[2] else None
 
 
-def _sums(grad: Tensor, x: Tensor, mean: Tensor, inverse_std: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _sums(grad: Tensor, x: Tensor, mean: Tensor, inverse_std: Tensor) -> tuple[Floats, Floats]:
     """Σ grad·x̂ and Σ grad of each channel, in float64."""
     channels = x.shape[1]
     (grads, last_grads), (image, rest) = _rows(grad), _rows(x)
@@ -158,14 +163,14 @@ def _rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return image, rest
 
 
-def _sum(rows: np.ndarray) -> np.ndarray:
+def _sum(rows: Floats) -> Floats:
     return np.add.reduce(rows, 0, dtype=np.float64)
 
 
-def _for_planes(numbers: np.ndarray) -> Tensor:
+def _for_planes(numbers: Floats) -> Tensor:
     """(C,) as (C, 1, 1)."""
     return _single(numbers).view(-1, 1, 1)
 
 
-def _single(numbers: np.ndarray) -> Tensor:
+def _single(numbers: Floats) -> Tensor:
     return torch.from_numpy(numbers.astype(np.float32))

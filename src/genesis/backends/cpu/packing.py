@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from genesis.backends.contract import Pair, Shape
 mkldnn = torch.ops.mkldnn
 
 # By layout and sum of the values; alive as long as somebody convolves with it.
-_packed: weakref.WeakValueDictionary[tuple[Any, ...], Tensor] = weakref.WeakValueDictionary()
+_packed: weakref.WeakValueDictionary[tuple[object, ...], Tensor] = weakref.WeakValueDictionary()
 
 # In oneDNN's description of a layout: bytes between two fields, which nobody sets.
 _PADDING = slice(108, 112)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverloadPacket
 
 aten = torch.ops.aten
 
@@ -84,7 +87,7 @@ def interpolate_backward(
     return backward(grad, grad.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
 
 
-def _upsample(mode: str, spatial_dims: int, suffix: str = "") -> Any:
+def _upsample(mode: str, spatial_dims: int, suffix: str = "") -> OpOverloadPacket:
     name = {"nearest": "nearest", "nearest-exact": "_nearest_exact"}.get(mode, mode)
     family = f"_upsample{name}" if name.startswith("_") else f"upsample_{name}"
     return getattr(aten, f"{family}{spatial_dims}d{suffix}")

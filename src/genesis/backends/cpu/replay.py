@@ -1,9 +1,9 @@
-"""What a replay can prepare: convolutions whose weights no longer change get them packed."""
+"""Prepare replays: convolutions whose weights no longer change get them packed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,13 +12,15 @@ from genesis.backends import contract
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu import packing
 from genesis.backends.cpu.conv import PackedWeight, conv_prepack, conv_prepacked, open_sizes
+from genesis.backends.dispatch import Op
 
 mkldnn = torch.ops.mkldnn
 _pointwise = mkldnn._convolution_pointwise.default
 _transpose_pointwise = mkldnn._convolution_transpose_pointwise.default
 
 Prepared = Callable[[Tensor], Tensor]
-Maker = TypeVar("Maker", bound=Callable[..., Prepared | None])
+AnyMaker: TypeAlias = Callable[..., Prepared | None]  # of an op's arguments
+Maker = TypeVar("Maker", bound=AnyMaker)
 
 
 def prepare(op: str, args: Sequence[Any]) -> Prepared | None:
@@ -26,10 +28,10 @@ def prepare(op: str, args: Sequence[Any]) -> Prepared | None:
     return None if make is None or args[0].dtype is not torch.float32 else make(*args)
 
 
-_makers: dict[str, Callable[..., Prepared | None]] = {}  # by op, see prepares()
+_makers: dict[str, AnyMaker] = {}  # by op, see prepares()
 
 
-def prepares(op: Callable[..., Any]) -> Callable[[Maker], Maker]:
+def prepares(op: Op) -> Callable[[Maker], Maker]:
     """The function below makes what prepare() gives for this op."""
 
     def note(make: Maker) -> Maker:
@@ -51,7 +53,7 @@ def _conv_forward(
 def _conv_prepacked(
     input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
 ) -> Prepared | None:
-    """What conv_prepacked does with such an input, and nothing of what it asks before."""
+    """Compute conv_prepacked on such an input, without its checks."""
     if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
     weight, bias, attribute = packed.weight, packed.bias, activation or "none"
@@ -68,7 +70,7 @@ def _conv_input_grad(
         return None
     extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
     packed = packing.pack_transposed(weight, padding, extra, stride, dilation, groups, grad.shape)
-    options: tuple[Any, ...] = (padding, extra, stride, dilation, groups, "none", [], "")
+    options: tuple[object, ...] = (padding, extra, stride, dilation, groups, "none", [], "")
     return _ordered(grad, lambda x: _transpose_pointwise(x, packed, bias, *options))
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from genesis import dtypes
-from genesis.backends.contract import Number, Operand, Shape
-from genesis.dtypes import DType
+from genesis.backends.contract import Number, Operand, Shape, SupportsDLPack
+from genesis.dtypes import DType, HostArray
 from genesis.errors import DTypeError, describe
 from genesis.shapes import contiguous_strides
 
@@ -79,9 +78,7 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x.to(TORCH_DTYPES[dtype])
 
 
-def from_cpu(
-    array: np.ndarray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
-) -> Tensor:
+def from_cpu(array: HostArray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False) -> Tensor:
     dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
@@ -89,11 +86,11 @@ def from_cpu(
     return tensor.view(torch.bfloat16) if dtype is dtypes.bfloat16 else tensor
 
 
-def to_cpu(x: Tensor) -> np.ndarray:
+def to_cpu(x: Tensor) -> HostArray:
     return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).numpy()
 
 
-def from_dlpack(source: Any) -> Tensor:
+def from_dlpack(source: SupportsDLPack) -> Tensor:
     tensor = torch.from_dlpack(source)
     if tensor.dtype not in _GENESIS_DTYPES:
         known = ", ".join(dtype.name for dtype in dtypes.ALL)
@@ -101,9 +98,9 @@ def from_dlpack(source: Any) -> Tensor:
     return tensor
 
 
-def empty_pinned(shape: Shape, dtype: DType) -> np.ndarray:
+def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return np.empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
 
 
-def is_pinned(array: np.ndarray) -> bool:
+def is_pinned(array: HostArray) -> bool:
     return False  # pinning is done for a GPU; its backend knows

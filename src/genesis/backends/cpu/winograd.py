@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional
@@ -153,7 +152,7 @@ def _combine(x: list[Tensor], out: tuple[Tensor, ...]) -> None:
 def _products(tiles: Tensor, packed: WinogradWeight) -> Tensor:
     """The sums over the channels: (…, 4, 4, C) → (…, 4, 4, K)."""
     flat = tiles.view(1, 1, -1, 16 * tiles.shape[-1]).permute(0, 3, 1, 2)
-    options: tuple[Any, ...] = ((0, 0), (1, 1), (1, 1), 16, "none", [], "")
+    options: tuple[object, ...] = ((0, 0), (1, 1), (1, 1), 16, "none", [], "")
     sums = mkldnn._convolution_pointwise(flat, packed.weight, packed.bias, *options)
     return sums.permute(0, 2, 3, 1).view(*tiles.shape[:-1], packed.out_channels)
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
 from genesis.backends.backend import Backend, Op
-from genesis.backends.contract import TRAITS
+from genesis.backends.contract import TRAITS, Pair, Shape
 from genesis.backends.tools import operands
+from genesis.backends.tools.operands import Handle, is_handle
 from genesis.callsite import user_line
 from genesis.errors import MismatchError
 
@@ -20,7 +22,7 @@ TOLERANCE = {dtypes.float64: 1e-10, dtypes.float32: 1e-4, dtypes.float16: 4e-3, 
 
 
 def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, Op], Op]:
-    """What to put around each op of a backend other than the CPU's; get_cpu gives that one."""
+    """The wrapper of each op of a backend other than the CPU's; get_cpu gives that one."""
     copies = _Copies(backend, get_cpu)
 
     def check(op: str, function: Op) -> Op:
@@ -28,7 +30,7 @@ def around(backend: Backend, get_cpu: Callable[[], Backend]) -> Callable[[str, O
         if traits.idle or traits.random or traits.unwritten or traits.from_outside or traits.to_outside:
             return function
 
-        def checked(*args: Any, **kwargs: Any) -> Any:
+        def checked(*args: object, **kwargs: object) -> object:
             theirs = [copies.of(value) for value in args]
             options = {name: copies.of(value) for name, value in kwargs.items()}
             before = _largest(copies.cpu, theirs) if traits.accumulates else 0.0
@@ -62,46 +64,50 @@ class _Copies:
 
     def __init__(self, backend: Backend, get_cpu: Callable[[], Backend]) -> None:
         self._backend, self._get_cpu = backend, get_cpu
-        self._remembered: dict[int, Any] = {}  # opaque values of the device → those of the CPU
+        self._remembered: dict[int, object] = {}  # opaque values of the device → those of the CPU
 
     @property
     def cpu(self) -> Backend:
         return self._get_cpu()
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         if isinstance(value, list | tuple):
             return type(value)([self.of(item) for item in value])
-        if hasattr(value, "shape"):
+        if is_handle(value):
             return self.cpu.from_cpu(self._backend.to_cpu(value), self._backend.dtype(value))
         return self._remembered.get(id(value), value)
 
-    def remember(self, value: Any, reference: Any) -> None:
+    def remember(self, value: object, reference: object) -> None:
         """From now on `reference` stands for `value`, as long as that lives."""
         self._remembered[id(value)] = reference
         weakref.finalize(value, self._remembered.pop, id(value), None)
 
 
-def _same_op(cpu: Backend, op: str, *args: Any, **kwargs: Any) -> Any:
+def _same_op(cpu: Backend, op: str, *args: object, **kwargs: object) -> object:
     return getattr(cpu, op)(*args, **kwargs)
 
 
-def _attention_backward(cpu: Backend, op: str, grad: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+def _attention_backward(
+    cpu: Backend, op: str, grad: object, query: object, key: object, value: object, *rest: object
+) -> object:
     mask, y, _, is_causal, scale = rest
     saved = cpu.attention(query, key, value, mask, is_causal, scale)[1]  # each backend has its own
     return cpu.attention_backward(grad, query, key, value, mask, y, saved, is_causal, scale)
 
 
-def _norm_backward(cpu: Backend, op: str, *args: Any) -> Any:
+def _norm_backward(cpu: Backend, op: str, *args: object) -> object:
     """In float32 at least: in which dtype the statistics of 16-bit arrays are is each backend's own choice."""
 
-    def widened(value: Any) -> Any:
-        is_short = hasattr(value, "shape") and cpu.dtype(value) in (dtypes.float16, dtypes.bfloat16)
+    def widened(value: object) -> object:
+        is_short = is_handle(value) and cpu.dtype(value) in (dtypes.float16, dtypes.bfloat16)
         return cpu.cast(value, dtypes.float32) if is_short else value
 
     return getattr(cpu, op)(*map(widened, args))
 
 
-def _conv_bn_relu_backward(cpu: Backend, op: str, grad: Any, input: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+def _conv_bn_relu_backward(
+    cpu: Backend, op: str, grad: object, input: object, weight: object, bias: object, *rest: Any
+) -> object:
     """From a convolution's output of the CPU's own; where the ReLU let through is taken over."""
     gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest[:13]
     addend = rest[14] if len(rest) > 14 else None  # before it: may_overwrite
@@ -112,7 +118,10 @@ def _conv_bn_relu_backward(cpu: Backend, op: str, grad: Any, input: Any, weight:
     return cpu.conv_bn_relu_backward(grad, *saved, *options, activation, needs, False, addend)
 
 
-def _passed(cpu: Backend, x: Any, mean: Any, inverse_std: Any, gamma: Any, beta: Any, bits: Any) -> Any:
+def _passed(
+    cpu: Backend, x: Handle, mean: Handle, inverse_std: Handle, gamma: Handle | None, beta: Handle | None,
+    bits: Handle | None,
+) -> Handle:  # fmt: skip
     """Positive where the ReLU let through: from one bit per element, channels innermost, or from the norm's output."""
     if bits is None:
         identity = [cpu.view(v, (1, v.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(v)) for v in (mean, inverse_std)]
@@ -129,9 +138,9 @@ def _passed(cpu: Backend, x: Any, mean: Any, inverse_std: Any, gamma: Any, beta:
 
 
 def _max_pool2d_backward(
-    cpu: Backend, op: str, grad: Any, input_shape: Any, found: Any, kernel_size: Any, stride: Any, padding: Any,
-    dilation: Any, ceil_mode: bool,
-) -> Any:  # fmt: skip
+    cpu: Backend, op: str, grad: object, input_shape: Shape, found: Handle, kernel_size: Pair, stride: Pair,
+    padding: Pair, dilation: Pair, ceil_mode: bool,
+) -> object:  # fmt: skip
     """From indices, where the device kept places in windows instead."""
     if cpu.dtype(found) is not dtypes.int64:
         steps = divmod(np.array(cpu.to_cpu(found), np.int64), kernel_size[1])
@@ -141,7 +150,7 @@ def _max_pool2d_backward(
     return cpu.max_pool2d_backward(grad, input_shape, found, kernel_size, stride, padding, dilation, ceil_mode)
 
 
-_REFERENCES: dict[str, Callable[..., Any]] = {
+_REFERENCES: dict[str, Op] = {
     "conv_bn_relu_backward": _conv_bn_relu_backward,
     "attention_backward": _attention_backward,
     "max_pool2d_backward": _max_pool2d_backward,
@@ -151,12 +160,12 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
 }  # what to compare with, where it is not the same op with the same arguments
 
 
-def _handles(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+def _handles(args: list[object], kwargs: dict[str, object]) -> list[Handle]:
     return operands.handles_in((*args, *kwargs.values()))
 
 
-def _difference(copies: _Copies, ours: Any, reference: Any, before: float, inputs: list[Any]) -> str | None:
-    """What is different, or None. before: the largest value of the inputs, where it counts."""
+def _difference(copies: _Copies, ours: Handle, reference: Handle, before: float, inputs: list[Handle]) -> str | None:
+    """Describe the difference, or None. before: the largest value of the inputs, where it counts."""
     cpu, backend = copies.cpu, copies._backend
     kinds = [(tuple(ours.shape), backend.dtype(ours).name), (tuple(reference.shape), cpu.dtype(reference).name)]
     if kinds[0] != kinds[1]:
@@ -181,12 +190,12 @@ def _difference(copies: _Copies, ours: Any, reference: Any, before: float, input
     )
 
 
-def _largest(cpu: Backend, args: list[Any]) -> float:
+def _largest(cpu: Backend, args: list[object]) -> float:
     """The largest finite absolute value among the floating arrays."""
     floats = [_values(cpu, x) for x in operands.handles_in(args) if cpu.dtype(x).is_floating_point]
     return max([float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in floats], default=0.0)
 
 
-def _values(cpu: Backend, x: Any) -> np.ndarray:
+def _values(cpu: Backend, x: Handle) -> npt.NDArray[np.float64]:
     """A CPU handle as float64; integers beyond 2**53 lose their last digits alike on both sides."""
     return np.array(cpu.to_cpu(cpu.cast(x, dtypes.float64)))

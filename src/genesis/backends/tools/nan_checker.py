@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from genesis.backends.backend import Backend, Op
 from genesis.backends.contract import TRAITS
@@ -12,14 +11,14 @@ from genesis.callsite import user_line
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
-    """What to put around each op; backend is asked whether there are NaNs."""
+    """The wrapper of each op; backend is asked whether there are NaNs."""
 
     def watch(op: str, function: Op) -> Op:
         traits = TRAITS[op]
         if traits.idle or traits.unwritten or traits.from_outside or traits.to_outside:
             return function  # NaNs in its results are not its own
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: object, **kwargs: object) -> object:
             inputs = operands.arguments(op, (*args, *kwargs.values()))
             in_place = bool(traits.in_place)
             had_nan = in_place and _any_nan(backend, inputs, args)
@@ -37,7 +36,7 @@ def around(backend: Backend) -> Callable[[str, Op], Op]:
     return watch
 
 
-def _any_nan(backend: Backend, handles: list[Any], numbers: tuple[Any, ...] = ()) -> bool:
+def _any_nan(backend: Backend, handles: list[operands.Handle], numbers: tuple[object, ...] = ()) -> bool:
     """Is there a NaN in one of the arrays, or among the numbers."""
     if any(isinstance(number, float) and number != number for number in numbers):
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.backends.backend import Backend, Op
 from genesis.backends.contract import TRAITS
@@ -27,14 +27,14 @@ class Call(NamedTuple):
 
 
 def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, Op], Op]:
-    """What to put around each op, so that record is told of each call."""
+    """The wrapper of each op that tells record of each call."""
 
     def note(op: str, function: Op) -> Op:
         traits = TRAITS[op]
         if traits.idle:
             return function
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def noted(*args: object, **kwargs: object) -> object:
             inputs = operands.arguments(op, (*args, *kwargs.values()))
             if inputs:
                 _, device = inputs[0].__dlpack_device__()

@@ -5,22 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from genesis.backends.backend import Backend, Op
 from genesis.backends.contract import TRAITS
 from genesis.backends.tools import operands
+from genesis.backends.tools.operands import Handle
 from genesis.precision import get_float32_precision
 
 
 def around(backend: Backend) -> Callable[[str, Op], Op]:
-    """What to put around each op; backend is asked about its arrays, and waits for the device."""
+    """The wrapper of each op; backend is asked about its arrays, and waits for the device."""
 
     def measure(op: str, function: Op) -> Op:
         if TRAITS[op].idle:
             return function
 
-        def measured(*args: Any, **kwargs: Any) -> Any:
+        def measured(*args: object, **kwargs: object) -> object:
             inputs = operands.arguments(op, (*args, *kwargs.values()))
             _wait(backend, inputs)
             start = time.perf_counter()
@@ -36,14 +36,14 @@ def around(backend: Backend) -> Callable[[str, Op], Op]:
     return measure
 
 
-def _wait(backend: Backend, handles: list[Any]) -> None:
+def _wait(backend: Backend, handles: list[operands.Handle]) -> None:
     if handles:
         _, device_index = handles[0].__dlpack_device__()
         backend.synchronize(device_index)
 
 
 def _line(
-    backend: Backend, op: str, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any], seconds: float
+    backend: Backend, op: str, args: tuple[object, ...], inputs: list[Handle], outputs: list[Handle], seconds: float
 ) -> str:
     gigabytes = operands.num_bytes(backend, inputs + outputs) / 1e9
     columns = f"{op:<22} {seconds * 1e6:9.1f} µs {gigabytes / seconds:8.2f} GB/s"

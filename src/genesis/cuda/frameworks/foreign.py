@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
+from genesis.backends.contract import SupportsDLPack
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.dlpack import SupportsArrayInterface
 from genesis.cuda.frameworks.interface import HOST, Operand
 from genesis.shapes import is_contiguous
+
+Foreign: TypeAlias = "SupportsDLPack | SupportsArrayInterface"
 
 
 class ForeignArrays:
@@ -16,11 +20,11 @@ class ForeignArrays:
 
     current_stream = staticmethod(streams.current_handle)
 
-    def read(self, tensor: Any) -> tuple[Any, Any]:
+    def read(self, tensor: Foreign) -> tuple[object, int]:
         found = array_on(tensor)
         return (HOST, 0) if found is None else ((self, found.layout), found.data_pointer)
 
-    def describe(self, tensor: Any) -> Operand:
+    def describe(self, tensor: Foreign) -> Operand:
         found = array_on(tensor)
         if found is None:
             return Operand(self, "unknown", None, True, (), 0, 0)
@@ -28,13 +32,13 @@ class ForeignArrays:
         where = (found.dtype.name, found.device_index, dense, found.strides)
         return Operand(self, *where, found.size, found.data_pointer)
 
-    def device_of(self, tensor: Any) -> int | None:
+    def device_of(self, tensor: Foreign) -> int | None:
         return self.describe(tensor).device
 
-    def use_on(self, tensor: Any, stream: int) -> None:
+    def use_on(self, tensor: Foreign, stream: int) -> None:
         """Its owner cannot be told; the caller keeps it until the stream is done."""
 
-    def note_write(self, tensor: Any) -> None:
+    def note_write(self, tensor: Foreign) -> None:
         """Other libraries' arrays have no graph."""
 
 

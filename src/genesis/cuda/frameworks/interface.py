@@ -1,4 +1,4 @@
-"""What a launch asks of the library whose tensors it is given."""
+"""The interface between a launch and the library whose tensors it is given."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Operand(NamedTuple):
 
 
 class Framework(Protocol):
-    """What a launch asks of the library whose tensors it is given."""
+    """A library of tensors, as a launch sees it."""
 
-    def read(self, tensor: Any) -> tuple[Any, Any]:
+    def read(self, tensor: Any) -> tuple[object, int]:
         """(a mark that is equal only for tensors which every check treats alike, the address)."""
 
     def describe(self, tensor: Any) -> Operand: ...

@@ -73,7 +73,17 @@ class SiLU(_InplaceActivation):
 
 
 class Mish(_InplaceActivation):
-    """x · tanh(softplus(x))."""
+    """A smooth, non-monotonic activation: y = x · tanh(softplus(x)).
+
+    Args:
+        inplace: overwrite the input.
+    Shape: any, of a floating dtype; the output has the same.
+    Source: Misra 2019, arXiv:1908.08681.
+
+    Example:
+        >>> [round(y, 4) for y in nn.Mish()(genesis.tensor([-1.0, 0.0, 1.0])).tolist()]
+        [-0.3034, 0.0, 0.8651]
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.mish(input, self.inplace)

@@ -84,7 +84,14 @@ class MultiheadAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections by xavier_uniform_, bias_k and bias_v by xavier_normal_; other biases are zero."""
+        """Draw the projections by xavier_uniform_, bias_k and bias_v by xavier_normal_; other biases are zero.
+
+        Example:
+            >>> attention = nn.MultiheadAttention(4, 2)
+            >>> attention.reset_parameters()
+            >>> attention.out_proj.bias.tolist()
+            [0.0, 0.0, 0.0, 0.0]
+        """
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)

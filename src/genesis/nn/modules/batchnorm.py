@@ -41,13 +41,29 @@ class _BatchNorm(Module):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Reset the running statistics: mean 0, variance 1, no batches counted."""
+        """Reset the running statistics: mean 0, variance 1, no batches counted.
+
+        Example:
+            >>> norm = nn.BatchNorm1d(1)
+            >>> norm(genesis.tensor([[1.0], [3.0]])).shape, norm.num_batches_tracked.item()
+            ((2, 1), 1)
+            >>> norm.reset_running_stats()
+            >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
+            ([0.0], 0)
+        """
         if self.track_running_stats:
             for name, fill in (("running_mean", 0.0), ("running_var", 1.0), ("num_batches_tracked", 0.0)):
                 init.constant_(self.get_buffer(name), fill)
 
     def reset_parameters(self) -> None:
-        """Reset the running statistics; weight 1, bias 0."""
+        """Reset the running statistics; weight 1, bias 0.
+
+        Example:
+            >>> norm = nn.BatchNorm2d(2)
+            >>> norm.reset_parameters()
+            >>> norm.weight.tolist(), norm.bias.tolist()
+            ([1.0, 1.0], [0.0, 0.0])
+        """
         self.reset_running_stats()
         if self.weight is not None:
             init.ones_(self.weight)
@@ -58,6 +74,13 @@ class _BatchNorm(Module):
         """(running mean, running variance, training, momentum) for F.batch_norm, and the counter to increment or None.
 
         momentum=None averages over all batches so far: the n-th has weight 1/n, so this one is counted here.
+
+        Returns: running mean (C,), running variance (C,), whether to use the batch's statistics, the batch's share, the
+            counter.
+
+        Example:
+            >>> nn.BatchNorm2d(2, momentum=0.2).begin_batch()[2:]
+            (True, 0.2, tensor(0))
         """
         momentum = self.momentum
         try:  # from the registry: an attribute costs a call of Module.__getattr__
@@ -92,13 +115,15 @@ class _BatchNorm(Module):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch normalization of features or signals, per channel; see BatchNorm2d for the formula and the arguments.
+    """Batch normalization of features or signals, per channel: y = (x − mean) / √(var + eps) · weight + bias.
 
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as in `nn.BatchNorm2d`.
     Shape: (N, C) or (N, C, L) → the same.
 
     Example:
-        >>> nn.BatchNorm1d(2)(genesis.tensor([[1.0, 0.0], [3.0, 0.0]])).shape
-        (2, 2)
+        >>> [round(y, 3) for y in nn.BatchNorm1d(1)(genesis.tensor([[1.0], [3.0]])).flatten().tolist()]
+        [-1.0, 1.0]
     """
 
     ranks = (2, 3)

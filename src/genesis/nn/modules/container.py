@@ -6,8 +6,9 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Va
 from typing import TYPE_CHECKING, Generic, Self, overload
 
 from genesis.errors import DTypeError, describe
-from genesis.nn.module import Module, format_parts
+from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
+from genesis.nn.printable import format_parts
 from genesis.tensor import Tensor
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterList", "Residual", "Sequential"]
@@ -53,19 +54,46 @@ class _Numbered(Module, Generic[M]):
         self._renumber(list(self._modules.items()))
 
     def append(self, module: M) -> Self:
-        """Add a module at the end; returns the container."""
+        """Add a module at the end; returns the container.
+
+        Args:
+            module: the last from now on.
+        Raises: DTypeError: module is not a Module.
+
+        Example:
+            >>> len(nn.Sequential(nn.ReLU()).append(nn.Tanh()))
+            2
+        """
         _checked("append", module)
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[M]) -> Self:
-        """Add several modules at the end; returns the container."""
+        """Add several modules at the end; returns the container.
+
+        Args:
+            modules: added in this order.
+
+        Example:
+            >>> len(nn.ModuleList([nn.ReLU()]).extend([nn.Tanh(), nn.SiLU()]))
+            3
+        """
         for module in list(modules):
             self.append(module)
         return self
 
     def insert(self, index: int, module: M) -> Self:
-        """Insert a module before the one at index; returns the container."""
+        """Insert a module before the one at index; returns the container.
+
+        Args:
+            index: from −len to len.
+            module: the one to insert.
+        Raises: DTypeError: module is not a Module.
+
+        Example:
+            >>> nn.Sequential(nn.ReLU()).insert(0, nn.Tanh())[0]
+            Tanh()
+        """
         _checked("insert", module)
         entries = list(self._modules.items())
         entries.insert(index, ("", module))
@@ -73,7 +101,17 @@ class _Numbered(Module, Generic[M]):
         return self
 
     def pop(self, index: int = -1) -> M:
-        """Remove and return the module at index. Raises: IndexError: there is none."""
+        """Remove and return the module at index; those behind it are renumbered.
+
+        Args:
+            index: from −len to len − 1.
+        Returns: the module.
+        Raises: IndexError: there is none.
+
+        Example:
+            >>> nn.Sequential(nn.ReLU(), nn.Tanh()).pop(0)
+            ReLU()
+        """
         module = self[index]
         del self[index]
         return module
@@ -177,6 +215,14 @@ class ModuleDict(Module, Generic[M]):
         >>> heads = nn.ModuleDict({"mask": nn.Linear(4, 1)})
         >>> heads["mask"](genesis.ones(2, 4)).shape, list(heads)
         ((2, 1), ['mask'])
+        >>> heads.update({"edge": nn.Identity()})
+        >>> list(heads.keys()), list(heads.values())[1], list(heads.items())[1]
+        (['mask', 'edge'], Identity(), ('edge', Identity()))
+        >>> heads.pop("edge")
+        Identity()
+        >>> heads.clear()
+        >>> len(heads)
+        0
     """
 
     _modules: dict[str, M]  # type: ignore[assignment]  # no entry is None
@@ -204,24 +250,43 @@ class ModuleDict(Module, Generic[M]):
         del self._modules[key]
 
     def keys(self) -> KeysView[str]:
-        """The modules' names."""
+        """The modules' names.
+
+        Returns: a view of the names, in order.
+        """
         return self._modules.keys()
 
     def values(self) -> ValuesView[M]:
-        """The modules."""
+        """The modules.
+
+        Returns: a view of the modules, in order.
+        """
         return self._modules.values()
 
     def items(self) -> ItemsView[str, M]:
-        """(name, module) pairs."""
+        """(name, module) pairs.
+
+        Returns: a view of the pairs, in order.
+        """
         return self._modules.items()
 
     def update(self, modules: Mapping[str, M] | Iterable[tuple[str, M]]) -> None:
-        """Add or replace modules."""
+        """Add or replace modules.
+
+        Args:
+            modules: a mapping, or pairs of names and modules.
+        """
         for key, module in modules.items() if isinstance(modules, Mapping) else modules:
             self[key] = module
 
     def pop(self, key: str) -> M:
-        """Remove and return the module of this name. Raises: KeyError: there is none."""
+        """Remove and return the module of this name.
+
+        Args:
+            key: its name.
+        Returns: the module.
+        Raises: KeyError: there is none.
+        """
         return self._modules.pop(key)
 
     def clear(self) -> None:
@@ -233,12 +298,12 @@ class ParameterList(Module):
     """A list of parameters. It registers them; a tensor that is not a Parameter becomes one.
 
     Args:
-        values: what the list begins with.
+        values: tensors of any shape and floating dtype, which the list begins with.
 
     Example:
         >>> weights = nn.ParameterList([genesis.ones(2), genesis.zeros(3)])
-        >>> [parameter.shape for parameter in weights]
-        [(2,), (3,)]
+        >>> [parameter.shape for parameter in weights.append(genesis.ones(4))]
+        [(2,), (3,), (4,)]
     """
 
     _parameters: dict[str, Parameter]  # type: ignore[assignment]  # no entry is None
@@ -258,7 +323,11 @@ class ParameterList(Module):
         return list(self._parameters.values())[index]
 
     def append(self, value: Tensor) -> Self:
-        """Add a parameter at the end; returns the list."""
+        """Add a parameter at the end; returns the list.
+
+        Args:
+            value: any shape and floating dtype.
+        """
         parameter = value if isinstance(value, Parameter) else Parameter(value)
         self.register_parameter(str(len(self)), parameter)
         return self
@@ -271,6 +340,7 @@ class Residual(Module):
         module: the residual branch.
         projection: brings x to the shape of module(x); None adds x itself.
     Shape: x of any shape; module(x) and the shortcut have one shape, the output's.
+    Raises: DTypeError: module is not a Module.
 
     Example:
         >>> nn.Residual(nn.Identity())(genesis.ones(2)).tolist()

@@ -68,7 +68,14 @@ class _Conv(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias uniformly in ±1/√fan_in."""
+        """Draw weight and bias uniformly in ±1/√fan_in.
+
+        Example:
+            >>> layer = nn.Conv2d(1, 2, 2)
+            >>> layer.reset_parameters()
+            >>> bool(layer.weight.abs().max() <= 0.5)  # 1/√(1·2·2)
+            True
+        """
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in, _ = init.calculate_fans("reset_parameters", self.weight)
@@ -217,7 +224,9 @@ class _ConvTranspose(_Conv):
 class ConvTranspose1d(_ConvTranspose):
     """1-d transposed convolution of signals: computes the gradient of Conv1d with respect to its input.
 
-    Args: see ConvTranspose2d.
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, output_padding: as in `nn.ConvTranspose2d`.
+        groups, bias, dilation, padding_mode, device, dtype: as in `nn.ConvTranspose2d`.
     Shape: (N, C, L) → (N, K, P), or without N, with
         P = (L − 1)·stride − 2·padding + dilation·(S − 1) + output_padding + 1.
 

@@ -23,7 +23,7 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """In training, zero each element with probability p and divide the others by 1 − p; in eval mode, do nothing.
+    """Zero each element with probability p and divide the others by 1 − p; in eval mode, do nothing.
 
     Args:
         p: probability, in [0, 1].
@@ -42,7 +42,7 @@ class Dropout(_Dropout):
 
 
 class Dropout2d(_Dropout):
-    """In training, zero whole channels with probability p and divide the others by 1 − p; in eval mode, do nothing.
+    """Zero whole channels with probability p and divide the others by 1 − p; in eval mode, do nothing.
 
     Args:
         p: probability, in [0, 1].

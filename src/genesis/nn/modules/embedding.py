@@ -52,7 +52,14 @@ class Embedding(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table from the standard normal distribution."""
+        """Draw the table from the standard normal distribution.
+
+        Example:
+            >>> table = nn.Embedding(4, 2, padding_idx=0)
+            >>> table.reset_parameters()
+            >>> table.weight[0].tolist()
+            [0.0, 0.0]
+        """
         init.normal_(self.weight)
         if self.padding_idx is not None:
             self.weight.array.select(0, self.padding_idx).copy_into(0)

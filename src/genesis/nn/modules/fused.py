@@ -77,10 +77,22 @@ class ConvBNReLU(Module):
 
     @property
     def conv(self) -> Conv2d:
+        """The convolution, part "0".
+
+        Example:
+            >>> nn.ConvBNReLU(3, 8, 3).conv.padding
+            (1, 1)
+        """
         return self._modules["0"]  # type: ignore[return-value]
 
     @property
     def norm(self) -> BatchNorm2d:
+        """The batch norm, part "1".
+
+        Example:
+            >>> nn.ConvBNReLU(3, 8, 3).norm.num_features
+            8
+        """
         return self._modules["1"]  # type: ignore[return-value]
 
     def train(self, mode: bool = True) -> Self:
@@ -99,8 +111,10 @@ class FusedConv:
 
     Example:
         >>> conv, norm = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
-        >>> nn.FusedConv()(conv, norm, genesis.ones(1, 3, 5, 5)).shape
+        >>> fused = nn.FusedConv()
+        >>> fused(conv, norm, genesis.ones(1, 3, 5, 5)).shape
         (1, 8, 3, 3)
+        >>> fused.clear()  # a cache of packed weights, as after .eval()
     """
 
     max_shapes = 8  # weights that are kept; the oldest goes first

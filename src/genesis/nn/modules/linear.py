@@ -46,7 +46,14 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias uniformly in ±1/√in_features."""
+        """Draw weight and bias uniformly in ±1/√in_features.
+
+        Example:
+            >>> layer = nn.Linear(4, 2)
+            >>> layer.reset_parameters()
+            >>> bool(layer.weight.abs().max() <= 0.5)
+            True
+        """
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
@@ -61,6 +68,10 @@ class Linear(Module):
 
 class Identity(Module):
     """Return the input. The constructor ignores its arguments, so that it can replace any layer.
+
+    Args:
+        args, kwargs: ignored.
+    Shape: any → the same.
 
     Example:
         >>> nn.Identity()(genesis.ones(2)).tolist()

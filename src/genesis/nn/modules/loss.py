@@ -92,6 +92,8 @@ class NLLLoss(_WeightedLoss):
 class MSELoss(_Loss):
     """Squared error: (input − target)².
 
+    Args:
+        reduction: "mean" | "sum" | "none".
     Shape: input and target of one shape → (), or that shape.
 
     Example:
@@ -109,6 +111,8 @@ class MSELoss(_Loss):
 class L1Loss(_Loss):
     """Absolute error: |input − target|.
 
+    Args:
+        reduction: "mean" | "sum" | "none".
     Shape: input and target of one shape → (), or that shape.
 
     Example:

@@ -171,13 +171,15 @@ class _InstanceNorm(_BatchNorm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Instance normalization of signals; see InstanceNorm2d for the formula and the arguments.
+    """Instance normalization of signals: mean and variance are those of each sample and channel.
 
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as in `nn.InstanceNorm2d`.
     Shape: (N, C, L) or (C, L) → the same.
 
     Example:
-        >>> nn.InstanceNorm1d(1)(genesis.tensor([[[2.0, 2.0]]])).tolist()
-        [[[0.0, 0.0]]]
+        >>> [round(y, 3) for y in nn.InstanceNorm1d(1)(genesis.tensor([[[1.0, 3.0]]])).flatten().tolist()]
+        [-1.0, 1.0]
     """
 
     ranks = (2, 3)

@@ -45,8 +45,10 @@ class _MaxPool(Module, Generic[Output]):
 
 
 class MaxPool1d(_MaxPool[Output]):
-    """Maximum over sliding windows of signals; see MaxPool2d for the arguments.
+    """Maximum over sliding windows of signals.
 
+    Args:
+        kernel_size, stride, padding, dilation, return_indices, ceil_mode: as in `nn.MaxPool2d`.
     Shape: (N, C, L) → (N, C, P), or without N.
 
     Example:
@@ -116,8 +118,10 @@ class MaxPool2d(_MaxPool[Output]):
 
 
 class AvgPool1d(Module):
-    """Mean over sliding windows of signals; see AvgPool2d for the arguments.
+    """Mean over sliding windows of signals.
 
+    Args:
+        kernel_size, stride, padding, ceil_mode, count_include_pad: as in `nn.AvgPool2d`.
     Shape: (N, C, L) → (N, C, P), or without N.
 
     Example:

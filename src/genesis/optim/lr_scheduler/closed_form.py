@@ -18,6 +18,7 @@ class StepLR(LRScheduler):
         step_size: steps between two changes, at least 1.
         gamma: factor of each change.
         optimizer, last_epoch: see LRScheduler.
+    Raises: ValueError: step_size is no int ≥ 1.
 
     Example:
         >>> optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=1.0)
@@ -190,6 +191,7 @@ class CosineAnnealingLR(LRScheduler):
         T_max: number of steps, at least 1.
         eta_min: lowest learning rate.
         optimizer, last_epoch: see LRScheduler.
+    Raises: ValueError: T_max is no int ≥ 1.
     Source: Loshchilov & Hutter 2017, arXiv:1608.03983, without the restarts.
 
     Example:

@@ -41,6 +41,20 @@ class LRScheduler:
         optimizer: its groups' "lr" is set, first by the constructor.
         last_epoch: number of the last step taken; −1 starts a new schedule.
     Raises: DTypeError: optimizer is not an Optimizer; KeyError: last_epoch ≥ 0 without "initial_lr" in the groups.
+
+    Example:
+        >>> class Halving(genesis.optim.lr_scheduler.LRScheduler):
+        ...     def get_lr(self):
+        ...         return [base / 2**self.last_epoch for base in self.base_lrs]
+        >>> optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=1.0)
+        >>> schedule = Halving(optimizer)
+        >>> schedule.step()
+        >>> schedule.get_last_lr(), schedule.last_epoch
+        ([0.5], 1)
+        >>> again = Halving(optimizer)
+        >>> again.load_state_dict(schedule.state_dict())
+        >>> again.last_epoch
+        1
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -59,11 +73,18 @@ class LRScheduler:
         self._initial_step()
 
     def get_lr(self) -> Rates:
-        """The learning rate of each group at step self.last_epoch, from those of the step before."""
+        """The learning rate of each group at step self.last_epoch, from those of the step before.
+
+        Returns: one rate per group.
+        Raises: NotImplementedError: a subclass lacks it.
+        """
         raise NotImplementedError
 
     def get_last_lr(self) -> Rates:
-        """The learning rate of each group, as set by the last step."""
+        """The learning rate of each group, as set by the last step.
+
+        Returns: one rate per group.
+        """
         return self._last_lr
 
     @whole
@@ -106,11 +127,18 @@ class LRScheduler:
         return [rate * factor for rate in self._present()]
 
     def state_dict(self) -> StateDict:
-        """The scheduler's state without the optimizer, as plain values; load_state_dict loads it."""
+        """The scheduler's state without the optimizer.
+
+        Returns: plain values, for load_state_dict.
+        """
         return {key: value for key, value in vars(self).items() if key not in ("optimizer", "_is_initial")}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Load what state_dict() returned. The present learning rates are part of the optimizer's own state."""
+        """Load what state_dict() returned. The present learning rates are part of the optimizer's own state.
+
+        Args:
+            state_dict: of a scheduler of the same class.
+        """
         vars(self).update(state_dict)
 
 

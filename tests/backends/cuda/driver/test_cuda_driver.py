@@ -17,7 +17,8 @@ from cuda.bindings import driver as cu
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError, launching, tensor_maps
-from genesis.backends.cuda.driver.cuda_driver import CudaDriver, CudaKernel, _check, _Streams
+from genesis.backends.cuda.driver.cuda_driver import CudaDriver, _check, _Streams
+from genesis.backends.cuda.driver.cuda_kernel import CudaKernel
 from genesis.errors import DeviceError
 from genesis.settings import override
 

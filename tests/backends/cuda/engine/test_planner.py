@@ -31,7 +31,7 @@ _FAMILIES = families.FAMILIES
 
 def test_the_first_that_builds_is_the_guess(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("broken", builds=False), Fake("good"), Fake("later")]
-    assert chosen() == ("fake/good", plans.GUESSED)
+    assert chosen() == ("fake/good", plans.HEURISTIC)
 
 
 def test_nothing_that_builds(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_a_stored_name_that_nothing_has(fakes: FakeFamily, monkeypatch: pytest.M
     fakes.candidates = [Fake("guess")]
     monkeypatch.setattr(families, "FAMILIES", (fakes, *_FAMILIES))
     platform.store(0).put(PROBLEM.key, Entry(name, 0.0, 0.0, 0))
-    assert chosen() == ("fake/guess", plans.GUESSED)
+    assert chosen() == ("fake/guess", plans.HEURISTIC)
 
 
 def test_an_imported_plan_replaces_ours_only_if_there_is_such_a_kernel(fakes: FakeFamily, tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_an_imported_plan_replaces_ours_only_if_there_is_such_a_kernel(fakes: Fa
 def test_what_was_in_use_stays_built(fakes: FakeFamily) -> None:
     """A CUDA graph may have captured its kernels, whose code would go from the device with a plan of cuDNN's."""
     fakes.candidates = [Fake("quick")]
-    ready, candidate = plans.plan(CONV, PROBLEM)._ready, weakref.ref(fakes.candidates.pop())
+    ready, candidate = plans.plan(CONV, PROBLEM).ready, weakref.ref(fakes.candidates.pop())
     plans.forget()
     gc.collect()
     assert candidate() is not None
     fakes.candidates = [Fake("quick", builds=False)]  # of that name there is one that is built
-    assert plans.plan(CONV, PROBLEM)._ready is ready
+    assert plans.plan(CONV, PROBLEM).ready is ready
 
 
 def test_the_workspace_limit(fakes: FakeFamily) -> None:
@@ -159,7 +159,7 @@ def test_while_a_graph_is_captured_nothing_is_timed_nor_built_slowly(
         patch.setattr(CONV, "bench", lambda problem: pytest.fail("timed"))
         plan = plans.plan(CONV, PROBLEM)
         assert plan.candidate is not None
-        assert (plan.candidate.name, plan.origin) == ("fake/quick", plans.GUESSED)
+        assert (plan.candidate.name, plan.origin) == ("fake/quick", plans.HEURISTIC)
         assert not plans.may_keep(plan)
     assert (plans.all_plans(), threading.active_count()) == ([], begun)
     with override(tune=60.0):
@@ -190,7 +190,7 @@ def test_debug_tells_of_each_plan(fakes: FakeFamily, capsys: pytest.CaptureFixtu
     fakes.candidates = [Fake("guess")]
     with override(debug=1):
         plans.plan(CONV, PROBLEM)
-    assert capsys.readouterr().err == f"genesis: {PROBLEM}: fake/guess (guessed)\n"
+    assert capsys.readouterr().err == f"genesis: {PROBLEM}: fake/guess (heuristic)\n"
 
 
 def test_operands_that_must_be_copied_are_planned_once(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

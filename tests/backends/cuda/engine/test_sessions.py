@@ -26,7 +26,7 @@ def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
     problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]
     session = plans.Session(2, gathers=True)  # less than one of them could use
     plans.begin(session)
-    assert [plans.plan(CONV, problem).origin for problem in problems] == [plans.GUESSED] * 2
+    assert [plans.plan(CONV, problem).origin for problem in problems] == [plans.HEURISTIC] * 2
     assert not session.outcomes
     plans.share_out(session)
     plans.end(session)
@@ -96,7 +96,7 @@ def test_those_without_time_are_guessed_at_their_next_call(fakes: FakeFamily) ->
     fakes.candidates = [Fake("guess")]
     assert gathered([PROBLEM], 1e-9).outcomes == []
     assert plans.all_plans() == []
-    assert chosen() == ("fake/guess", plans.GUESSED)
+    assert chosen() == ("fake/guess", plans.HEURISTIC)
 
 
 def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
@@ -229,14 +229,14 @@ def test_what_was_tuned_is_stored(fakes: FakeFamily) -> None:
     plans.forget()
     fakes.candidates = [Fake("another")]  # what was the best is no longer there
     if name.startswith("fake/"):
-        assert chosen() == ("fake/another", plans.GUESSED)
+        assert chosen() == ("fake/another", plans.HEURISTIC)
 
 
 def test_without_time_nothing_is_tuned(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("guess")]
     session = plans.Session(1e-9)
     plans.begin(session)
-    assert chosen() == ("fake/guess", plans.GUESSED)
+    assert chosen() == ("fake/guess", plans.HEURISTIC)
     plans.end(session)
     assert not session.outcomes
 
@@ -247,7 +247,7 @@ def test_a_budget_that_ends_in_between(fakes: FakeFamily) -> None:
     plans.begin(session)
     _, origin = chosen()
     plans.end(session)
-    assert origin == plans.GUESSED  # a later session goes on
+    assert origin == plans.HEURISTIC  # a later session goes on
     assert not session.outcomes[0].complete
     entry = platform.store(0).get(PROBLEM.key)
     assert entry is not None

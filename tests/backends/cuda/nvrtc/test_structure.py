@@ -87,7 +87,7 @@ def test_hoppers_kernels_are_given_their_members() -> None:
     candidate = wgmma.Wgmma(wgmma._SPLIT_SHAPES[1], 1, FULL)
     given = {
         wgmma._SOURCE: [wgmma._geometry(p, candidate, *wgmma._axes(p)[0])[-1] for p in (forward, input_grad)],
-        patch._SOURCE: [patch.Patch(patch._SHAPES[0], FULL)._geometry(forward)[-1]],
+        patch._SOURCE: [patch.HaloTile(patch._SHAPES[0], FULL)._geometry(forward)[-1]],
         wgmma_weight_grad._SOURCE: [
             wgmma_weight_grad._geometry(weight_grad, wgmma_weight_grad._PLAIN_SHAPES[0], 1)[-1]
         ],

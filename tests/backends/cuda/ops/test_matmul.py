@@ -235,7 +235,7 @@ def test_nothing_is_timed_until_it_is_asked_for(
         simulated.matmul(*operands)
         assert not benches
         (plan,) = planner.all_plans(MATMUL)
-        assert plan.origin == planner.GUESSED
+        assert plan.origin == planner.HEURISTIC
         session = planner.Session(60)
         planner.begin(session)
         close(get(simulated.matmul(*operands)), x.double() @ y.double(), torch.float32)
@@ -248,7 +248,7 @@ def test_nothing_is_timed_until_it_is_asked_for(
         with override(deterministic=True):
             simulated.matmul(*operands)
             (plan,) = planner.all_plans(MATMUL)
-            assert (plan.problem.deterministic, plan.origin) == (True, planner.GUESSED)
+            assert (plan.problem.deterministic, plan.origin) == (True, planner.HEURISTIC)
     planner.forget()
     assert len(benches) == 1
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeGuard
 
+from genesis.backends.cuda.driver.interface import AddressLaunch as AddressLaunch
 from genesis.backends.cuda.driver.interface import CapturedGraph as CapturedGraph
 from genesis.backends.cuda.driver.interface import CaptureMode as CaptureMode
 from genesis.backends.cuda.driver.interface import Driver as Driver
 from genesis.backends.cuda.driver.interface import ExecutableGraph as ExecutableGraph
+from genesis.backends.cuda.driver.interface import GpuDriver as GpuDriver
+from genesis.backends.cuda.driver.interface import Grid as Grid
 from genesis.backends.cuda.driver.interface import KernelError as KernelError
+from genesis.backends.cuda.driver.interface import Kind as Kind
 from genesis.backends.cuda.driver.interface import LoadedKernel as LoadedKernel
 from genesis.backends.cuda.driver.interface import Properties as Properties
+from genesis.backends.cuda.driver.interface import RawLaunch as RawLaunch
 from genesis.backends.cuda.driver.interface import Signature as Signature
+from genesis.backends.cuda.driver.interface import Value as Value
 from genesis.distribution import install_command
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
@@ -49,6 +56,17 @@ def _create(choice: str) -> Driver:
         what = "Triton is" if (error.name or "").startswith("triton") else "NVIDIA's bindings are"
         raise DeviceError(f"cuda: {what} not installed ({error}); {install_command('cuda')}") from error
     return CudaDriver()
+
+
+def gpu() -> GpuDriver:
+    """The driver in force, for those who are asked only on a GPU."""
+    here = get()
+    assert _drives_gpu(here), f"{here.name} has none of NVIDIA's libraries"
+    return here
+
+
+def _drives_gpu(here: Driver) -> TypeGuard[GpuDriver]:
+    return hasattr(here, "recorder")
 
 
 def is_available() -> bool:

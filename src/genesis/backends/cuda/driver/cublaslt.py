@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -31,7 +31,7 @@ _PREF_WORKSPACE, _PREF_REDUCTION, _PREF_ALIGNMENT = 1, 3, (5, 6, 7, 8)  # of A, 
 _REDUCE_IN_COMPUTE_TYPE = 2  # by a kernel of its own: in one order, and partial sums are never rounded to 16 bits
 _ADDRESSES = struct.Struct("6P")  # of C, D, B, A, the workspace and the stream
 # What tells an algorithm from others: cublasLtMatmulAlgoConfigAttributes_t, and what it is called in a product's name.
-_CONFIGURATION: dict[str, tuple[int, Any]] = {
+_CONFIGURATION: dict[str, tuple[int, type[ctypes._SimpleCData[int]]]] = {
     "algorithm": (0, ctypes.c_int32), "tile": (1, ctypes.c_uint32), "stages": (6, ctypes.c_uint32),
     "cluster": (8, ctypes.c_uint16), "inner": (7, ctypes.c_uint16), "swizzle": (4, ctypes.c_uint32),
     "option": (5, ctypes.c_uint32), "splits": (2, ctypes.c_int32), "reduction": (3, ctypes.c_uint32),
@@ -99,26 +99,27 @@ class Gemm(NamedTuple):
 
 
 class _Operation:
-    """What the algorithms for one problem share. One launch at a time: the bias is an attribute of the descriptor."""
+    """Shared by the algorithms for one problem. One launch at a time: the bias is an attribute of the descriptor."""
 
-    def __init__(self, *handles: Any) -> None:
-        """handles: the library, its context, the descriptor, the layouts of A, B and D."""
-        self.handles = handles
+    def __init__(
+        self, library: ctypes.CDLL, context: ctypes.c_void_p, descriptor: ctypes.c_void_p, *layouts: ctypes.c_void_p
+    ) -> None:
+        """layouts: of A, B and D."""
+        self.library, self.context, self.descriptor, self.layouts = library, context, descriptor, layouts
         self.lock = threading.Lock()
         self.bias = 0  # the address that is set
         self._address = ctypes.c_uint64()
         size = ctypes.c_size_t(ctypes.sizeof(self._address))
-        self._arguments = handles[2], _DESC_BIAS_POINTER, ctypes.byref(self._address), size
+        self._arguments = descriptor, _DESC_BIAS_POINTER, ctypes.byref(self._address), size
 
     def __del__(self) -> None:
-        library, _, descriptor, *layouts = self.handles
-        library.cublasLtMatmulDescDestroy(descriptor)
-        for layout in layouts:
-            library.cublasLtMatrixLayoutDestroy(layout)
+        self.library.cublasLtMatmulDescDestroy(self.descriptor)
+        for layout in self.layouts:
+            self.library.cublasLtMatrixLayoutDestroy(layout)
 
     def set_bias(self, address: int) -> None:
         self._address.value = address
-        _check(self.handles[0].cublasLtMatmulDescSetAttribute(*self._arguments), "cublasLtMatmulDescSetAttribute")
+        _check(self.library.cublasLtMatmulDescSetAttribute(*self._arguments), "cublasLtMatmulDescSetAttribute")
         self.bias = address
 
 
@@ -132,7 +133,7 @@ class Product:
     @property
     def name(self) -> str:
         """The algorithm's settings, those that are not 0: "algorithm 66 tile 418 stages 36 cluster 3 splits 1"."""
-        get = self._operation.handles[0].cublasLtMatmulAlgoConfigGetAttribute
+        get = self._operation.library.cublasLtMatmulAlgoConfigGetAttribute
         words = []
         for word, (attribute, kind) in _CONFIGURATION.items():
             value = kind()
@@ -143,7 +144,7 @@ class Product:
 
     def runner(self) -> Callable[[int, int, int, int, int, int, int], None]:
         """run(stream, out, x, y, bias, residual, workspace): addresses; 0 for operands that the problem has not."""
-        here: Any = driver.get()
+        here = driver.gpu()
         gemm, operation = self.gemm, self._operation
         device, lock, note, activate = gemm.device, operation.lock, here.recorder(gemm.device), here.activate
         table = ctypes.create_string_buffer(_ADDRESSES.size)  # of the next launch
@@ -151,10 +152,10 @@ class Product:
         c, d, b, a, room, queue = [ctypes.c_void_p.from_buffer(table, offset) for offset in of_each]
         number = ctypes.c_double if gemm.dtype is dtypes.float64 else ctypes.c_float
         one, share = number(1), number(1 if gemm.has_residual else 0)  # D = epilogue(1 · A B + share · C)
-        library, context, descriptor, of_a, of_b, of_d = operation.handles
-        matmul, arguments = library.cublasLtMatmul, (
-            context, descriptor, ctypes.byref(one), a, of_a, b, of_b, ctypes.byref(share), c, of_d, d, of_d,
-            ctypes.byref(self._algorithm), room, ctypes.c_size_t(self.workspace), queue,
+        of_a, of_b, of_d = operation.layouts
+        matmul, arguments = operation.library.cublasLtMatmul, (
+            operation.context, operation.descriptor, ctypes.byref(one), a, of_a, b, of_b, ctypes.byref(share), c,
+            of_d, d, of_d, ctypes.byref(self._algorithm), room, ctypes.c_size_t(self.workspace), queue,
         )  # fmt: skip
 
         def run(stream: int, out: int, x: int, y: int, bias: int, residual: int, workspace: int) -> None:
@@ -180,7 +181,7 @@ def is_available() -> bool:
 
 @functools.cache
 def installed() -> str:
-    """What is installed, if possible without loading it: "nvidia-cublas 13.1.0.3"; "" where cuBLASLt is not."""
+    """The installed version, if possible without loading it: "nvidia-cublas 13.1.0.3"; "" where cuBLASLt is missing."""
     for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
         try:
             return f"{package} {metadata.version(package)}"
@@ -197,12 +198,13 @@ def warm_up(device: int) -> None:
 
 
 def products(gemm: Gemm, most: int) -> list[Product]:
-    """What cuBLASLt suggests, the best first, at most so many; none where it has nothing for such layouts."""
+    """Up to so many of cuBLASLt's suggestions, best first; none where it has nothing for such layouts."""
     x = leading_dimension(gemm.rows, gemm.terms, gemm.x_strides)
     y = leading_dimension(gemm.terms, gemm.columns, gemm.y_strides)
     if gemm.dtype not in _DATA_TYPE or x is None or y is None or not is_available():
         return []
     library, context = _library(), _context(gemm.device)
+    assert library is not None
     data_type = _DATA_TYPE[gemm.dtype]
     compute = _COMPUTE_64F if gemm.dtype is dtypes.float64 else _COMPUTE_32F[gemm.precision]
     scale_type = _DATA_TYPE[dtypes.float64 if gemm.dtype is dtypes.float64 else dtypes.float32]
@@ -250,7 +252,7 @@ def products(gemm: Gemm, most: int) -> list[Product]:
 
 
 @functools.cache
-def _library() -> Any:
+def _library() -> ctypes.CDLL | None:
     """libcublasLt, that comes with PyTorch's CUDA build, nvidia-cublas or the CUDA toolkit; None without it."""
     from cuda import pathfinder
 
@@ -269,14 +271,17 @@ def _library() -> Any:
 
 @functools.cache
 def _context(device: int) -> ctypes.c_void_p:
-    here: Any = driver.get()
+    here = driver.gpu()
     here.activate(device)
-    context = ctypes.c_void_p()
-    _check(_library().cublasLtCreate(ctypes.byref(context)), "cublasLtCreate")
+    library, context = _library(), ctypes.c_void_p()
+    assert library is not None
+    _check(library.cublasLtCreate(ctypes.byref(context)), "cublasLtCreate")
     return context
 
 
-def _set(function: Any, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
+def _set(
+    function: ctypes._NamedFuncPointer, target: ctypes.c_void_p, attribute: int, value: ctypes._SimpleCData[int]
+) -> None:
     status = function(target, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
     _check(status, f"{function.__name__} {attribute}")
 

@@ -7,23 +7,37 @@ from __future__ import annotations
 
 import atexit
 import functools
-import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda.driver import triton_driver
 from genesis.backends.cuda.driver.cuda_graphs import Captured, Captures
+from genesis.backends.cuda.driver.cuda_kernel import CudaKernel, flat
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
-from genesis.backends.cuda.driver.interface import CaptureMode, KernelError, Properties, Signature, kernel_name
-from genesis.backends.cuda.driver.launching import FORMATS, Configuration, Launcher, attribute
+from genesis.backends.cuda.driver.interface import (
+    CaptureMode,
+    Function,
+    Grid,
+    KernelError,
+    KernelMetadata,
+    Properties,
+    Signature,
+    TritonLaunch,
+    Value,
+    kernel_name,
+)
 from genesis.backends.cuda.driver.results import check as _check
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
+
+if TYPE_CHECKING:
+    from triton.compiler import ASTSource
+    from triton.runtime.jit import JITFunction
 
 _NO_GPU = "cuda: no NVIDIA GPU to be found; GENESIS_CUDA=simulated needs none"
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
@@ -32,7 +46,6 @@ _PORTABLE = 1  # pinned memory for all contexts
 _NO_TIMING = 2
 _MEMORY_TYPE, _HOST_MEMORY = [cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE], 1
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
-_MOST_PREPARED = 256  # grids that a kernel keeps launches for
 
 
 class CudaDriver:
@@ -188,23 +201,23 @@ class CudaDriver:
         self.check(device, cu.cuCtxSynchronize(), "synchronize")
         self._devices[device].recent.clear()
 
-    def create_event(self, device: int, timing: bool) -> Any:
+    def create_event(self, device: int, timing: bool) -> object:
         self.activate(device)
         return self.check(device, cu.cuEventCreate(0 if timing else _NO_TIMING), "create an event")
 
-    def destroy_event(self, event: Any) -> None:
+    def destroy_event(self, event: object) -> None:
         if not self._ending:
             cu.cuEventDestroy(event)
 
-    def record_event(self, device: int, event: Any, stream: int) -> None:
+    def record_event(self, device: int, event: object, stream: int) -> None:
         self.activate(device)
         self.check(device, cu.cuEventRecord(event, STREAMS[stream]), "record an event")
 
-    def wait_event(self, device: int, stream: int, event: Any) -> None:
+    def wait_event(self, device: int, stream: int, event: object) -> None:
         self.activate(device)
         self.check(device, cu.cuStreamWaitEvent(STREAMS[stream], event, 0), "wait for an event")
 
-    def event_done(self, device: int, event: Any) -> bool:
+    def event_done(self, device: int, event: object) -> bool:
         self.activate(device)
         result = cu.cuEventQuery(event)
         if result[0] == cu.CUresult.CUDA_ERROR_NOT_READY:
@@ -212,16 +225,16 @@ class CudaDriver:
         self.check(device, result, "query an event")
         return True
 
-    def synchronize_event(self, device: int, event: Any) -> None:
+    def synchronize_event(self, device: int, event: object) -> None:
         self.activate(device)
         self.check(device, cu.cuEventSynchronize(event), "wait for an event")
 
-    def elapsed_ms(self, device: int, start: Any, end: Any) -> float:
+    def elapsed_ms(self, device: int, start: object, end: object) -> float:
         self.activate(device)
         return float(self.check(device, cu.cuEventElapsedTime(start, end), "take the time between events"))
 
     # --- kernels ----------------------------------------------------------------------------------------------------
-    def load_kernel(self, device: int, kernel: Any, signature: Signature) -> CudaKernel:
+    def load_kernel(self, device: int, kernel: JITFunction, signature: Signature) -> CudaKernel:
         compiled = triton_driver.compile_kernel(kernel, signature, self.properties(device).compute_capability)
         metadata = compiled.metadata
         function = self.load_binary(metadata.name, compiled.asm["cubin"], metadata.shared, device)[1]
@@ -229,7 +242,9 @@ class CudaDriver:
         types = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
         return CudaKernel(self, device, kernel_name(kernel, signature), function, types, metadata)
 
-    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
+    def load_binary(
+        self, name: str, cubin: bytes, shared: int, device: int
+    ) -> tuple[cu.CUmodule, cu.CUfunction, int, int, int]:
         """(module, function, registers, spilled registers, most threads per block), as Triton wants it."""
         self.activate(device)
         limit = self.properties(device).max_shared_memory
@@ -244,40 +259,40 @@ class CudaDriver:
             result = cu.cuFuncSetAttribute(function, dynamic, shared)
             self.check(device, result, f"{name}: {shared} bytes of shared memory")
 
-        def ask(which: Any) -> int:
+        def ask(which: cu.CUfunction_attribute) -> int:
             return int(self.check(device, cu.cuFuncGetAttribute(which, function), f"query {name}"))
 
         registers = ask(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS)
         spilled = ask(attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) // 4
         return module, function, registers, spilled, ask(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
 
-    def triton_launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
-        """What Triton's own kernel[grid](…) calls to launch."""
+    def triton_launcher(self, source: ASTSource, metadata: KernelMetadata) -> TritonLaunch:
+        """The function that Triton's own kernel[grid](…) calls to launch."""
         types = list(source.signature.values())
         kernels: dict[int, CudaKernel] = {}
 
-        def launch(x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
+        def launch(x: int, y: int, z: int, stream: int, function: Function, /, *rest: object) -> None:
             _, info, enter, leave, *args = rest
             kernel = kernels.get(int(function))
             if kernel is None:
                 kernel = CudaKernel(self, self.current_device(), metadata.name, function, types, metadata)
                 kernels[int(function)] = kernel
-            if enter is not None:
+            if callable(enter):
                 enter(info)
-            kernel.launch((x, y, z), stream, [_plain(value) for value in _flat(args)])
-            if leave is not None:
+            kernel.launch((x, y, z), stream, [_plain(value) for value in flat(args)])
+            if callable(leave):
                 leave(info)
 
         return launch
 
-    def launched(self, device: int, name: str, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+    def launched(self, device: int, name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
         """Called after each launch while watch_launches is true: with GENESIS_DEBUG, a fault shows at its kernel."""
         show_launch(name, grid, stream, values)
         if not self._captures.num_underway:  # the context of a captured stream cannot be waited for
             self.synchronize(device)
 
     def recorder(self, device: int) -> Callable[[str], None]:
-        """What a kernel tells its name at each launch, for the messages about faults."""
+        """The recorder of a kernel's name at each launch, for the messages about faults."""
         return self._devices[device].recent.append
 
 
@@ -285,10 +300,10 @@ class _Thread(threading.local):
     device = -1
 
 
-class _Streams(dict[int, Any]):
+class _Streams(dict[int, cu.CUstream]):
     """CUstream objects by their address."""
 
-    def __missing__(self, handle: int) -> Any:
+    def __missing__(self, handle: int) -> cu.CUstream:
         stream = self[handle] = cu.CUstream(handle)
         return stream
 
@@ -302,17 +317,17 @@ class _Device:
     def __init__(self, index: int) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._context: Any = None
-        self._pool: Any = None
+        self._context: cu.CUcontext | None = None
+        self._pool: cu.CUmemoryPool | None = None
         self._properties: Properties | None = None
         self.recent: deque[str] = deque(maxlen=8)  # kernels launched since the last synchronization
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> cu.CUdevice:
         return _check(cu.cuDeviceGet(self._index), "cuDeviceGet")
 
     @property
-    def context(self) -> Any:
+    def context(self) -> cu.CUcontext:
         if self._context is None:
             with self._lock:
                 if self._context is None:
@@ -320,7 +335,7 @@ class _Device:
         return self._context
 
     @property
-    def pool(self) -> Any:
+    def pool(self) -> cu.CUmemoryPool:
         """A memory pool of our own, so that trimming it does not touch anybody else's."""
         if self._pool is None:
             with self._lock:
@@ -350,89 +365,10 @@ class _Device:
             show_device(self._index, self._properties)
         return self._properties
 
-    def _ask(self, which: Any) -> int:
+    def _ask(self, which: cu.CUdevice_attribute) -> int:
         return int(_check(cu.cuDeviceGetAttribute(which, self.handle), "cuDeviceGetAttribute"))
 
 
-class CudaKernel:
-    """A Triton kernel on the device: which of its parameters are given, and how they are packed."""
-
-    def __init__(
-        self, driver: CudaDriver, device: int, name: str, function: Any, types: Iterable[Any], metadata: Any
-    ) -> None:
-        self.name = name
-        self._launcher, self._metadata = Launcher(driver, device, function, name), metadata
-        kinds = list(_flat(types))
-        self._used = used = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
-        self._select = None if len(used) == len(kinds) else _selection(used)
-        self._formats = [FORMATS["*" if kinds[i][0] == "*" else kinds[i]] for i in used]
-        self._attributes: list[bytes] = []
-        if _option(metadata, "launch_pdl"):
-            self._attributes.append(attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1))
-        if _option(metadata, "launch_cooperative_grid"):
-            self._attributes.append(attribute("COOPERATIVE", 1))
-        if metadata.num_ctas > 1:
-            self._attributes.append(attribute("CLUSTER_DIMENSION", metadata.num_ctas, 1, 1))
-        self._prepared: dict[tuple[int, int, int], Callable[..., None]] = {}
-
-    def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
-        run = self._prepared.get(grid)
-        if run is None:
-            if len(self._prepared) >= _MOST_PREPARED:
-                self._prepared.clear()
-            run = self._prepared[grid] = self._prepare(grid, len(self._used), ())
-        run(stream, *(values if self._select is None else self._select(values)))
-
-    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
-        given = [i for i in self._used if i < num_leading]
-        everything = (*[0] * num_leading, *rest)
-        selected = everything if self._select is None else self._select(everything)
-        run = self._prepare(grid, len(given), selected[len(given) :])
-        if len(given) == num_leading:
-            return run
-        select = _selection(given)
-        return lambda stream, *leading: run(stream, *select(leading))
-
-    def _prepare(self, grid: tuple[int, int, int], num_given: int, rest: Sequence[Any]) -> Callable[..., None]:
-        """run(stream, *values), values and rest without the constants among them."""
-        x, y, z = grid
-        metadata, launcher = self._metadata, self._launcher
-        threads = (32 * metadata.num_warps, 1, 1)
-        configuration = Configuration((x * metadata.num_ctas, y, z), threads, metadata.shared, self._attributes)
-        formats = self._formats  # after which Triton adds two addresses of scratch memory
-        if not metadata.global_scratch_size:
-            return launcher.prepare(configuration, formats[:num_given], [*formats[num_given:], "8x", "8x"], rest)
-        run = launcher.prepare(configuration, [*formats, "Q"], ["8x"])
-        driver, device = launcher.driver, launcher.device
-        num_bytes = x * y * z * metadata.num_ctas * metadata.global_scratch_size
-
-        def run_with_scratch(stream: int, *values: Any) -> None:
-            scratch = driver.allocate(device, num_bytes, stream)
-            run(stream, *values, *rest, scratch)
-            driver.release(device, scratch, stream)
-
-        return run_with_scratch
-
-
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _flat(value)
-        else:
-            yield value
-
-
-def _selection(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """The values at these places."""
-    if len(places) == 1:
-        return lambda values: (values[places[0]],)
-    return operator.itemgetter(*places) if places else lambda values: ()
-
-
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Value:
     """An argument of Triton's launch as a number."""
     return value.data_ptr() if hasattr(value, "data_ptr") else value
-
-
-def _option(metadata: Any, name: str) -> bool:
-    return bool(getattr(metadata, name, False))

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -22,11 +23,15 @@ from genesis.backends.cuda.driver import KernelError
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides
 
+if TYPE_CHECKING:
+    from cudnn import data_type as DataType
+    from cudnn import tensor as GraphTensor
+
 _idle: dict[tuple[int, int], list[int]] = {}  # (device, stream) → handles that nobody is using
 
 
 @functools.cache
-def _module() -> Any:
+def _module() -> ModuleType | None:
     """The compiled part of the frontend; None where it, or the library behind it, is not installed."""
     try:
         import cudnn
@@ -37,13 +42,19 @@ def _module() -> Any:
     return cudnn._pybind_module
 
 
+def _library() -> ModuleType:
+    module = _module()
+    assert module is not None, "cuDNN is not installed"
+    return module
+
+
 def is_available() -> bool:
     """Can graphs be built here: a real device, the frontend, and cuDNN?"""
     return driver.get().name == "cuda" and _module() is not None
 
 
 def version() -> str:
-    """Of cuDNN: "9.19.0"; "" where there is none."""
+    """Version of cuDNN: "9.19.0"; "" where there is none."""
     module = _module()
     if module is None:
         return ""
@@ -53,7 +64,8 @@ def version() -> str:
 
 @functools.cache
 def installed() -> str:
-    """What is installed, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is not.
+    """The installed version, without loading it: "nvidia-cudnn-cu13 9.19.0.56, frontend 1.28.0"; "" where cuDNN is
+    missing.
 
     A cuDNN that came without a package is asked for its version.
     """
@@ -79,8 +91,8 @@ def reported() -> Iterator[None]:
         raise KernelError(f"cuDNN: {error}") from error
 
 
-def data_type(dtype: DType) -> Any:
-    kinds = _module().data_type
+def data_type(dtype: DType) -> DataType:
+    kinds = _library().data_type
     return {dtypes.float32: kinds.FLOAT, dtypes.float16: kinds.HALF, dtypes.bfloat16: kinds.BFLOAT16}[dtype]
 
 
@@ -90,9 +102,9 @@ def _take_handle(device: int, stream: int, idle: list[int]) -> int:
         return idle.pop()
     except IndexError:
         pass
-    here: Any = driver.get()
+    here = driver.gpu()
     here.activate(device)
-    module = _module()
+    module = _library()
     made = int(module.create_handle())
     set_stream = getattr(module, "_raw_set_stream", None) or module.set_stream
     set_stream(made, stream)
@@ -116,12 +128,18 @@ _KNOBS = {
 }  # fmt: skip
 
 
+class PlanLaunch(Protocol):
+    """A plan that was built."""
+
+    def __call__(self, stream: int, workspace: int, /, *addresses: int) -> None: ...
+
+
 class Graph:
     """An operation graph on arrays of one dtype, dense and channels-last unless given strides; sums are float32."""
 
     def __init__(self, device: int, dtype: DType, alignment: int = 16) -> None:
         self.device, self.dtype, self.alignment = device, dtype, alignment
-        module = _module()
+        module = _library()
         self._module = module
         make = getattr(module, "backend_graph", None) or module.pygraph
         kind = data_type(dtype)
@@ -138,7 +156,7 @@ class Graph:
         if hasattr(self, "ops"):
             self._home.append(self._handle)
 
-    def operand(self, shape: Shape, strides: Shape | None = None) -> Any:
+    def operand(self, shape: Shape, strides: Shape | None = None) -> GraphTensor:
         """An array that run() is given the address of, in the order of these calls."""
         self._uids += 1
         steps = channels_last_strides(shape) if strides is None else strides
@@ -148,7 +166,9 @@ class Graph:
         tensor.set_alignment(self.alignment)
         return tensor
 
-    def result(self, tensor: Any, shape: Shape, strides: Shape | None = None, dtype: DType | None = None) -> None:
+    def result(
+        self, tensor: GraphTensor, shape: Shape, strides: Shape | None = None, dtype: DType | None = None
+    ) -> None:
         """tensor is what the graph computes; run() is given its address after those of operands and former results."""
         self._uids += 1
         tensor.set_uid(self._uids).set_output(True).set_data_type(data_type(dtype or self.dtype))
@@ -198,7 +218,7 @@ class Graph:
 
     def build(self, index: int) -> None:
         """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
-        here: Any = driver.get()
+        here = driver.gpu()
         here.activate(self.device)
         with reported():
             self.ops.build_plan_at_index(index)
@@ -208,9 +228,9 @@ class Graph:
         with reported():
             return int(self.ops.get_workspace_size_plan_at_index(index))
 
-    def runner(self, index: int) -> Callable[..., None]:
+    def runner(self, index: int) -> PlanLaunch:
         """run(stream, workspace, *addresses): the plan that was built."""
-        here: Any = driver.get()
+        here = driver.gpu()
         note, device, activate = here.recorder(self.device), self.device, here.activate
         packer = struct.Struct(f"<{self._uids}Q")
         table = ctypes.create_string_buffer(packer.size)

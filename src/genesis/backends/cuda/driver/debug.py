@@ -1,12 +1,11 @@
-"""What GENESIS_DEBUG shows of the device, on stderr: 1 its name and choices, 3 launches, 4 what kernels compile to."""
+"""Print what GENESIS_DEBUG asks for on stderr: 1 the device and its choices, 3 launches, 4 what kernels compile to."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from genesis.backends.cuda.driver.interface import Properties
+from genesis.backends.cuda.driver.interface import Grid, Properties
 from genesis.settings import settings
 
 
@@ -25,7 +24,7 @@ def show_choice(subject: str, choice: str) -> None:
         _show(f"{subject}: {choice}")
 
 
-def show_launch(name: str, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+def show_launch(name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
     """values: the kernel's arguments as they are packed: addresses, numbers."""
     if settings.debug >= 3:
         shown = ", ".join(f"{v:#x}" if isinstance(v, int) and v >= 1 << 32 else repr(v) for v in values)

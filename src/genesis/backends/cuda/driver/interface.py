@@ -1,4 +1,4 @@
-"""What a device can do, in one small interface; cuda_driver.py does it on a GPU, ../simulated.py on host memory.
+"""The interface of a device; cuda_driver.py implements it on a GPU, ../simulated.py on host memory.
 
 Addresses and streams are plain ints (stream 0 is the legacy default stream, which PyTorch uses too); events are opaque.
 Nothing here allocates smartly or remembers a current stream: that is memory.py and streams.py, once for both drivers.
@@ -10,12 +10,20 @@ import dataclasses
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from genesis.errors import GenesisError
 
+if TYPE_CHECKING:
+    from cuda.bindings.driver import CUfunction, CUmodule
+    from triton.compiler import ASTSource
+    from triton.runtime.jit import JITFunction
+
 Path = tuple[int, ...]
 CaptureMode = Literal["global", "thread_local", "relaxed"]
+Grid = tuple[int, int, int]
+Value: TypeAlias = int | float | None  # of a kernel's argument, as it is packed: an address, a number; None is constant
+Kind: TypeAlias = "str | tuple[Kind, ...]"  # of a parameter: "*fp32", "i32", "fp32", "constexpr"; of a tuple's elements
 
 
 class KernelError(GenesisError, RuntimeError):
@@ -24,7 +32,7 @@ class KernelError(GenesisError, RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Properties:
-    """What kernels are compiled and tuned for."""
+    """Properties of a device that kernels are compiled and tuned for."""
 
     name: str
     compute_capability: int  # 90 for sm_90
@@ -36,16 +44,29 @@ class Properties:
 class Signature(NamedTuple):
     """One way to compile a kernel. Paths are (parameter,) or (parameter, element of a tuple)."""
 
-    types: tuple[Any, ...]  # per parameter: "*fp32", "i32", "fp32", "constexpr", or a tuple of those
-    constants: tuple[tuple[Path, Any], ...]
+    types: tuple[Kind, ...]  # per parameter
+    constants: tuple[tuple[Path, object], ...]
     divisible_by_16: tuple[Path, ...]
-    options: tuple[tuple[str, Any], ...]  # num_warps, num_stages, …
+    options: tuple[tuple[str, object], ...]  # num_warps, num_stages, …
 
 
-def kernel_name(kernel: Any, signature: Signature) -> str:
+def kernel_name(kernel: JITFunction, signature: Signature) -> str:
     """The name under which the device knows it; a kernel can derive it from its constants (@triton.jit(repr=…))."""
     constants = {kernel.arg_names[path[0]]: value for path, value in signature.constants if len(path) == 1}
-    return kernel.repr(types.SimpleNamespace(constants=constants, signature=signature.types)).rpartition(".")[2]
+    name: str = kernel.repr(types.SimpleNamespace(constants=constants, signature=signature.types))
+    return name.rpartition(".")[2]
+
+
+class RawLaunch(Protocol):
+    """A launch of which everything is packed but what each call gives."""
+
+    def __call__(self, stream: int, /, *values: Value) -> None: ...
+
+
+class AddressLaunch(Protocol):
+    """One that is given addresses only."""
+
+    def __call__(self, stream: int, /, *addresses: int) -> None: ...
 
 
 class LoadedKernel(Protocol):
@@ -53,10 +74,10 @@ class LoadedKernel(Protocol):
 
     name: str
 
-    def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+    def launch(self, grid: Grid, stream: int, values: Sequence[Value]) -> None:
         """values: one per parameter that is no tl.constexpr, tuples flattened; constants among them are skipped."""
 
-    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
+    def prepare(self, grid: Grid, num_leading: int, rest: Sequence[Value]) -> RawLaunch:
         """run(stream, *leading): launch with the first num_leading values before the rest; constants are skipped.
 
         For launches that are repeated: what does not change is packed once.
@@ -146,13 +167,66 @@ class Driver(Protocol):
         """
 
     def synchronize(self, device: int) -> None: ...
-    def create_event(self, device: int, timing: bool) -> Any: ...
-    def destroy_event(self, event: Any) -> None: ...
-    def record_event(self, device: int, event: Any, stream: int) -> None: ...
-    def wait_event(self, device: int, stream: int, event: Any) -> None: ...
-    def event_done(self, device: int, event: Any) -> bool: ...
-    def synchronize_event(self, device: int, event: Any) -> None: ...
-    def elapsed_ms(self, device: int, start: Any, end: Any) -> float: ...
+    def create_event(self, device: int, timing: bool) -> object: ...
+    def destroy_event(self, event: object) -> None: ...
+    def record_event(self, device: int, event: object, stream: int) -> None: ...
+    def wait_event(self, device: int, stream: int, event: object) -> None: ...
+    def event_done(self, device: int, event: object) -> bool: ...
+    def synchronize_event(self, device: int, event: object) -> None: ...
+    def elapsed_ms(self, device: int, start: object, end: object) -> float: ...
 
-    def load_kernel(self, device: int, kernel: Any, signature: Signature) -> LoadedKernel:
+    def load_kernel(self, device: int, kernel: JITFunction, signature: Signature) -> LoadedKernel:
         """Compile a @triton.jit function for this signature and put it on the device."""
+
+
+Function: TypeAlias = "CUfunction | int"  # on a device; its address where Triton has loaded it
+
+
+class KernelMetadata(Protocol):
+    """Triton's metadata of a compiled kernel."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def num_warps(self) -> int: ...
+    @property
+    def num_ctas(self) -> int: ...
+    @property
+    def shared(self) -> int: ...
+    @property
+    def global_scratch_size(self) -> int: ...
+
+
+class TritonLaunch(Protocol):
+    """The function that Triton's own kernel[grid](…) calls to launch."""
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: Function, /, *rest: object) -> None:
+        """rest: packed metadata, launch metadata, a hook before the launch, one after it, the kernel's arguments."""
+
+
+class GpuDriver(Driver, Protocol):
+    """The driver of a real GPU, as its libraries ask it."""
+
+    watch_launches: bool
+
+    def __hash__(self) -> int: ...
+    def activate(self, device: int, anew: bool = False) -> None:
+        """Make the device's context current in this thread; anew: even where it has been."""
+
+    def current_device(self) -> int: ...
+    def recorder(self, device: int) -> Callable[[str], None]:
+        """A function that a kernel tells its name at each launch, for messages about faults."""
+
+    def launched(self, device: int, name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
+        """To be called after each launch while watch_launches is true."""
+
+    def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
+        """The value of a call of NVIDIA's driver. Raises: KernelError."""
+
+    def load_binary(
+        self, name: str, cubin: bytes, shared: int, device: int
+    ) -> tuple[CUmodule, CUfunction, int, int, int]:
+        """(module, function, registers, spilled registers, most threads per block), as Triton wants it."""
+
+    def triton_launcher(self, source: ASTSource, metadata: KernelMetadata) -> TritonLaunch:
+        """The function that Triton's own kernel[grid](…) calls to launch."""

@@ -14,25 +14,30 @@ import math
 import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import triton.language as tl
 from triton.language.extra import libdevice as generic_libdevice
 from triton.language.extra.cuda import libdevice
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle
 from triton.runtime.jit import JITFunction
 
-from genesis.backends.cuda.driver.interface import KernelError, Signature, kernel_name
+from genesis.backends.cuda.driver.interface import KernelError, Kind, Path, Signature, Value, kernel_name
+from genesis.dtypes import HostArray
+
+NumpyFunction: TypeAlias = Callable[..., Any]  # of arrays
 
 _lock = threading.RLock()  # the interpreter keeps the running program's index in a global
-_rewritten: dict[Callable[..., Any], Callable[..., Any]] = {}
+_rewritten: dict[FunctionType, FunctionType] = {}
 
 
 def run(
-    kernel: JITFunction, signature: Signature, grid: Sequence[int], values: Sequence[Any], regions: Regions
+    kernel: JITFunction, signature: Signature, grid: Sequence[int], values: Sequence[Value], regions: Regions
 ) -> None:
     """Run every program of the grid, one after the other."""
     with _lock, np.errstate(all="ignore"), _language:
@@ -48,15 +53,15 @@ def run(
                     function(**arguments)
 
 
-def float_to_bfloat16(values: np.ndarray) -> np.ndarray:
+def float_to_bfloat16(values: HostArray) -> npt.NDArray[np.uint16]:
     """The bits of the nearest bfloat16, ties to even."""
-    values = np.ascontiguousarray(values, np.float32)
-    bits = values.view(np.uint32)
+    single = np.ascontiguousarray(values, np.float32)
+    bits = single.view(np.uint32)
     rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+    return np.where(np.isnan(single), np.uint16(0x7FC0), rounded)
 
 
-def bfloat16_to_float(bits: np.ndarray) -> np.ndarray:
+def bfloat16_to_float(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return (np.ascontiguousarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -68,18 +73,18 @@ class Regions:
         ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
         self._ends = np.maximum.accumulate(ends)  # ranges can lie in one another
 
-    def contain(self, addresses: np.ndarray, num_bytes: int) -> bool:
+    def contain(self, addresses: npt.NDArray[np.uint64], num_bytes: int) -> bool:
         at = np.searchsorted(self._starts, addresses, side="right") - 1
         if not len(self._starts) or (at < 0).any():
             return addresses.size == 0
         return bool((addresses + np.uint64(num_bytes) <= self._ends[at]).all())
 
 
-def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Any]) -> dict[str, Any]:
+def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Value]) -> dict[str, object]:
     constants = dict(signature.constants)
     rest = iter(values)
 
-    def convert(kind: Any, path: tuple[int, ...]) -> Any:
+    def convert(kind: Kind, path: Path) -> object:
         if isinstance(kind, tuple):
             return tl.tuple([convert(inner, (*path, i)) for i, inner in enumerate(kind)])
         if kernel.params[path[0]].is_constexpr:
@@ -95,24 +100,24 @@ def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Any])
     return {name: convert(kind, (i,)) for i, (name, kind) in enumerate(named)}
 
 
-def _rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
+def _rewrite(function: FunctionType) -> FunctionType:
     if function not in _rewritten:
         _rewritten[function] = interpreter.FunctionRewriter(function).rewrite_ast()
     return _rewritten[function]
 
 
-def _call_interpreted(function: JITFunction, *args: Any, **kwargs: Any) -> Any:
-    """What a @triton.jit function does when an interpreted kernel calls it."""
+def _call_interpreted(function: JITFunction, *args: object, **kwargs: object) -> object:
+    """Call a @triton.jit function from an interpreted kernel."""
     return _rewrite(function.fn)(*args, **kwargs)
 
 
-_block_types: dict[tuple[Any, ...], dict[str, Any]] = {}  # by element and shape: the attributes
-_sizes: dict[str, tuple[Any, Any]] = {}  # by type: the number of elements, the shape
+_block_types: dict[tuple[object, ...], dict[str, object]] = {}  # by element and shape: the attributes
+_sizes: dict[str, tuple[int, Sequence[int]]] = {}  # by type: the number of elements, the shape
 _init_new_block_type, _init_new_tensor = tl.block_type.__init__, tl.tensor.__init__
 
 
-def _init_block_type(block: tl.block_type, element: tl.dtype, shape: Any) -> None:
-    """What Triton's own does, once per element and shape: an operation on tensors makes several types."""
+def _init_block_type(block: tl.block_type, element: tl.dtype, shape: Sequence[int]) -> None:
+    """Triton's own, once per element and shape: an operation on tensors makes several types."""
     key = (element.name, *shape)
     found = _block_types.get(key)
     if found is None:
@@ -124,7 +129,7 @@ def _init_block_type(block: tl.block_type, element: tl.dtype, shape: Any) -> Non
 
 
 def _init_tensor(tensor: tl.tensor, handle: TensorHandle, dtype: tl.dtype) -> None:
-    """What Triton's own does; tensors of one type share the constants that say their sizes."""
+    """Triton's own, except that tensors of one type share the constants that say their sizes."""
     sizes = _sizes.get(dtype.name)
     if sizes is None:
         _init_new_tensor(tensor, handle, dtype)
@@ -146,7 +151,7 @@ class _Language:
         scope.set_attr(tl.tensor, "__init__", _init_tensor)
         scope.set_attr(tl.block_type, "__init__", _init_block_type)
         scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))  # NumPy 2.4, Triton 3.6
-        originals: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        originals: dict[tuple[int, str], tuple[object, str, object]] = {}
         for owner, name, original in scope._changes:
             originals.setdefault((id(owner), name), (owner, name, original))
         self._changes = [(*entry, inspect.getattr_static(entry[0], entry[1])) for entry in originals.values()]
@@ -164,7 +169,7 @@ class _Language:
                 setattr(owner, name, original)
 
 
-_LIBDEVICE: dict[str, Callable[..., Any]] = {
+_LIBDEVICE: dict[str, NumpyFunction] = {
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
     "lgamma": np.vectorize(math.lgamma, otypes=[np.float64]),
@@ -193,11 +198,11 @@ _LIBDEVICE: dict[str, Callable[..., Any]] = {
 }
 
 
-_numpy_dtypes: dict[str, np.dtype] = {}
+_numpy_dtypes: dict[str, np.dtype[np.generic[object]]] = {}
 _find_numpy_dtype = interpreter._get_np_dtype
 
 
-def _numpy_dtype(dtype: Any) -> np.dtype:
+def _numpy_dtype(dtype: tl.dtype) -> np.dtype[np.generic[object]]:
     """Triton's own answer, asked for once per type: it fills its table anew each time."""
     scalar = dtype.scalar
     found = _numpy_dtypes.get(scalar.name)
@@ -206,7 +211,7 @@ def _numpy_dtype(dtype: Any) -> np.dtype:
     return found
 
 
-def _libdevice_function(symbol: str) -> Callable[..., Any]:
+def _libdevice_function(symbol: str) -> NumpyFunction:
     """The NumPy function of __nv_<name> (float64) or __nv_<name>f (float32)."""
     name = symbol.removeprefix("__nv_")
     for candidate in (name, name.removesuffix("f"), name.removesuffix("d")):
@@ -219,7 +224,7 @@ def _libdevice_function(symbol: str) -> Callable[..., Any]:
 class _Builder(InterpreterBuilder):
     """Triton's builder of NumPy results, corrected."""
 
-    options: Any
+    options: InterpreterOptions
     regions: Regions
     kernel_name: str
 
@@ -231,29 +236,31 @@ class _Builder(InterpreterBuilder):
             self.options, allowed_dot_input_precisions=precisions, sanitize_overflow=self.options.debug
         )
 
-    def _check(self, what: str, pointers: TensorHandle, mask: np.ndarray) -> None:
+    def _check(self, what: str, pointers: TensorHandle, mask: npt.NDArray[np.bool_]) -> None:
         num_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         addresses, used = np.broadcast_arrays(pointers.data, mask)
         if not self.regions.contain(addresses[used], num_bytes):
             raise KernelError(f"{self.kernel_name}: {what} outside of every array, in program {self.grid_idx}")
 
     def create_masked_load(
-        self, ptrs: TensorHandle, mask: TensorHandle, other: Any, *rest: Any, **options: Any
+        self, ptrs: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *rest: object, **options: object
     ) -> TensorHandle:
         self._check("load", ptrs, mask.data)
         return super().create_masked_load(ptrs, mask, other, *rest, **options)
 
     def create_masked_store(
-        self, ptrs: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: Any, **options: Any
-    ) -> Any:
+        self, ptrs: TensorHandle, value: TensorHandle, mask: TensorHandle, *rest: object, **options: object
+    ) -> object:
         self._check("store", ptrs, mask.data)
         return super().create_masked_store(ptrs, value, mask, *rest, **options)
 
-    def create_atomic_rmw(self, op: Any, ptr: TensorHandle, val: Any, mask: TensorHandle, *rest: Any) -> TensorHandle:
+    def create_atomic_rmw(
+        self, op: object, ptr: TensorHandle, val: TensorHandle, mask: TensorHandle, *rest: object
+    ) -> TensorHandle:
         self._check("atomic", ptr, mask.data)
         return super().create_atomic_rmw(op, ptr, val, mask, *rest)
 
-    def cast_impl(self, src: TensorHandle, dst_type: Any) -> TensorHandle:
+    def cast_impl(self, src: TensorHandle, dst_type: tl.dtype) -> TensorHandle:
         source, target = src.dtype.scalar, dst_type.scalar
         if tl.bfloat16 not in (source, target) or source == target:
             return super().cast_impl(src, dst_type)
@@ -262,7 +269,7 @@ class _Builder(InterpreterBuilder):
             return TensorHandle(float_to_bfloat16(data), target)
         return TensorHandle(data.astype(interpreter._get_np_dtype(target)), target)
 
-    def create_fp_to_fp(self, src: TensorHandle, dst_type: Any, rounding_mode: Any) -> TensorHandle:
+    def create_fp_to_fp(self, src: TensorHandle, dst_type: tl.dtype, rounding_mode: object) -> TensorHandle:
         if {src.dtype.scalar, dst_type.scalar} <= {tl.bfloat16, tl.float16, tl.float32, tl.float64}:
             return self.cast_impl(src, dst_type)
         return super().create_fp_to_fp(src, dst_type, rounding_mode)
@@ -271,11 +278,11 @@ class _Builder(InterpreterBuilder):
         if any(operand.dtype.scalar == tl.bfloat16 for operand in operands):
             raise KernelError(f"{self.kernel_name}: arithmetic on bfloat16; convert to float32 right after the load")
 
-    def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., Any]) -> TensorHandle:
+    def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: NumpyFunction) -> TensorHandle:
         self._refuse_bfloat16(lhs, rhs)
         return super().binary_op(lhs, rhs, op)
 
-    def unary_op(self, arg: TensorHandle, op: Callable[..., Any]) -> TensorHandle:
+    def unary_op(self, arg: TensorHandle, op: NumpyFunction) -> TensorHandle:
         self._refuse_bfloat16(arg)
         return super().unary_op(arg, op)
 
@@ -287,18 +294,18 @@ class _Builder(InterpreterBuilder):
     create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)  # noqa: E731
     create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)  # noqa: E731
 
-    def create_splat(self, result_type: Any, arg: TensorHandle) -> TensorHandle:
+    def create_splat(self, result_type: tl.dtype, arg: TensorHandle) -> TensorHandle:
         if arg.data.dtype == np.bool_:  # a comparison's result still bears the type of what was compared
             arg = TensorHandle(arg.data, tl.int1)
         return super().create_splat(result_type, arg)
 
-    def create_dot(self, a: TensorHandle, b: TensorHandle, d: TensorHandle, *rest: Any) -> TensorHandle:
+    def create_dot(self, a: TensorHandle, b: TensorHandle, d: TensorHandle, *rest: object) -> TensorHandle:
         if a.dtype.scalar == tl.bfloat16:
             a, b = self.cast_impl(a, tl.float32), self.cast_impl(b, tl.float32)
         return super().create_dot(a, b, d, *rest)
 
     def create_extern_elementwise(
-        self, library: str, path: str, symbol: str, args: list[TensorHandle], result_type: Any, is_pure: bool
+        self, library: str, path: str, symbol: str, args: list[TensorHandle], result_type: tl.dtype, is_pure: bool
     ) -> TensorHandle:
         result = _libdevice_function(symbol)(*(arg.data for arg in args))
         dtype = interpreter._get_np_dtype(result_type.scalar)
@@ -306,8 +313,8 @@ class _Builder(InterpreterBuilder):
 
 
 class _Semantic(TritonSemantic):
-    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
-        """What Triton's own does; equal shapes, the most frequent case, are seen without a walk over them."""
+    def broadcast_impl_value(self, lhs: tl.tensor, rhs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+        """Triton's own; equal shapes, the most frequent case, are seen without a loop over them."""
         left, right = lhs.type, rhs.type
         if left.is_block() == right.is_block() and (not left.is_block() or list(left.shape) == list(right.shape)):
             return lhs, rhs

@@ -12,9 +12,16 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from cuda.bindings import driver as cu
+
+from genesis.backends.cuda.driver.interface import Function, GpuDriver, RawLaunch, Value
+
+if TYPE_CHECKING:
+    from _ctypes import _CArgObject
+
+    Argument: TypeAlias = ctypes.c_void_p | _CArgObject  # what ctypes hands to a function
 
 # CUlaunchConfig and CUlaunchAttribute as cuda.h declares them.
 _CONFIG = struct.Struct("<7I4xQQI4x")  # grid, block, bytes of shared memory, stream, attributes, how many
@@ -40,12 +47,12 @@ FORMATS = {  # of slots of 8 bytes, by the types of arguments
 
 
 @functools.cache
-def driver_call() -> Callable[[Any, Any, Any, None], int]:
+def driver_call() -> Callable[[Argument, Argument, Argument, None], int]:
     """cuLaunchKernelEx(configuration, function, table, None): 0, or the number of an error."""
     return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
 
 
-def argument(address: int) -> Any:
+def argument(address: int) -> Argument:
     """An address as ctypes hands it to a function: made once, it is not converted at each call."""
     return ctypes.c_void_p.from_param(address)
 
@@ -57,7 +64,7 @@ def attribute(name: str, *values: int) -> bytes:
 
 
 class Configuration:
-    """What launches of one kernel share: all but the stream and the arguments."""
+    """The part that launches of one kernel share: all but the stream and the arguments."""
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int = 0, attributes: Sequence[bytes] = ()
@@ -96,11 +103,11 @@ class Block:
 class Launcher:
     """A function on a device, and what belongs to each launch of it: its context, its status, its name in messages."""
 
-    def __init__(self, driver: Any, device: int, function: Any, name: str) -> None:
+    def __init__(self, driver: GpuDriver, device: int, function: Function, name: str) -> None:
         self.driver, self.device, self._function, self._name = driver, device, argument(int(function)), name
         self._note = driver.recorder(device)
 
-    def launch(self, block: Block, stream: int, values: Sequence[Any]) -> None:
+    def launch(self, block: Block, stream: int, values: Sequence[Value]) -> None:
         """Launch what is packed in a block; values are for those who watch."""
         if self.driver.device_count() > 1:
             self.driver.activate(self.device)
@@ -113,8 +120,8 @@ class Launcher:
 
     def prepare(
         self, configuration: Configuration, slots: Sequence[str], other_slots: Sequence[str] = (),
-        rest: Sequence[Any] = (),
-    ) -> Callable[..., None]:  # fmt: skip
+        rest: Sequence[Value] = (),
+    ) -> RawLaunch:  # fmt: skip
         """run(stream, *values): launch with these values, packed as the slots say, and the rest in the other slots.
 
         What does not change is packed once.
@@ -131,7 +138,7 @@ class Launcher:
             _pack(others, block.arguments, given.size, rest)
             return block
 
-        def run(stream: int, *values: Any) -> None:
+        def run(stream: int, /, *values: Value) -> None:
             # With what launch() does written out: this is on the way of every op.
             if activate is not None:
                 activate(device)
@@ -164,13 +171,13 @@ class Launcher:
             self.driver.check(self.device, (cu.CUresult(status),), f"launch {self._name}")
 
 
-def _pack(packer: struct.Struct, memory: Any, place: int, values: Sequence[Any]) -> None:
+def _pack(packer: struct.Struct, memory: ctypes.Array[ctypes.c_char], place: int, values: Sequence[Value]) -> None:
     try:
         packer.pack_into(memory, place, *values)
     except OverflowError:  # a float beyond float32
         packer.pack_into(memory, place, *map(_within_float32, values))
 
 
-def _within_float32(value: Any) -> Any:
+def _within_float32(value: Value) -> Value:
     """A float that float32 can only hold as infinity, so; all else as it is."""
     return ctypes.c_float(value).value if type(value) is float else value

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from cuda.bindings import driver as cu
 
-from genesis.backends.cuda.driver.interface import KernelError
+from genesis.backends.cuda.driver.interface import Function, GpuDriver, Grid, KernelError, RawLaunch
 from genesis.backends.cuda.driver.launching import Configuration, Launcher
 
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
@@ -16,7 +15,7 @@ _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no asking
 class NativeModule:
     """A cubin on one device."""
 
-    def __init__(self, driver: Any, device: int, name: str, cubin: bytes) -> None:
+    def __init__(self, driver: GpuDriver, device: int, name: str, cubin: bytes) -> None:
         self._driver, self._device = driver, device
         driver.activate(device)
         with driver.unrestricted():
@@ -33,7 +32,7 @@ class NativeModule:
 class NativeKernel:
     """A function that takes numbers and addresses, packed as its slots say."""
 
-    def __init__(self, driver: Any, device: int, function: Any, name: str, slots: Sequence[str]) -> None:
+    def __init__(self, driver: GpuDriver, device: int, function: Function, name: str, slots: Sequence[str]) -> None:
         self.name = name
         self._driver, self._device, self._function = driver, device, function
         self._launcher, self._slots = Launcher(driver, device, function, name), slots
@@ -42,10 +41,10 @@ class NativeKernel:
         self.max_threads = self._ask(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
         self._static_shared = self._ask(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
 
-    def _ask(self, which: Any) -> int:
+    def _ask(self, which: cu.CUfunction_attribute) -> int:
         return int(self._driver.check(self._device, cu.cuFuncGetAttribute(which, self._function), self.name))
 
-    def prepare(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int) -> Callable[..., None]:
+    def prepare(self, grid: Grid, block: Grid, shared: int) -> RawLaunch:
         """run(stream, *values) launches; values are packed each time. Raises: KernelError: too much shared memory."""
         self._allow_shared(shared)
         return self._launcher.prepare(Configuration(grid, block, shared), self._slots)

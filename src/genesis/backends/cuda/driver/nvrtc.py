@@ -9,13 +9,19 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genesis.backends.cuda.driver.standard_headers import HEADERS
 from genesis.distribution import install_command
 from genesis.errors import CompileError, DeviceError
+
+if TYPE_CHECKING:
+    from cuda.bindings.nvrtc import nvrtcProgram, nvrtcResult
+
+    Result = tuple[nvrtcResult, *tuple[object, ...]]  # of any call
 
 _INSTALL = install_command("cuda")
 _WHEELS = (  # where a header that was not found comes from
@@ -27,7 +33,7 @@ _VERSION_FILES = ("cuda.h", "cuda_fp16.h", "mma.h", "cuda/std/__cccl/version.h")
 
 
 class Compiled(NamedTuple):
-    """What the compiler made of one source."""
+    """The result of compiling one source."""
 
     cubin: bytes
     names: dict[str, str]  # name expression → the name of the function in the cubin
@@ -127,7 +133,7 @@ def _compiler_version() -> str:
 
 
 @functools.cache
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         from cuda.bindings import nvrtc
 
@@ -141,7 +147,11 @@ def _names_standard(options: Sequence[str]) -> bool:
     return any(option.lstrip("-").startswith("std") for option in options)
 
 
-def _text(ask_size: Any, fetch: Any, program: Any) -> bytes:
+def _text(
+    ask_size: Callable[[nvrtcProgram], Result],
+    fetch: Callable[[nvrtcProgram, bytearray], Result],
+    program: nvrtcProgram,
+) -> bytes:
     text = bytearray(_check(ask_size(program)))  # written into: bytes of length 1 are shared by all of Python
     _check(fetch(program, text))
     return bytes(text)
@@ -165,5 +175,5 @@ def _check(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def _describe(result: Any) -> str:
+def _describe(result: nvrtcResult) -> str:
     return str(_library().nvrtcGetErrorString(result)[1].decode())

@@ -6,16 +6,29 @@ import ctypes
 import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
-from genesis.backends.cuda.driver.interface import CaptureMode, KernelError, Properties, Signature, kernel_name
+from genesis.backends.cuda.driver.interface import (
+    CaptureMode,
+    Grid,
+    KernelError,
+    Properties,
+    RawLaunch,
+    Signature,
+    Value,
+    kernel_name,
+)
 from genesis.backends.cuda.driver.simulated_graphs import Captured, Captures, Event
 from genesis.errors import DeviceError
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 _ALIGNMENT = 512
 
@@ -31,7 +44,7 @@ class SimulatedDriver:
     def __init__(self, num_devices: int = 2, total_memory: int = 8 << 30) -> None:
         self.total_memory = total_memory
         self._num_devices = num_devices
-        self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # pointer → device, memory
+        self._blocks: dict[int, tuple[int, npt.NDArray[np.uint8]]] = {}  # pointer → device, memory
         self._regions: dict[int, int] = {}  # pointer → bytes in use by an array
         self._foreign: dict[int, int] = {}
         self._pinned: dict[int, int] = {}  # pointer → bytes
@@ -135,30 +148,36 @@ class SimulatedDriver:
     def synchronize(self, device: int) -> None:
         self.captures.refuse_waiting("wait for a device", device=device)
 
-    def create_event(self, device: int, timing: bool) -> Event:
+    def create_event(self, device: int, timing: bool) -> object:
         return Event()
 
-    def destroy_event(self, event: Event) -> None:
-        event.capture = None
+    def destroy_event(self, event: object) -> None:
+        pass
 
-    def record_event(self, device: int, event: Event, stream: int) -> None:
+    def record_event(self, device: int, event: object, stream: int) -> None:
+        assert isinstance(event, Event)
         event.seconds = time.perf_counter()
         self.captures.record(event, stream)
 
-    def wait_event(self, device: int, stream: int, event: Event) -> None:
+    def wait_event(self, device: int, stream: int, event: object) -> None:
+        assert isinstance(event, Event)
         self.captures.wait(device, stream, event)
 
-    def event_done(self, device: int, event: Event) -> bool:
+    def event_done(self, device: int, event: object) -> bool:
+        assert isinstance(event, Event)
         self.captures.refuse_waiting_for("query an event", event)
         return True
 
-    def synchronize_event(self, device: int, event: Event) -> None:
+    def synchronize_event(self, device: int, event: object) -> None:
+        assert isinstance(event, Event)
         self.captures.refuse_waiting_for("wait for an event", event)
 
-    def elapsed_ms(self, device: int, start: Event, end: Event) -> float:
+    def elapsed_ms(self, device: int, start: object, end: object) -> float:
+        assert isinstance(start, Event)
+        assert isinstance(end, Event)
         return (end.seconds - start.seconds) * 1e3
 
-    def load_kernel(self, device: int, kernel: Any, signature: Signature) -> SimulatedKernel:
+    def load_kernel(self, device: int, kernel: JITFunction, signature: Signature) -> SimulatedKernel:
         show_code(kernel_name(kernel, signature), f"{kernel.src}\n{signature}")
         return SimulatedKernel(self, kernel, signature)
 
@@ -166,18 +185,18 @@ class SimulatedDriver:
 class SimulatedKernel:
     """A kernel that Triton's interpreter runs."""
 
-    def __init__(self, driver: SimulatedDriver, kernel: Any, signature: Signature) -> None:
+    def __init__(self, driver: SimulatedDriver, kernel: JITFunction, signature: Signature) -> None:
         self.name = kernel_name(kernel, signature)
         self._driver, self._kernel, self._signature = driver, kernel, signature
 
-    def launch(self, grid: tuple[int, int, int], stream: int, values: Sequence[Any]) -> None:
+    def launch(self, grid: Grid, stream: int, values: Sequence[Value]) -> None:
         show_launch(self.name, grid, stream, values)
         self._driver.captures.submit(stream, functools.partial(self._run, grid, tuple(values)))
 
-    def _run(self, grid: tuple[int, int, int], values: tuple[Any, ...]) -> None:
+    def _run(self, grid: Grid, values: tuple[Value, ...]) -> None:
         from genesis.backends.cuda.driver import interpreter  # patches Triton, so only when something runs
 
         interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver.regions()))
 
-    def prepare(self, grid: tuple[int, int, int], num_leading: int, rest: Sequence[Any]) -> Callable[..., None]:
+    def prepare(self, grid: Grid, num_leading: int, rest: Sequence[Value]) -> RawLaunch:
         return lambda stream, *leading: self.launch(grid, stream, (*leading, *rest))

@@ -8,6 +8,7 @@ is forbidden. As there, a broken capture is only told of when it ends.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ Clock = dict[int, int]  # stream → how much of its captured work is known to c
 class Event:
     """A point in a stream's order: its time, or, while that stream is captured, what comes before it."""
 
-    seconds: float = 0.0
+    seconds: float = math.nan  # until it is recorded
     capture: Capture | None = None
     clock: Clock = dataclasses.field(default_factory=dict)
 

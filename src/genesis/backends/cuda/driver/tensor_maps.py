@@ -6,14 +6,14 @@ import ctypes
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from cuda.bindings import driver as cu
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver.interface import KernelError
+from genesis.backends.cuda.driver.interface import AddressLaunch, GpuDriver, KernelError
 from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher
 from genesis.dtypes import DType
 
@@ -87,13 +87,13 @@ class MapKernel:
 
     def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
         """shared: bytes of dynamic shared memory that it is launched with."""
-        here: Any = driver.get()
+        here = driver.gpu()
         self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
 
     def prepare(
         self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
-    ) -> Callable[..., None]:
+    ) -> AddressLaunch:
         """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
         configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared)
         launch, num_maps = self._launcher.launch, len(maps)
@@ -115,8 +115,8 @@ class MapKernel:
 
 
 @functools.cache  # every prepared launch asks for it, and a module stays on the device for good
-def _function(driver: Any, name: str, cubin: bytes, shared: int, device: int) -> Any:
-    return driver.load_binary(name, cubin, shared, device)[1]
+def _function(here: GpuDriver, name: str, cubin: bytes, shared: int, device: int) -> cu.CUfunction:
+    return here.load_binary(name, cubin, shared, device)[1]
 
 
 def _filled(configuration: Configuration, stream: int, values: Sequence[bytes]) -> Block:
@@ -132,7 +132,7 @@ def _filled(configuration: Configuration, stream: int, values: Sequence[bytes]) 
     return block
 
 
-def _map_bytes(result: tuple[Any, ...], what: Pixels | Box) -> bytes:
+def _map_bytes(result: tuple[cu.CUresult, cu.CUtensorMap], what: Pixels | Box) -> bytes:
     if result[0] != _SUCCESS:
         raise KernelError(f"tensor map: {result[0].name}: {what}")
     return ctypes.string_at(result[1].getPtr(), _MAP_BYTES)
@@ -142,9 +142,9 @@ def _eight_bytes(address: int) -> bytes:
     return address.to_bytes(8, "little")
 
 
-def _wide(values: Sequence[int]) -> list[Any]:
+def _wide(values: Sequence[int]) -> list[cu.cuuint64_t]:
     return [cu.cuuint64_t(value) for value in values]
 
 
-def _narrow(values: Sequence[int]) -> list[Any]:
+def _narrow(values: Sequence[int]) -> list[cu.cuuint32_t]:
     return [cu.cuuint32_t(value) for value in values]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -19,7 +19,14 @@ from triton.compiler import ASTSource
 from triton.runtime import driver as triton_runtime
 
 from genesis.backends.cuda.driver.current import current_handle
-from genesis.backends.cuda.driver.interface import Driver, Signature
+from genesis.backends.cuda.driver.interface import GpuDriver, Signature
+
+if TYPE_CHECKING:
+    from cuda.bindings.driver import CUfunction, CUmodule
+    from triton.compiler import CompiledKernel
+    from triton.runtime.jit import JITFunction
+
+    from genesis.backends.cuda.driver.interface import KernelMetadata, TritonLaunch
 
 
 class _Compiling:
@@ -29,7 +36,7 @@ class _Compiling:
         self._free = threading.Condition()
         self._target: GPUTarget | None = None
         self._threads = 0
-        self._before: Any = None
+        self._before: object = None
 
     @contextmanager
     def compiling(self, target: GPUTarget) -> Iterator[None]:
@@ -52,7 +59,7 @@ class _Compiling:
 _shared = _Compiling()
 
 
-def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -> Any:
+def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability: int) -> CompiledKernel:
     """Triton's CompiledKernel (metadata, asm["cubin"]), from its cache on disk where it is there."""
     target = GPUTarget("cuda", compute_capability, 32)
     source = ASTSource(
@@ -66,7 +73,7 @@ def compile_kernel(kernel: Any, signature: Signature, compute_capability: int) -
 
 
 @contextmanager
-def installed(device: Driver) -> Iterator[None]:
+def installed(device: GpuDriver) -> Iterator[None]:
     """Triton's own kernel[grid](…) takes DeviceArrays, and runs on our current stream, inside the with block."""
     target = GPUTarget("cuda", device.properties(0).compute_capability, 32)
     with _active(TritonDriver(target, device)):
@@ -84,9 +91,9 @@ def _active(driver: TritonDriver) -> Iterator[None]:
 
 
 class TritonDriver:
-    """What Triton asks of a driver: the device, the stream, how to load a binary and how to launch it."""
+    """The driver as Triton sees it: the device, the stream, how to load a binary and how to launch it."""
 
-    def __init__(self, target: GPUTarget, device: Any = None) -> None:
+    def __init__(self, target: GPUTarget, device: GpuDriver | None = None) -> None:
         """device: a CudaDriver to launch on; without one it only answers for compiling."""
         self._target, self._device = target, device
         self.launcher_cls = self._launcher
@@ -106,12 +113,13 @@ class TritonDriver:
     def get_current_target(self) -> GPUTarget:
         return self._target
 
-    def get_benchmarker(self) -> Any:
+    def get_benchmarker(self) -> Callable[..., object]:
         from triton.testing import do_bench
 
         return do_bench
 
     def _properties(self, device: int) -> dict[str, int]:
+        assert self._device is not None
         properties = self._device.properties(device)
         return {
             "max_shared_mem": properties.max_shared_memory,
@@ -120,8 +128,12 @@ class TritonDriver:
             "max_num_regs": 65536,
         }
 
-    def _load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
+    def _load_binary(
+        self, name: str, cubin: bytes, shared: int, device: int
+    ) -> tuple[CUmodule, CUfunction, int, int, int]:
+        assert self._device is not None
         return self._device.load_binary(name, cubin, shared, device)
 
-    def _launcher(self, source: Any, metadata: Any) -> Any:
+    def _launcher(self, source: ASTSource, metadata: KernelMetadata) -> TritonLaunch:
+        assert self._device is not None
         return self._device.triton_launcher(source, metadata)

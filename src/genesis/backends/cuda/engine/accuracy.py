@@ -19,7 +19,7 @@ _LEAST_CHAIN = 31  # terms; of fewer, the rounding of the result and of the epil
 
 
 def rounding(dtype: DType, times: float = 1.0) -> float:
-    """Of results that are rounded to dtype so often; errors add in squares."""
+    """Error of results that are rounded to dtype so often; errors add in squares."""
     return math.sqrt(times) * UNIT_ROUNDOFF[dtype] / 2
 
 

@@ -9,7 +9,7 @@ import abc
 import math
 import statistics
 import time
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -26,15 +26,15 @@ _HOPELESS = 2.0  # times the best: measured once is enough
 _IDLE, _WAKING = 0.1, 0.03  # seconds: after so long without work a device may be slow, for about so long
 
 
-class Built(NamedTuple):
+class Built(NamedTuple, Generic[P]):
     """A candidate that is ready to run."""
 
-    candidate: Candidate[Any]
+    candidate: Candidate[P]
     launch: Launch
     workspace: int  # bytes
 
 
-def build(candidate: Candidate[P], problem: P, workspace_limit: int) -> Built | None:
+def build(candidate: Candidate[P], problem: P, workspace_limit: int) -> Built[P] | None:
     """None: it cannot be built, or wants more scratch memory than that. From any thread."""
     try:
         num_bytes = candidate.workspace(problem)
@@ -55,13 +55,13 @@ class Bench(abc.ABC, Generic[P]):
     @property
     @abc.abstractmethod
     def addresses(self) -> tuple[int, int, int, int, int]:
-        """Of the results and operands, in the order of Launch."""
+        """Addresses of the results and operands, in the order of Launch."""
 
     @abc.abstractmethod
-    def error(self, built: Built) -> float:
+    def error(self, built: Built[P]) -> float:
         """How far its result is from the reference; infinite where one of them is not finite."""
 
-    def milliseconds(self, built: Built, best: float) -> float | None:
+    def milliseconds(self, built: Built[P], best: float) -> float | None:
         """The median of a few runs; one run where it takes much longer than best. None: the device refuses it."""
         here, device, stream = driver.get(), self.problem.device, streams.current_handle(self.problem.device)
         start, end = here.create_event(device, True), here.create_event(device, True)
@@ -86,7 +86,7 @@ class Bench(abc.ABC, Generic[P]):
             self._worked = time.monotonic()
         return statistics.median(times)
 
-    def run(self, built: Built) -> Storage | None:
+    def run(self, built: Built[P]) -> Storage | None:
         """On the current stream. Returns: its scratch memory."""
         device = self.problem.device
         stream = streams.current_handle(device)
@@ -94,7 +94,7 @@ class Bench(abc.ABC, Generic[P]):
         built.launch(stream, *self.addresses, 0 if workspace is None else workspace.pointer)
         return workspace
 
-    def run_anew(self, built: Built, *results: array.DeviceArray) -> Storage | None:
+    def run_anew(self, built: Built[P], *results: array.DeviceArray) -> Storage | None:
         """The same; what the results held before does not count, so every element is to be written."""
         device = self.problem.device
         for out in results:

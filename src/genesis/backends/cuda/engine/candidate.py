@@ -1,4 +1,4 @@
-"""What an implementation of a problem looks like: a Candidate; and where candidates come from: a Family.
+"""An implementation of a problem, a Candidate; and its source, a Family.
 
 How to add one: a module of ops/<op>/candidates/ with a subclass of Candidate per kernel (tile, splits, … are its fields
 and stand in its name), and a Family that yields those worth trying for a problem, the best guess first; then list the
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Never, TypeVar
 
 from genesis.backends.cuda.engine.problem import Problem
 
 P = TypeVar("P", bound=Problem)
+P_contra = TypeVar("P_contra", bound=Problem, contravariant=True)
 
 # launch(stream, result, …, operand, …, workspace): put the work on the stream. All are addresses, 0 where the problem
 # has no such operand: (stream, out, first, second, bias, residual, workspace) of convolutions and matrix products,
@@ -45,7 +46,7 @@ class Parts(NamedTuple):
         return -(-3 * self.number * num_channels * 4 // 256) * 256
 
 
-class Candidate(abc.ABC, Generic[P]):
+class Candidate(abc.ABC, Generic[P_contra]):
     """One kernel, or chain of kernels, with all its parameters fixed."""
 
     name: str  # stable from version to version: the store keeps it. "family/parameters"
@@ -60,30 +61,34 @@ class Candidate(abc.ABC, Generic[P]):
         return self.name.rpartition("/")[0]
 
     @abc.abstractmethod
-    def supports(self, problem: P) -> bool:
+    def supports(self, problem: P_contra) -> bool:
         """Does it compute this problem correctly, but for what it does not fuse? Cheap: nothing is compiled."""
 
-    def fuses(self, problem: P) -> frozenset[str]:
+    def fuses(self, problem: P_contra) -> frozenset[str]:
         """The parts of an epilogue that it computes on the way; the planner appends passes for the others."""
         return PLAIN
 
-    def workspace(self, problem: P) -> int:
+    def workspace(self, problem: P_contra) -> int:
         """The bytes of scratch memory that launch() is handed, aligned to 256."""
         return 0
 
-    def parts(self, problem: P) -> Parts:
-        """Those of the statistics that the problem wants. Only for candidates that fuse them."""
+    def parts(self, problem: P_contra) -> Parts:
+        """Parts of the statistics that the problem wants. Only for candidates that fuse them."""
         raise NotImplementedError(f"{self.name} finds no statistics")
 
     @abc.abstractmethod
-    def prepare(self, problem: P) -> Launch:
+    def prepare(self, problem: P_contra) -> Launch:
         """Compile, load, and pack whatever does not change from call to call. May take seconds.
 
         What is returned is called from any thread, many times, also while a CUDA graph is captured: it only launches.
         """
 
 
-class Family(abc.ABC, Generic[P]):
+# Of whatever problem: what can be asked without one.
+AnyCandidate = Candidate[Never]
+
+
+class Family(abc.ABC, Generic[P_contra]):
     """Candidates of one kind."""
 
     prefix: str  # of their names, up to the "/"
@@ -91,14 +96,14 @@ class Family(abc.ABC, Generic[P]):
     finds_statistics: bool = False  # do some of its candidates fuse them?
 
     @abc.abstractmethod
-    def variants(self, problem: P) -> Iterable[Candidate[P]]:
-        """Those worth trying for this problem, the most promising first; none where it has none that supports it."""
+    def variants(self, problem: P_contra) -> Iterable[Candidate[P_contra]]:
+        """Variants worth trying for this problem, the most promising first; none if none supports it."""
 
-    def trials(self, problem: P) -> Iterable[Candidate[P]]:
-        """Those worth measuring: also such as nobody should use unless their result has been checked."""
+    def trials(self, problem: P_contra) -> Iterable[Candidate[P_contra]]:
+        """Variants worth measuring, some of which need their result checked before use."""
         return self.variants(problem)
 
-    def named(self, problem: P, name: str) -> Candidate[P] | None:
+    def named(self, problem: P_contra, name: str) -> Candidate[P_contra] | None:
         """The variant of that name, which an earlier process found to be the best; None if there is none any more."""
         return next((candidate for candidate in self.variants(problem) if candidate.name == name), None)
 

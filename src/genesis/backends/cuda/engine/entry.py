@@ -1,11 +1,11 @@
-"""What was tuned for one problem, and the rows that it is kept in: each value is checked before it is believed."""
+"""A tuned problem and its row in the store; each value is checked before it is believed."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 COLUMNS = "problem, candidate, microseconds, error, workspace, complete"
 _LONGEST_PROBLEM, _LONGEST_CANDIDATE = 4096, 256  # characters
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     complete: bool = True  # False: the time was up before all candidates had been measured
 
     def is_better_than(self, other: Entry) -> bool:
-        """Of the same problem: what was tuned to the end counts more, then what is faster."""
+        """Compare with another entry of the problem: one tuned to the end is better, then the faster one."""
         return (self.complete, -self.microseconds) > (other.complete, -other.microseconds)
 
 
@@ -60,11 +60,11 @@ def _renamed(candidate: str) -> str:
     return "/".join([*(_RENAMED.get(family, family) for family in families), parameters])
 
 
-def _is_text(value: Any, longest: int) -> bool:
+def _is_text(value: object, longest: int) -> TypeGuard[str]:
     return type(value) is str and 0 < len(value) <= longest and value.isascii() and value.isprintable()
 
 
-def _require(column: str, holds: bool, value: Any) -> None:
+def _require(column: str, holds: bool, value: object) -> None:
     if not holds:
         shown = ascii(value)
         raise ValueError(f"{column} {shown if len(shown) < 60 else f'{shown[:56]} …'}")

@@ -1,17 +1,19 @@
-"""What the engine asks of an op: its families of candidates, and how results are measured; and the order of both."""
+"""The interface of an op to the engine: its families of candidates, how results are measured, and the order of both."""
 
 from __future__ import annotations
 
 import abc
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from genesis.backends.cuda.engine.candidate import Candidate, Family, P, admissible
 
 if TYPE_CHECKING:
     from genesis.backends.cuda.engine.bench import Bench
     from genesis.backends.cuda.engine.planner import Plan
+
+T = TypeVar("T")
 
 _MOST_SLOW = 6  # of a family; cuDNN's heuristics have the best among their first few
 
@@ -21,7 +23,7 @@ class Operation(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def families(self, problem: P) -> Sequence[Family[P]]:
-        """Those that may compute the problem, the most promising first; at least one of them does."""
+        """Families that may compute the problem, the most promising first; at least one of them does."""
 
     @abc.abstractmethod
     def plan(self, problem: P) -> Plan[P]:
@@ -49,8 +51,8 @@ class Operation(abc.ABC, Generic[P]):
             yield from _admissible(family.variants(problem), problem)
 
     def in_turns(self, problem: P) -> Iterator[Candidate[P]]:
-        """Those worth measuring: the first that the libraries suggest, which need no compiler, then of each family the
-        best guess, and so on in turns; then the few slow ones, that take longer to build than all others together."""
+        """Order what is worth measuring: the libraries' first suggestions (no compiler needed), then each family's most
+        promising, and so on in turns; then the few that take longer to build than all others together."""
         ordered = sorted(self.families(problem), key=lambda family: -family.per_turn)
         choice = [(list(_admissible(family.trials(problem), problem)), family.per_turn) for family in ordered]
         yield from _alternating([(iter([each for each in all_ if not each.builds_slowly]), n) for all_, n in choice])
@@ -70,8 +72,8 @@ def _admissible(choice: Iterable[Candidate[P]], problem: P) -> Iterator[Candidat
     return (candidate for candidate in choice if admissible(candidate, problem))
 
 
-def _alternating(waiting: list[tuple[Iterator[Any], int]]) -> Iterator[Any]:
-    """So many of each at a time."""
+def _alternating(waiting: list[tuple[Iterator[T], int]]) -> Iterator[T]:
+    """Take turns, so many of each at a time."""
     while waiting:
         for variants in list(waiting):
             turn = list(itertools.islice(*variants))

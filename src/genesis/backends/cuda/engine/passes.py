@@ -28,11 +28,11 @@ class Pass(abc.ABC, Generic[P]):
         """compute, the candidate's launch, and then the pass."""
 
     def num_bytes(self, problem: P) -> int:
-        """Of scratch memory, a multiple of 256; the candidate's comes after it."""
+        """Bytes of scratch memory, a multiple of 256; the candidate's comes after it."""
         return 0
 
     def parts(self, problem: P) -> Parts:
-        """Of the statistics, if these are what it computes."""
+        """Parts of the statistics, if these are what it computes."""
         raise NotImplementedError(f"{self.name} finds no statistics")
 
 

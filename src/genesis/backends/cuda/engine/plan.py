@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import Candidate, Launch, P
+from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, Launch, P
 from genesis.backends.cuda.engine.operation import Operation
+from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.runtime.array import Layout
 from genesis.settings import settings
 
-STORED, TUNED, GUESSED = "stored", "tuned", "guessed"
+STORED, TUNED, HEURISTIC = "stored", "tuned", "heuristic"
 
 
 class Ready(NamedTuple):
     """A candidate built for a problem."""
 
-    candidate: Candidate[Any]
+    candidate: AnyCandidate
     launch: Launch
     workspace: int  # bytes of scratch memory
     moments: tuple[Layout, int] | None  # where it leaves the statistics, and of how many rows each part is
@@ -25,20 +26,20 @@ class Ready(NamedTuple):
 
 # What plans have used, for good: a CUDA graph that captured a launch does not keep the kernel's code on the device, and
 # with a plan of cuDNN that it compiled, its code would go. Also, a plan that is made anew is ready at once.
-_used: dict[tuple[Any, str], Ready] = {}
+_used: dict[tuple[Problem, str], Ready] = {}
 driver.forget_on_switch(_used.clear)
 
 
 class Plan(Generic[P]):
     """Subclasses are called with operands, and launch what is ready."""
 
-    __slots__ = ("_ready", "candidate", "operation", "origin", "problem")
+    __slots__ = ("candidate", "operation", "origin", "problem", "ready")
 
     def __init__(self, operation: Operation[P], problem: P) -> None:
         self.operation, self.problem = operation, problem
-        self.origin = GUESSED
+        self.origin = HEURISTIC
         self.candidate: Candidate[P] | None = None
-        self._ready: Ready | None = None
+        self.ready: Ready | None = None
 
     def use(self, candidate: Candidate[P], origin: str) -> None:
         """Compute with this candidate from now on. Raises: KernelError: it cannot be built."""
@@ -46,7 +47,7 @@ class Plan(Generic[P]):
         ready = _used.get(key)
         if ready is None:
             ready = _used[key] = self._built(candidate)
-        self._ready = ready  # one assignment: other threads see all or nothing
+        self.ready = ready  # one assignment: other threads see all or nothing
         self.candidate, self.origin = candidate, origin
         if settings.debug >= 1:
             print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
@@ -56,11 +57,11 @@ class Plan(Generic[P]):
         return Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
 
     def _moments(self, candidate: Candidate[P]) -> tuple[Layout, int] | None:
-        """Of a problem that asks for statistics."""
+        """Moments of a problem that asks for statistics."""
         return None
 
     @property
     def workspace(self) -> int:
         """Bytes of scratch memory."""
-        assert self._ready is not None
-        return self._ready.workspace
+        assert self.ready is not None
+        return self.ready.workspace

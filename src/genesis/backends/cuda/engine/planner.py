@@ -1,11 +1,11 @@
-"""From a problem to its plan: chosen once, remembered on disk, found by a dictionary look-up.
+"""Plan problems: chosen once, remembered on disk, found by a dictionary look-up.
 
 On a miss: what the store knows, else what tuning finds (if there is time for it), else the best guess. A guess that
 takes long to build is built in the background, and the next best computes meanwhile. All of it under one lock; the way
 to a plan that exists takes none.
 
 While a CUDA graph is captured nothing is timed, and nothing is built that takes long: a library may do there what a
-capture does not allow. What is guessed then serves that graph, and the next call outside decides.
+capture does not allow. The heuristic's choice then serves that graph, and the next call outside decides.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import platform, rounds, tuner
-from genesis.backends.cuda.engine.candidate import Candidate, P
+from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
-from genesis.backends.cuda.engine.plan import GUESSED as GUESSED
+from genesis.backends.cuda.engine.plan import HEURISTIC as HEURISTIC
 from genesis.backends.cuda.engine.plan import STORED as STORED
 from genesis.backends.cuda.engine.plan import TUNED as TUNED
 from genesis.backends.cuda.engine.plan import Plan as Plan
 from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.engine.store import Entry
-from genesis.backends.cuda.engine.tuner import Outcome
+from genesis.backends.cuda.engine.tuner import AnyOutcome
 from genesis.backends.cuda.runtime import streams
 from genesis.settings import on_change, settings
 
-AnyPlan = Plan[Any]
+AnyPlan = Plan[Any]  # of whatever problem
 _plans: dict[Problem, AnyPlan] = {}
 _lock = threading.RLock()
 
@@ -41,14 +41,14 @@ _lock = threading.RLock()
 def plan(operation: Operation[P], problem: P) -> Plan[P]:
     """The plan for a problem, made on first use. Raises: KernelError: no candidate can be built."""
     found = _plans.get(problem)
-    if found is not None and (found.origin != GUESSED or not _may_tune()):
+    if found is not None and (found.origin != HEURISTIC or not _may_tune()):
         return found
     with _lock, driver.get().unrestricted():  # a library may allocate when it is asked for the first time
         found = _plans.get(problem) or operation.plan(problem)
         capturing = _is_capturing(problem.device)
         if found.candidate is None and _from_store(found, capturing):
             _plans[problem] = found
-        if found.origin == GUESSED:
+        if found.origin == HEURISTIC:
             if (capturing or not _tuned(found)) and found.candidate is None:
                 _guess(found, capturing)
             if not capturing:
@@ -60,7 +60,7 @@ def may_keep(plan: AnyPlan) -> bool:
     """May a launcher use the plan for all calls of a kind from now on, until forget_calls(), without asking again?"""
     if is_gathering() or _plans.get(plan.problem) is not plan:
         return False
-    return plan.origin != GUESSED or not (_may_tune() and _is_capturing(plan.problem.device))
+    return plan.origin != HEURISTIC or not (_may_tune() and _is_capturing(plan.problem.device))
 
 
 def forget() -> None:
@@ -73,8 +73,8 @@ def forget() -> None:
 driver.forget_on_switch(forget)
 
 
-def all_plans(operation: Operation[Any] | None = None) -> list[AnyPlan]:
-    """Those in use, of all ops or of one."""
+def all_plans(operation: Operation[P] | None = None) -> list[AnyPlan]:
+    """Plans in use, of all ops or of one."""
     return [plan for plan in _plans.values() if operation is None or plan.operation is operation]
 
 
@@ -93,7 +93,7 @@ def _from_store(plan: AnyPlan, capturing: bool) -> bool:
             return False
         if candidate.workspace(plan.problem) > workspace_limit():
             return False
-        plan.use(candidate, STORED if entry.complete else GUESSED)
+        plan.use(candidate, STORED if entry.complete else HEURISTIC)
     except KernelError:  # no longer to be had: with the same versions, only on a device in another state
         return False
     return True
@@ -113,7 +113,7 @@ class Session:
         self.gathers = gathers
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[AnyOutcome] = []
 
 
 _sessions: list[Session] = []
@@ -133,7 +133,7 @@ def end(session: Session) -> None:
 
 
 def share_out(session: Session) -> None:
-    """Tune what a session has gathered; those that get no time are guessed at their next call, as if never met."""
+    """Tune what a session has gathered; the heuristic chooses for the rest at their next call, as if never met."""
     with _lock:
         session.gathers = False
         session.deadline = time.monotonic() + session.seconds
@@ -202,7 +202,7 @@ def _take(plan: Plan[P], contest: tuner.Contest[P]) -> None:
     outcome = contest.outcome
     if outcome is None:
         return
-    origin = TUNED if outcome.complete else GUESSED
+    origin = TUNED if outcome.complete else HEURISTIC
     if (plan.candidate, plan.origin) != (outcome.candidate, origin):
         plan.use(outcome.candidate, origin)
     entry = Entry(
@@ -243,13 +243,13 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
 
 
 def _improve(plan: Plan[P], slow: Sequence[Candidate[P]]) -> None:
-    """Build the first of the better guesses that can be built, and use it unless something else has come meanwhile."""
-    guessed = plan.candidate
+    """Build the first of the better candidates that can be built; use it unless something else has come meanwhile."""
+    chosen = plan.candidate
     for candidate in slow:
         with contextlib.suppress(KernelError):
             candidate.prepare(plan.problem)
             with _lock:
-                if plan.candidate is not guessed or _try(plan, candidate, None):
+                if plan.candidate is not chosen or _try(plan, candidate, None):
                     return
 
 
@@ -258,7 +258,7 @@ def _try(plan: Plan[P], candidate: Candidate[P], below: int | None) -> bool:
         num_bytes = candidate.workspace(plan.problem)
         if num_bytes > workspace_limit() or (below is not None and num_bytes >= below):
             return False
-        plan.use(candidate, GUESSED)
+        plan.use(candidate, HEURISTIC)
     except KernelError:
         return False
     return True
@@ -271,7 +271,7 @@ def use_smaller(plan: AnyPlan, num_bytes: int) -> None:
             _guess(plan, below=num_bytes)
 
 
-def use_another(plan: AnyPlan, refused: Candidate[Any]) -> None:
+def use_another(plan: AnyPlan, refused: AnyCandidate) -> None:
     """The device refuses a candidate that it has run before: the best guess among the others."""
     with _lock:
         if plan.candidate is refused:
@@ -283,7 +283,7 @@ def workspace_limit() -> int:
     return settings.workspace << 20
 
 
-_followed: Any = None
+_followed: tuple[object, ...] | None = None
 
 
 def _follow_settings() -> None:

@@ -1,4 +1,4 @@
-"""Which store of tuned plans belongs to a device: what is fastest there hangs on the device and the libraries."""
+"""Choose a device's store of tuned plans: the fastest ones depend on the device and the libraries."""
 
 from __future__ import annotations
 

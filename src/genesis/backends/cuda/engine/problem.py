@@ -1,4 +1,4 @@
-"""What the engine knows of a problem, whichever op it is of: a frozen record of all that decides how it is computed."""
+"""A problem, of whichever op: a frozen record of all that decides how it is computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PRECISIONS = ("highest", "high", "medium")  # of float32
 
 
 class Epilogue(NamedTuple):
-    """What a problem wants done with each result before it is stored, in this order; and beside it, its statistics."""
+    """Steps after each result of a problem before it is stored, in this order; and beside it, its statistics."""
 
     bias: bool = False  # added, one number per column or channel
     residual: bool = False  # added, in the result's shape
@@ -31,7 +31,7 @@ class Problem(Protocol):
 
     @property
     def precision(self) -> str:
-        """Of float32, one of PRECISIONS; "highest" of all else."""
+        """Precision of float32, one of PRECISIONS; "highest" for all else."""
 
     @property
     def deterministic(self) -> bool:
@@ -53,4 +53,4 @@ class Problem(Protocol):
 
     @property
     def flops_per_second(self) -> float:
-        """What a large GPU reaches in this arithmetic: enough to tell what a network spends most of its time on."""
+        """Peak of a large GPU in this arithmetic: enough to tell where a network spends most of its time."""

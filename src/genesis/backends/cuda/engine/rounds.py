@@ -1,4 +1,4 @@
-"""In which order the problems of a network are tuned, so that any time is well spent: see docs/convolution.md.
+"""Order the problems of a network for tuning, so that any time is well spent: see docs/convolution.md.
 
 What is done does not depend on how much time there is, only how far it gets: more time never ends worse.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from genesis.backends.cuda.engine import tuner
-from genesis.backends.cuda.engine.tuner import Contest
+from genesis.backends.cuda.engine.tuner import AnyContest
 
-Told = Callable[[Contest[Any]], None]  # after each step of a contest; what it has found so far is to be kept
+Told = Callable[[AnyContest], None]  # after each step of a contest; what it has found so far is to be kept
 
 
-def share_out(contests: Iterable[Contest[Any]], deadline: float, told: Told) -> None:
+def share_out(contests: Iterable[AnyContest], deadline: float, told: Told) -> None:
     """Tune problems until a deadline of time.monotonic(); what is being compiled then is finished.
 
     First the basics of all, then rounds, each of which measures twice as many candidates of each problem as the one
@@ -39,7 +38,7 @@ def share_out(contests: Iterable[Contest[Any]], deadline: float, told: Told) -> 
         most *= 2
 
 
-def _basics(batch: Sequence[Contest[Any]], deadline: float, told: Told) -> None:
+def _basics(batch: Sequence[AnyContest], deadline: float, told: Told) -> None:
     for contest in batch:
         contest.measure_ready_made(deadline)
     tuner.at_once([task for contest in batch for task in contest.basic_tasks(deadline)])
@@ -48,11 +47,11 @@ def _basics(batch: Sequence[Contest[Any]], deadline: float, told: Told) -> None:
         told(contest)
 
 
-def _most_expensive_first(contests: Iterable[Contest[Any]]) -> list[Contest[Any]]:
+def _most_expensive_first(contests: Iterable[AnyContest]) -> list[AnyContest]:
     return sorted(contests, key=lambda contest: -contest.cost)
 
 
-def _growing(contests: Sequence[Contest[Any]], largest: int) -> Iterator[Sequence[Contest[Any]]]:
+def _growing(contests: Sequence[AnyContest], largest: int) -> Iterator[Sequence[AnyContest]]:
     """One, two, four, …: the shortest time has its result for the first, and compilers soon have enough to do."""
     start, size = 0, 1
     while start < len(contests):
@@ -60,6 +59,6 @@ def _growing(contests: Sequence[Contest[Any]], largest: int) -> Iterator[Sequenc
         start, size = start + size, min(2 * size, max(largest, 1))
 
 
-def _parts(contests: Sequence[Contest[Any]], size: int) -> Iterator[Sequence[Contest[Any]]]:
+def _parts(contests: Sequence[AnyContest], size: int) -> Iterator[Sequence[AnyContest]]:
     for start in range(0, len(contests), size):
         yield contests[start : start + size]

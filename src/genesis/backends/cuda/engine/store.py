@@ -1,4 +1,4 @@
-"""What was tuned, on disk: one SQLite file per device and library versions, shared by all processes.
+"""Store tuned plans on disk: one SQLite file per device and library versions, shared by all processes.
 
 SQLite's transactions give what a store must: a process that is killed while it writes loses at most what it was
 writing, and writers wait for each other. A file that is no store of ours, or a damaged one, is set aside with a warning
@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from genesis.backends.cuda.engine import store_file
 from genesis.backends.cuda.engine.entry import COLUMNS, parsed
@@ -115,7 +114,7 @@ class Store:
             return self._put(entries, is_wanted)
 
     def _put(self, entries: dict[str, Entry], is_wanted: Callable[[str, Entry, Entry | None], bool]) -> int:
-        """Those that are wanted in the place of what is known, all at once; how many those are."""
+        """Replace known rows by the wanted ones, all at once; return how many."""
 
         def chosen(connection: sqlite3.Connection | None) -> dict[str, Entry]:
             known = {problem: self._entries.get(problem) or self._found(connection, problem) for problem in entries}
@@ -143,8 +142,10 @@ class Store:
         rows = connection.execute(f"SELECT {COLUMNS} FROM plans WHERE problem = ?", (problem,)).fetchall()
         return dict(self._believed(connection, rows)).get(problem)
 
-    def _believed(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, Entry]]:
-        """Those that Genesis may have written; others are dropped from the file, one by one."""
+    def _believed(
+        self, connection: sqlite3.Connection, rows: Sequence[tuple[object, ...]]
+    ) -> Iterator[tuple[str, Entry]]:
+        """Keep the rows that Genesis may have written; others are dropped from the file, one by one."""
         for row in rows:
             try:
                 yield parsed(row)
@@ -187,11 +188,11 @@ class Store:
             warnings.warn(f"{self.path} is no store of tuned plans ({error}); it is now {aside.name}", stacklevel=3)
 
 
-def _all_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+def _all_rows(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
     return connection.execute(f"SELECT {COLUMNS} FROM plans").fetchall()
 
 
-def _drop(connection: sqlite3.Connection, problem: Any) -> None:
+def _drop(connection: sqlite3.Connection, problem: object) -> None:
     """Delete a row by its key, which may be of any type, and text in any encoding; where the file can be written."""
     with contextlib.suppress(sqlite3.Error):
         if isinstance(problem, str):

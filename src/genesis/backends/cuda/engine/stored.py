@@ -1,4 +1,4 @@
-"""From the keys of the store back to problems: is an entry from elsewhere true, and which libraries does it want?"""
+"""Read the keys of the store back into problems: is an entry from elsewhere true, and which libraries does it want?"""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError, cublaslt, cudnn
 from genesis.backends.cuda.engine import platform
-from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.candidate import AnyCandidate
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.store import Entry, Store
 
+AnyOperation = Operation[Any]  # of whatever problem
 _LIBRARIES = {"cublaslt": cublaslt, "cudnn": cudnn}  # by the prefix of their candidates
-_operations: list[Operation[Any]] = []
+_operations: list[AnyOperation] = []
 
 
-def register(operation: Operation[Any]) -> None:
+def register(operation: AnyOperation) -> None:
     """Its problems may be in the store."""
     _operations.append(operation)
 
@@ -31,7 +32,7 @@ def fits(key: str, entry: Entry, device: int) -> bool:
     return False
 
 
-def _named(key: str, name: str, device: int) -> Iterator[tuple[Any, Candidate[Any]]]:
+def _named(key: str, name: str, device: int) -> Iterator[tuple[Any, AnyCandidate]]:
     """The problem of this key, and its candidate of this name, if there are such."""
     for operation in _operations:
         with contextlib.suppress(KernelError, ValueError):

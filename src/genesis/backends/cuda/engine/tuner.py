@@ -33,11 +33,11 @@ _MOST_BUILDERS = 16  # threads
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What tuning one problem found."""
+class Outcome(Generic[P]):
+    """The result of tuning one problem."""
 
-    problem: Problem
-    candidate: Candidate[Any]
+    problem: P
+    candidate: Candidate[P]
     milliseconds: float
     error: float  # of the result, as the op's bench tells it: relative L2 distance from float64, for one
     workspace: int
@@ -53,10 +53,10 @@ Progress = Callable[[Problem, int, int], None]  # candidates done, candidates in
 Task = Callable[[], None]  # something to compile
 
 
-class _Timed(NamedTuple):
+class _Timed(NamedTuple, Generic[P]):
     """A candidate, how long it took, and its error where that is known."""
 
-    built: Built
+    built: Built[P]
     milliseconds: float
     error: float | None
 
@@ -80,13 +80,13 @@ class Contest(Generic[P]):
             count: how often the network computes the problem.
         """
         self.operation, self.problem = operation, problem
-        self.outcome: Outcome | None = None  # of all visits so far
+        self.outcome: Outcome[P] | None = None  # of all visits so far
         self.is_over = False  # there is nothing left to measure, or no memory to do it
         self._limit, self._known, self._progress, self._count = workspace_limit, known, progress, count
         self._bound = operation.error_bound(problem)
         self._num_basics = 0  # that are left of those in front of the others
-        self._built: dict[Candidate[P], Built | None] = {}  # ahead of the visit that measures them
-        self._front: list[_Timed] = []  # the fastest few, the first of which is right once there is a reference
+        self._built: dict[Candidate[P], Built[P] | None] = {}  # ahead of the visit that measures them
+        self._front: list[_Timed[P]] = []  # the fastest few, the first of which is right once there is a reference
         self._has_reference = False
         self._fastest: dict[str, float] = {}  # milliseconds, by family
         self._done = 0
@@ -127,7 +127,7 @@ class Contest(Generic[P]):
         self.is_over = self.is_over or not self._waiting
 
     def measure_ready_made(self, deadline: float) -> None:
-        """Those of the basics that no compiler is needed for. What they are worth, settle() finds out."""
+        """Measure the basic candidates that need no compiler; settle() judges them."""
 
         def measure(bench: Bench[P]) -> None:
             while self._has_basics and not self._needs_compiler(self._waiting[0]) and time.monotonic() < deadline:
@@ -154,11 +154,11 @@ class Contest(Generic[P]):
             self.is_over = self.is_over or not self._waiting
 
     def basic_tasks(self, deadline: float) -> list[Task]:
-        """What settle() wants to be compiled."""
+        """Compilations that settle() needs."""
         return [] if self.is_over else self.tasks(self._num_basics, deadline)
 
     def tasks(self, most: int, deadline: float) -> list[Task]:
-        """What can be compiled, from any thread, for the visit that measures the next so many candidates."""
+        """Compilations, for any thread, that the visit of the next so many candidates needs."""
         ahead: list[Task] = [
             functools.partial(self._build, each, deadline)
             for each in self._waiting[:most]
@@ -179,7 +179,7 @@ class Contest(Generic[P]):
         if self._front and self._front[0].error is not None:
             self.outcome = self._told(self._front[0])
 
-    def _conclude(self, bench: Bench[P], leader: list[_Timed]) -> None:
+    def _conclude(self, bench: Bench[P], leader: list[_Timed[P]]) -> None:
         """Check the fastest, and if it is another than it was, whether it is the fastest."""
         self._check_first(bench)
         self._postpone_the_hopeless()
@@ -250,7 +250,7 @@ class Contest(Generic[P]):
         self._front = sorted(again + self._front[len(close) :], key=lambda each: each.milliseconds)
         self._check_first(bench)  # one that was behind it may now be ahead of the one that is right
 
-    def _told(self, winner: _Timed) -> Outcome:
+    def _told(self, winner: _Timed[P]) -> Outcome[P]:
         built, milliseconds, error = winner
         assert error is not None
         return Outcome(
@@ -258,7 +258,11 @@ class Contest(Generic[P]):
         )
 
 
-def build_ahead(contests: Sequence[Contest[Any]], most: int, deadline: float) -> None:
+AnyContest = Contest[Any]  # of whatever problem
+AnyOutcome = Outcome[Any]
+
+
+def build_ahead(contests: Sequence[AnyContest], most: int, deadline: float) -> None:
     """Build the next candidates of each contest, so many or as many as keep all processors busy; and what results are
     checked against."""
     ahead = max(most, 2 * num_builders() // len(contests))  # half of them, or more, need no compiler

@@ -1,1 +1,1 @@
-"""What launchers share: launching a Triton kernel, packing its arguments, tiles, grids of reductions."""
+"""Shared by launchers: launching a Triton kernel, packing its arguments, tiles, grids of reductions."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from genesis import dtypes
+from genesis.backends.cuda.driver import AddressLaunch, Value
 from genesis.backends.cuda.launch import triton as launch
 from genesis.dtypes import DType
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+Argument: TypeAlias = "Pointer | Value | tuple[int, ...]"
 
 
 class Pointer:
@@ -21,8 +26,8 @@ class Pointer:
 
 
 def bind(
-    kernel: Any, device: int, grid: tuple[int, ...], *args: Any, general: bool = False, **constants: Any
-) -> Callable[..., None]:  # fmt: skip
+    kernel: JITFunction, device: int, grid: tuple[int, ...], *args: Argument, general: bool = False, **constants: object
+) -> AddressLaunch:  # fmt: skip
     """run(stream, *addresses): launch the kernel with these arguments and an address for each Pointer among them.
 
     Args:
@@ -35,12 +40,15 @@ def bind(
     loaded = launch.load(kernel, device, kinds, constants)
     x, y, z, *_ = (*grid, 1, 1)
     given = [i for i in range(leading) if args[i] is not None]
-    rest = [None] * (leading - len(given)) + [value for arg in args[leading:] for value in _flat(arg)]
+    rest: list[Value] = [None] * (leading - len(given))
+    for arg in args[leading:]:
+        assert not isinstance(arg, Pointer), "an array behind a number"
+        rest += arg if isinstance(arg, tuple) else (arg,)
     if given == list(range(len(given))):
         return loaded.prepare((x, y, z), len(given), rest)
 
-    def run(stream: int, *addresses: int) -> None:  # an array is missing between others
-        values: list[Any] = [None] * leading
+    def run(stream: int, /, *addresses: int) -> None:  # an array is missing between others
+        values: list[Value] = [None] * leading
         for i, address in zip(given, addresses, strict=True):
             values[i] = address
         loaded.launch((x, y, z), stream, values + rest[leading - len(given) :])
@@ -48,23 +56,19 @@ def bind(
     return run
 
 
-def _kind(arg: Any) -> Any:
+def _kind(arg: Argument) -> launch.ArgumentKind:
     if isinstance(arg, Pointer):
         return arg.kind
     return tuple([launch.number_kind(each) for each in arg]) if isinstance(arg, tuple) else launch.number_kind(arg)
 
 
-def _general(kind: Any) -> Any:
+def _general(kind: launch.ArgumentKind) -> launch.ArgumentKind:
     """Without what is known of the value: that it is 1, or divisible by 16."""
     if isinstance(kind, tuple):
         return tuple(map(_general, kind))
     return {"1": "i32"}.get(kind, kind.partition("/")[0]) if isinstance(kind, str) else kind
 
 
-def _flat(arg: Any) -> tuple[Any, ...]:
-    return arg if isinstance(arg, tuple) else (arg,)
-
-
 def accumulator(dtype: DType) -> DType:
-    """What sums of elements of dtype are kept in."""
+    """The dtype that sums of elements of dtype are kept in."""
     return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32

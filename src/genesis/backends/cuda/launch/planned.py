@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, overload
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.driver.current import current_handle
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 
@@ -35,9 +36,24 @@ Varying = float
 _ARRAYS = ("Layout", "Layout | None")
 _MOST_PLANS = 4096  # of an op: a program whose shapes keep changing must not fill the memory
 Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
 
 
-def planned(plan: Callable[..., Callable[..., Result]]) -> Callable[..., Result]:
+class Run(Protocol[Result_co]):
+    """run(*arrays, *numbers that are Varying); each op has its own parameters."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Result_co: ...
+
+
+class Plan(Protocol[Result_co]):
+    """plan(*layouts, *other arguments)."""
+
+    __name__: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Run[Result_co]: ...
+
+
+def planned(plan: Plan[Result]) -> Run[Result]:
     """The function of arrays that plan is one of layouts of.
 
     Args:
@@ -46,10 +62,10 @@ def planned(plan: Callable[..., Callable[..., Result]]) -> Callable[..., Result]
             `from __future__ import annotations`.
     """
     parameters = inspect.signature(plan).parameters
-    plans: dict[tuple[object, ...], Callable[..., Result]] = {}
+    plans: dict[tuple[object, ...], Run[Result]] = {}
     driver.forget_on_switch(plans.clear)
 
-    def make(key: tuple[object, ...], *arguments: Any) -> Callable[..., Result]:
+    def make(key: tuple[object, ...], *arguments: Any) -> Run[Result]:
         layouts = [
             each if each is None or parameter.annotation not in _ARRAYS else each.layout
             for each, parameter in zip(arguments, parameters.values(), strict=True)
@@ -61,7 +77,7 @@ def planned(plan: Callable[..., Callable[..., Result]]) -> Callable[..., Result]
 
     scope: dict[str, Any] = {"plans": plans, "make": make}
     exec(_source(plan.__name__, parameters, scope), scope)  # a loop over the arguments would cost as much as a launch
-    found: Callable[..., Result] = scope[plan.__name__]
+    found: Run[Result] = scope[plan.__name__]
     return functools.update_wrapper(found, plan)
 
 
@@ -90,7 +106,19 @@ def _source(name: str, parameters: Mapping[str, inspect.Parameter], scope: dict[
     )
 
 
-def into_new(launch: Callable[..., None], *results: Layout | None) -> Callable[..., Any]:
+@overload
+def into_new(launch: RawLaunch, result: Layout, /) -> Run[DeviceArray]: ...
+@overload
+def into_new(launch: RawLaunch, first: Layout, second: Layout, /) -> Run[tuple[DeviceArray, DeviceArray]]: ...
+@overload
+def into_new(
+    launch: RawLaunch, first: Layout, second: Layout | None, /
+) -> Run[tuple[DeviceArray, DeviceArray | None]]: ...
+@overload
+def into_new(
+    launch: RawLaunch, first: Layout | None, second: Layout | None, third: Layout | None, /, *others: Layout | None
+) -> Run[tuple[DeviceArray | None, ...]]: ...
+def into_new(launch: RawLaunch, *results: Layout | None) -> Run[DeviceArray | tuple[DeviceArray | None, ...]]:
     """run(*operands): launch(stream, addresses of new arrays, addresses of operands); returns the new arrays.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import collapse
@@ -29,8 +29,8 @@ class Walk(NamedTuple):
     num_kept: int
     num_reduced: int
     grid: tuple[int, int]  # blocks of kept elements, splits
-    args: tuple[Any, ...]  # counts, kept, outer, inner: as the kernels in ops/reduction/ take them
-    constants: dict[str, Any]
+    args: tuple[tuple[int, ...], ...]  # counts, kept, outer, inner: as the kernels in ops/reduction/ take them
+    constants: dict[str, int]
     kept_strides: Shape  # of a dense result, per dimension of the operand, in the operand's order of memory
 
     @property

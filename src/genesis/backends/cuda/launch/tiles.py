@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -13,6 +13,16 @@ from genesis.dtypes import DType
 # their 24 bits, and multiplied on tensor cores, where few sums are rounded: closer to the exact result than float32
 # multiply-adds, and up to 6 times as fast on an H200. (TF32, three times over, would drop the last two bits of each.)
 DOT_PRECISION = {dtype: "bf16x6" if dtype is dtypes.float32 else "ieee" for dtype in dtypes.ALL}
+
+
+class TileConstants(TypedDict):
+    """A tile's sizes, as constants of a kernel."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    num_warps: int
+    num_stages: int
 
 
 class Tile(NamedTuple):
@@ -35,9 +45,14 @@ class Tile(NamedTuple):
         return -(-m // self.block_m) * -(-n // self.block_n)
 
     @property
-    def constants(self) -> dict[str, Any]:
-        blocks = {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k}
-        return {**blocks, "num_warps": self.num_warps, "num_stages": self.num_stages}
+    def constants(self) -> TileConstants:
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
 
 
 def power_of_2(n: int) -> int:

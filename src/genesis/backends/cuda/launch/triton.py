@@ -29,14 +29,22 @@ keep what prepare_raw() gives, which packs only addresses.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import LoadedKernel, Signature
+from genesis.backends.cuda.driver import Kind, LoadedKernel, RawLaunch, Signature, Value
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction, KernelParam
+
+Key: TypeAlias = "tuple[object, int, tuple[ArgumentKind, ...], tuple[tuple[str, object], ...]]"
+Argument: TypeAlias = "DeviceArray | Value | tuple[int, ...]"  # of a kernel
+# How an argument is compiled: its type, and what is known of its value.
+ArgumentKind: TypeAlias = "str | tuple[ArgumentKind, ...] | None"
 
 TRITON_NAMES = {
     dtypes.float64: "fp64",
@@ -53,25 +61,25 @@ TRITON_NAMES = {
 _POINTER = {dtype: f"*{name}" for dtype, name in TRITON_NAMES.items()}
 _ALIGNED = {dtype: f"*{name}/16" for dtype, name in TRITON_NAMES.items()}
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "launch_cooperative_grid")
-_loaded: dict[tuple[Any, ...], LoadedKernel] = {}
+_loaded: dict[Key, LoadedKernel] = {}
 driver.forget_on_switch(_loaded.clear)
-_locks: dict[tuple[Any, ...], threading.Lock] = {}
+_locks: dict[Key, threading.Lock] = {}
 _lock = threading.Lock()  # of _locks
 
 
 class Specimen(NamedTuple):
     """One call of a kernel to compile without a device: args as for launch(), arrays given by their dtypes."""
 
-    kernel: Any
-    args: tuple[Any, ...]
-    constants: dict[str, Any]  # constexprs and options
+    kernel: JITFunction
+    args: tuple[dtypes.DType | Value | tuple[Value, ...], ...]
+    constants: Mapping[str, object]  # constexprs and options
 
     def signature(self) -> Signature:
         kinds = tuple(_specimen_kind(arg) for arg in self.args)
         return _signature(self.kernel, kinds, self.constants)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+def launch(kernel: JITFunction, grid: tuple[int, ...], *args: Argument, **constants: object) -> None:
     """Run a kernel on the current stream of the device of its first array.
 
     Args:
@@ -82,10 +90,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     if 0 in grid:
         return
     x, y, z, *_ = (*grid, 1, 1)
-    kinds: list[Any] = []
-    values: list[Any] = []
+    kinds: list[ArgumentKind] = []
+    values: list[Value] = []
     device = -1
-    for arg in args:
+    every: tuple[Any, ...] = args  # a test of the exact type is the quickest, and narrows no union
+    for arg in every:
         if isinstance(arg, DeviceArray):
             pointer = arg.data_pointer
             kinds.append(_POINTER[arg.dtype] if pointer & 15 else _ALIGNED[arg.dtype])
@@ -103,20 +112,20 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def prepare_raw(
-    kernel: Any, device: int, grid: tuple[int, ...], leading: Sequence[Layout | float | None], *rest: Any,
-    **constants: Any,
-) -> Callable[..., None]:  # fmt: skip
+    kernel: JITFunction, device: int, grid: tuple[int, ...], leading: Sequence[Layout | float | None],
+    *rest: Value | tuple[int, ...], **constants: object,
+) -> RawLaunch:  # fmt: skip
     """run(stream, *values): launch(kernel, grid, *values, *rest, **constants) with as many values as are leading.
 
     Each call gives them anew: addresses of arrays of these layouts, numbers for floats, and anything for None.
     """
     if 0 in grid:
         return lambda stream, *values: None
-    kinds: list[Any] = [_layout_kind(arg) if isinstance(arg, Layout) else number_kind(arg) for arg in leading]
-    tail: list[Any] = []
+    kinds: list[ArgumentKind] = [_layout_kind(arg) if isinstance(arg, Layout) else number_kind(arg) for arg in leading]
+    tail: list[Value] = []
     for arg in rest:
-        kinds.append(tuple([number_kind(element) for element in arg]) if type(arg) is tuple else number_kind(arg))
-        tail.extend(arg if type(arg) is tuple else (arg,))
+        kinds.append(tuple([number_kind(each) for each in arg]) if isinstance(arg, tuple) else number_kind(arg))
+        tail.extend(arg if isinstance(arg, tuple) else (arg,))
     x, y, z, *_ = (*grid, 1, 1)
     return load(kernel, device, tuple(kinds), constants).prepare((x, y, z), len(leading), tail)
 
@@ -142,14 +151,16 @@ def _layout_kind(layout: Layout) -> str:
     return (_ALIGNED if layout.aligned else _POINTER)[layout.dtype]
 
 
-def load(kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]) -> LoadedKernel:
+def load(
+    kernel: JITFunction, device: int, kinds: tuple[ArgumentKind, ...], constants: Mapping[str, object]
+) -> LoadedKernel:
     """The kernel compiled for arguments of these kinds, on this device; compiled on first use."""
     key = (kernel.fn, device, kinds, tuple(constants.items()))  # Triton hashes its own functions slowly
     return _loaded.get(key) or _load(key, kernel, device, kinds, constants)
 
 
 def _load(
-    key: tuple[Any, ...], kernel: Any, device: int, kinds: tuple[Any, ...], constants: dict[str, Any]
+    key: Key, kernel: JITFunction, device: int, kinds: tuple[ArgumentKind, ...], constants: Mapping[str, object]
 ) -> LoadedKernel:
     """Threads compile different kernels side by side, and wait for each other's."""
     with _lock:
@@ -161,7 +172,7 @@ def _load(
     return found
 
 
-def _signature(kernel: Any, kinds: Sequence[Any], given: dict[str, Any]) -> Signature:
+def _signature(kernel: JITFunction, kinds: Sequence[ArgumentKind], given: Mapping[str, object]) -> Signature:
     options = {"num_warps": 4, **{name: value for name, value in given.items() if name in _OPTIONS}}
     constexprs = {name: value for name, value in given.items() if name not in _OPTIONS}
     number = "fp64" if any(isinstance(kind, str) and kind.startswith("*fp64") for kind in kinds) else "fp32"
@@ -172,10 +183,10 @@ def _signature(kernel: Any, kinds: Sequence[Any], given: dict[str, Any]) -> Sign
             f"{kernel.__name__}: takes {', '.join(names)} by position and {', '.join(capitals)} by name, "
             f"got {len(kinds)} by position and {', '.join(constexprs)} by name"
         )
-    constants: list[tuple[tuple[int, ...], Any]] = []
+    constants: list[tuple[tuple[int, ...], object]] = []
     divisible: list[tuple[int, ...]] = []
 
-    def compiled(kind: Any, path: tuple[int, ...], param: Any) -> Any:
+    def compiled(kind: ArgumentKind, path: tuple[int, ...], param: KernelParam) -> Kind:
         specialize = not param.do_not_specialize
         if isinstance(kind, tuple):
             return tuple(compiled(inner, (*path, i), param) for i, inner in enumerate(kind))
@@ -191,7 +202,7 @@ def _signature(kernel: Any, kinds: Sequence[Any], given: dict[str, Any]) -> Sign
             divisible.append(path)
         return name if name.startswith("*") else param.annotation_type or name
 
-    types: list[Any] = []
+    types: list[Kind] = []
     given_kinds = iter(kinds)
     for i, param in enumerate(kernel.params):
         if param.is_constexpr:
@@ -202,7 +213,7 @@ def _signature(kernel: Any, kinds: Sequence[Any], given: dict[str, Any]) -> Sign
     return Signature(tuple(types), tuple(constants), tuple(divisible), tuple(options.items()))
 
 
-def _specimen_kind(arg: Any) -> Any:
+def _specimen_kind(arg: dtypes.DType | Value | tuple[Value, ...]) -> ArgumentKind:
     if isinstance(arg, dtypes.DType):
         return _ALIGNED[arg]
     return tuple(_specimen_kind(inner) for inner in arg) if isinstance(arg, tuple) else number_kind(arg)

@@ -1,4 +1,4 @@
-"""What the preprocessor leaves of CUDA C++ sources, as tokens: enough of it to read the kernels' parameters as the
+"""Preprocess CUDA C++ sources into tokens: enough of it to read the kernels' parameters as the
 compiler will see them.
 
 Macros are expanded, and branches of #if that are not compiled are left out. What cannot be told here (a macro of the
@@ -57,7 +57,7 @@ class Preprocessor:
         }
 
     def tokens(self, source: str) -> list[str]:
-        """What is left of a source."""
+        """Tokens of a source after preprocessing."""
         text = without_comments(source)
         found: list[str] = []
         run: list[str] = []  # lines up to the next directive: a macro's arguments may go over several
@@ -206,7 +206,7 @@ def _macro(text: str) -> Macro:
 
 
 def _definitions(options: Sequence[str]) -> dict[str, Macro | None]:
-    """Of the compiler's flags."""
+    """Definitions in the compiler's flags."""
     found: dict[str, Macro | None] = {}
     for flag in re.findall(r"(?:^|\0)(?:-D|--define-macro)[=\0]?([^\0]+)", "\0".join(options)):
         name, has_value, value = flag.partition("=")
@@ -215,7 +215,7 @@ def _definitions(options: Sequence[str]) -> dict[str, Macro | None]:
 
 
 def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:
-    """Those of a macro, whose parenthesis stands at start, and the position behind them."""
+    """Arguments of a macro, whose parenthesis stands at start, and the position behind them."""
     arguments: list[list[str]] = [[]]
     depth = 0
     for position in range(start, len(tokens)):
@@ -245,7 +245,7 @@ _LEVELS: Sequence[dict[str, Callable[[int, int], int]]] = (
 
 
 def _value(tokens: Sequence[str]) -> int:
-    """Of a constant expression of whole numbers. Raises: _UnknownError: there is something else in it."""
+    """Evaluate a constant expression of whole numbers. Raises: _UnknownError: there is something else in it."""
     rest = iter([*tokens, ""])
     upcoming = [next(rest)]
 

@@ -58,7 +58,7 @@ class Program:
         return self._found[1]
 
     def key(self, expressions: Sequence[str]) -> str:
-        """Of the source, its headers, the options and the functions asked for; not of compiler and architecture."""
+        """Hash the source, its headers, the options and the functions asked for; not compiler and architecture."""
         parts = [
             self.source,
             Path(self.file_name).name,
@@ -87,7 +87,7 @@ class Program:
         return known
 
     def ahead_path(self, arch: str) -> Path | None:
-        """Where a cubin that was built ahead for this architecture lies."""
+        """Path of the cubin that is built ahead for this architecture."""
         return None if self.folder is None else self.folder / f"{Path(self.file_name).stem}.{self.name}.{arch}.cubin"
 
     def build_ahead(self, arch: str, expressions: Sequence[str], path: Path) -> None:

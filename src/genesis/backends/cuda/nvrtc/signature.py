@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from genesis.backends.cuda.nvrtc.preprocessor import Preprocessor, split
 from genesis.backends.cuda.nvrtc.types import Kind, kind_of
@@ -42,7 +41,7 @@ class Declaration:
     others: tuple[str, ...] = ()  # the parameters of further declarations that say something else
 
     def kinds(self, expression: str, aliases: Mapping[str, Sequence[str]]) -> tuple[Kind, ...]:
-        """What each parameter takes; expression gives the template's arguments: "scale<float, 4>"."""
+        """Kinds of the parameters; expression gives the template's arguments: "scale<float, 4>"."""
         known = {**aliases, **dict(self._template_arguments(expression))}
         return tuple(kind_of(parameter.type, known) for parameter in self.parameters)
 
@@ -75,7 +74,7 @@ def find(
 def _joined(declarations: Sequence[Declaration], aliases: Mapping[str, Sequence[str]]) -> Declaration:
     """The declarations of one name as one: that which names its parameters, with those that contradict it."""
 
-    def meaning(declaration: Declaration) -> tuple[Any, ...]:
+    def meaning(declaration: Declaration) -> tuple[object, ...]:
         names = [name for name, _ in declaration.template or ()]
         known = {**aliases, **{name: (f"template argument {index}",) for index, name in enumerate(names)}}
         return (*(kind_of(parameter.type, known) for parameter in declaration.parameters), len(names))
@@ -129,7 +128,7 @@ def _declarations(tokens: Sequence[str]) -> Iterator[Declaration]:
 
 
 def _scope(statement: Sequence[str]) -> str | None:
-    """What a brace after this statement opens."""
+    """The kind of scope that a brace after this statement opens."""
     if list(statement) == ["extern", '"C"']:
         return 'extern "C"'
     if "namespace" in statement:

@@ -41,7 +41,7 @@ def write(path: Path, entry: Entry) -> None:
 
 
 def read_cached(path: Path) -> Entry | None:
-    """As read(), of the cache; None, with a warning, where others could have written the file: it is to be replaced."""
+    """Read a file of the cache; None, with a warning, where others could have written it: it is to be replaced."""
     try:
         return _parsed(cache.read(path))
     except PermissionError as error:
@@ -52,7 +52,7 @@ def read_cached(path: Path) -> Entry | None:
 
 
 def write_cached(path: Path, entry: Entry) -> None:
-    """As write(), into the cache. Raises: OSError."""
+    """Write a file into the cache. Raises: OSError."""
     with replaced(path, make_folder=False) as temporary:
         cache.write(temporary, _content(entry))
 

@@ -35,7 +35,7 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Unsupported:
-    """What a kernel with this parameter cannot be called for."""
+    """The reason why a kernel with this parameter cannot be called."""
 
     reason: str
 
@@ -91,7 +91,7 @@ _SAME_SIZE = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}  # Genesi
 
 
 def kind_of(tokens: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> Kind:
-    """What a parameter of this type takes.
+    """The kind of a parameter of this type.
 
     Args:
         tokens: the type without the parameter's name: ["const", "float", "*", "__restrict__"].

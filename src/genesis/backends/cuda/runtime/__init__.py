@@ -1,1 +1,1 @@
-"""What kernels run on: arrays, memory, streams and events, DLPack, reports of faults, the cache on disk."""
+"""The runtime of kernels: arrays, memory, streams and events, DLPack, reports of faults, the cache on disk."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from genesis.backends.contract import SupportsDLPack
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import dlpack as interop
 from genesis.backends.cuda.runtime import streams
@@ -53,7 +52,7 @@ class Layout:
         return DeviceArray(storage, self.shape, self.strides, 0, self.dtype, self)
 
 
-_layouts: dict[tuple[Any, ...], Layout] = {}  # strides None: row-major
+_layouts: dict[tuple[object, ...], Layout] = {}  # strides None: row-major
 
 
 def forget_shelves() -> None:
@@ -111,7 +110,7 @@ class DeviceArray:
         return numel(self.shape)
 
     def data_ptr(self) -> int:
-        """What Triton's own launch asks for."""
+        """Address, under the name that Triton's own launch asks for."""
         return self.data_pointer
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -130,7 +129,7 @@ class DeviceArray:
         return interop.export(self._region(), stream, max_version)
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> interop.ArrayInterface:
         return interop.array_interface(self._region())
 
     def _region(self) -> interop.Region:
@@ -149,14 +148,14 @@ def empty(shape: Shape, dtype: DType, device_index: int = 0, strides: Shape | No
     return layout_of(shape, dtype, device_index, strides).new(streams.current_handle(device_index))
 
 
-def from_dlpack(source: Any) -> DeviceArray:
+def from_dlpack(source: SupportsDLPack) -> DeviceArray:
     """An array on the memory of anything with __dlpack__."""
-    return DeviceArray(*interop.from_dlpack(source))
+    return DeviceArray(*interop.region_from_dlpack(source))
 
 
-def from_array_interface(source: Any) -> DeviceArray:
+def from_array_interface(source: interop.SupportsArrayInterface) -> DeviceArray:
     """An array on the memory of anything with __cuda_array_interface__."""
-    return DeviceArray(*interop.from_array_interface(source))
+    return DeviceArray(*interop.region_from_array_interface(source))
 
 
 def require_float(op: str, dtype: DType) -> None:

@@ -53,7 +53,7 @@ def private_file(path: Path) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """What a file holds. Raises: OSError: there is none; PermissionError: others could have written it."""
+    """Read a file. Raises: OSError: there is none; PermissionError: others could have written it."""
     with path.open("rb") as file:
         _require_private(path, os.fstat(file.fileno()))
         return file.read()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 from genesis import dtypes
+from genesis.backends.contract import SupportsDLPack
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import capturing, streams
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage
@@ -42,6 +43,22 @@ class Region(NamedTuple):
     @property
     def pointer(self) -> int:
         return self.storage.pointer + self.offset * self.dtype.itemsize
+
+
+class ArrayInterface(TypedDict):
+    """__cuda_array_interface__, version 3."""
+
+    shape: Shape
+    typestr: str
+    data: tuple[int, bool]  # address, is it read-only
+    version: int
+    strides: NotRequired[Shape | None]  # in bytes
+    stream: NotRequired[int | None]
+
+
+class SupportsArrayInterface(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> ArrayInterface: ...
 
 
 class _Tensor(ctypes.Structure):
@@ -79,7 +96,7 @@ class _ManagedVersioned(ctypes.Structure):
     ]
 
 
-_LAYOUTS: dict[bytes, Any] = {b"dltensor": _Managed, b"dltensor_versioned": _ManagedVersioned}
+_LAYOUTS: dict[bytes, type[ctypes.Structure]] = {b"dltensor": _Managed, b"dltensor_versioned": _ManagedVersioned}
 _USED = {name: b"used_" + name for name in _LAYOUTS}  # a capsule keeps the pointer to its name, so these stay
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(
@@ -91,7 +108,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 )
 _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
 
-_lent: dict[int, tuple[Any, ...]] = {}  # what consumers hold: the context's number → structure, shape, storage
+_lent: dict[int, tuple[object, ...]] = {}  # what consumers hold: the context's number → structure, shape, storage
 _numbers = itertools.count(1)
 
 
@@ -122,7 +139,7 @@ def device_of(device_index: int) -> tuple[int, int]:
     return device_type, device_index if device_type == 2 else 0
 
 
-def array_interface(x: Region) -> dict[str, Any]:
+def array_interface(x: Region) -> ArrayInterface:
     """The __cuda_array_interface__ of x, version 3: what the consumer launches must come after what is on `stream`."""
     if driver.get().dlpack_device_type != 2:
         raise AttributeError("__cuda_array_interface__: the memory of a simulated device is the host's")
@@ -136,8 +153,8 @@ def array_interface(x: Region) -> dict[str, Any]:
     }
 
 
-def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -> Any:
-    """What __dlpack__() of x returns: a capsule that shows x's memory and keeps it alive."""
+def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -> object:
+    """Export x for __dlpack__(): a capsule that shows x's memory and keeps it alive."""
     device = x.storage.device_index
     if stream is None and driver.get().dlpack_device_type == 2:
         stream = _LEGACY_STREAM  # so the protocol has it
@@ -163,7 +180,7 @@ def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -
     return _new(ctypes.addressof(managed), name, _drop_capsule)
 
 
-def from_dlpack(source: Any) -> Region:
+def region_from_dlpack(source: SupportsDLPack) -> Region:
     """The memory of anything with __dlpack__."""
     device_type, index = source.__dlpack_device__()
     capturing.refuse(index, "takes another library's memory", "import it before the capture begins")
@@ -185,7 +202,7 @@ def from_dlpack(source: Any) -> Region:
 class _Borrowed:
     """Memory of a producer, given back when nobody shows it any more."""
 
-    def __init__(self, address: int, layout: Any) -> None:
+    def __init__(self, address: int, layout: type[ctypes.Structure]) -> None:
         self._address = address
         self._managed = layout.from_address(address)
 
@@ -207,7 +224,7 @@ class _Borrowed:
         return Region(storage, shape, strides, 0, dtype)
 
 
-def from_array_interface(source: Any) -> Region:
+def region_from_array_interface(source: SupportsArrayInterface) -> Region:
     """The memory of anything with __cuda_array_interface__; our stream waits for the one that it names."""
     found = source.__cuda_array_interface__
     dtype = _DTYPES_BY_NAME.get(found["typestr"])

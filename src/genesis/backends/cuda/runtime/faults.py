@@ -16,17 +16,18 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import memory
 from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
+from genesis.dtypes import HostArray
 
 _OPS = ("", "index_select", "index_add", "gather", "scatter", "scatter_add", "index", "index_put")
 CODES = {name: code for code, name in enumerate(_OPS)}
 
-_reports: dict[int, tuple[np.ndarray, DeviceArray]] = {}  # the words of a device, as the host and as kernels see them
+_reports: dict[int, tuple[HostArray, DeviceArray]] = {}  # the words of a device, as the host and as kernels see them
 _lock = threading.Lock()
 driver.forget_on_switch(_reports.clear)
 
 
 def report(device: int) -> DeviceArray:
-    """Where the kernels of a device write what they found: the op's code, the index, the size."""
+    """The array in which the kernels of a device write what they found: the op's code, the index, the size."""
     found = _reports.get(device)
     if found is None:
         with _lock:

@@ -13,9 +13,10 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import Driver
@@ -24,7 +25,11 @@ from genesis.backends.cuda.runtime.sizes import Statistics as Statistics
 from genesis.backends.cuda.runtime.sizes import readable
 from genesis.backends.cuda.runtime.sizes import size_class as size_class
 from genesis.backends.cuda.runtime.streams import Event
+from genesis.dtypes import HostArray
 from genesis.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 
 
 class Shelf:
@@ -60,7 +65,7 @@ class Pool:
         self._lock = threading.Lock()
         self._shelves: dict[tuple[int, int], Shelf] = {}  # (stream, size class) → its free blocks
         self._asked: dict[tuple[int, int], Shelf] = {}  # the same by (stream, bytes asked for), to skip size_class
-        self._waiting: deque[tuple[list[Any], Block]] = deque()  # events of other streams, block
+        self._waiting: deque[tuple[list[object], Block]] = deque()  # events of other streams, block
         self._routes: dict[int, Pool] = {}  # stream that is being captured → its graph's pool
         self.graph_pools: list[Pool] = []
         self._statistics = Statistics()
@@ -104,7 +109,7 @@ class Pool:
         return block
 
     def shelf(self, num_bytes: int, stream: int) -> Shelf:
-        """Where so many bytes are taken from and go back to, until redirect()."""
+        """The free list for so many bytes, until redirect()."""
         asked = (stream, num_bytes)
         shelf = self._asked.get(asked)
         if shelf is None:
@@ -266,7 +271,7 @@ class Lender(Protocol):
     gone the library must reuse it only in that order.
     """
 
-    def array(self, layout: Any) -> Any:
+    def array(self, layout: Layout) -> DeviceArray:
         """A new DeviceArray of this layout."""
 
     def memory(self, num_bytes: int) -> tuple[int, object]:
@@ -385,15 +390,15 @@ class _PinnedBlock:
             self._home.append(self.pointer)
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
 
 _pinned: dict[tuple[str, int], deque[int]] = {}  # driver, size → free blocks
-_copied_from: deque[tuple[Event, np.ndarray]] = deque()  # pinned arrays that the device may still be reading
+_copied_from: deque[tuple[Event, HostArray]] = deque()  # pinned arrays that the device may still be reading
 
 
-def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def pinned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> HostArray:
     """A numpy array in page-locked memory, which copies to the device without the host waiting."""
     _forget_copied()
     dtype = np.dtype(dtype)
@@ -414,7 +419,7 @@ def release_pinned() -> None:
             driver.get().release_pinned(pointer)
 
 
-def keep_until(event: Event, array: np.ndarray) -> None:
+def keep_until(event: Event, array: HostArray) -> None:
     """Hold an array that the device copies from, whoever pinned it, until the event after the copy is passed."""
     _forget_copied()
     _copied_from.append((event, array))

@@ -1,12 +1,11 @@
-"""What a replay can prepare: nothing yet; the plans of convolutions are kept by themselves."""
+"""Prepare replays: nothing yet, since convolutions keep their plans themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from genesis.backends.cuda.runtime.array import DeviceArray
 
 
-def prepare(op: str, args: Sequence[Any]) -> Callable[[DeviceArray], DeviceArray] | None:
+def prepare(op: str, args: Sequence[object]) -> Callable[[DeviceArray], DeviceArray] | None:
     return None

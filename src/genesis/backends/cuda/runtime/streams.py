@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.current import current_handle as current_handle
@@ -106,11 +105,15 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        """What comes later on this stream starts after the event."""
+        """Let work that this stream is given from now on start after the event."""
         event.wait(self)
 
     def wait_stream(self, other: Stream) -> None:
-        """What comes later on this stream starts after all that is on the other one now."""
+        """Let work launched on this stream from now on start after all that the other has now.
+
+        Args:
+            other: of any device.
+        """
         self.wait_event(other.record_event())
 
 
@@ -122,7 +125,7 @@ class Event:
     def __init__(self, device_index: int = 0, enable_timing: bool = False) -> None:
         self.capture: capturing.Capture | None = None  # which it is a point of
         self.device_index = device_index
-        self.handle: Any = None
+        self.handle: object = None
         self._driver = driver.get()
         self.handle = self._driver.create_event(device_index, enable_timing)
 
@@ -137,7 +140,7 @@ class Event:
         self._driver.record_event(self.device_index, self.handle, handle)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """What comes later on a stream, the current one by default, starts after this event."""
+        """Let work that a stream is given from now on, the current one by default, start after this event."""
         device, handle = self.device_index, current_handle(self.device_index)
         if stream is not None:
             device, handle = stream.device_index, stream.handle

@@ -179,7 +179,7 @@ class TestGuess:
         wait_for_builders()
         assert by_cudnn(cuda, *operands)
         (plan,) = planner.all_plans(ATTENTION)
-        assert (plan.candidate.name, plan.origin) == ("cudnn/b", planner.GUESSED)  # the first that can be built
+        assert (plan.candidate.name, plan.origin) == ("cudnn/b", planner.HEURISTIC)  # the first that can be built
 
     def test_with_the_same_bits_from_the_first_call_on(self, cuda: Backend, put: Put, library: Library) -> None:
         with override(deterministic=True):

@@ -123,7 +123,7 @@ def test_in_the_store_problems_without_statistics_are_called_as_ever() -> None:
 def test_a_pass_is_the_guess(native: NativeFamily) -> None:
     native.candidates = [Native()]
     plan = plans.plan(CONV, PROBLEM)
-    assert (type(plan.candidate), plan.origin) == (WithPass, plans.GUESSED)
+    assert (type(plan.candidate), plan.origin) == (WithPass, plans.HEURISTIC)
 
 
 def test_the_faster_way_is_taken_and_found_in_the_store(native: NativeFamily, monkeypatch: pytest.MonkeyPatch) -> None:

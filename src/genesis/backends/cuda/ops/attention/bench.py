@@ -47,7 +47,7 @@ class AttentionBench(Bench[AttentionProblem]):
         query, key, value = (each.data_pointer for each in self._operands)
         return y, logsumexp, query, key, value
 
-    def error(self, built: Built) -> float:
+    def error(self, built: Built[AttentionProblem]) -> float:
         """The largest relative distance of a row of y; infinite if logsumexp is further off than rounding."""
         if self._expected is None:
             ours = Flash()

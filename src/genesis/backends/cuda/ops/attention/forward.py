@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.launch.triton import launch, prepare_raw
@@ -11,6 +10,7 @@ from genesis.backends.cuda.ops.attention import tiles
 from genesis.backends.cuda.ops.attention.kernels import forward as kernels
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
+from genesis.shapes import Shape
 
 
 class FlashFamily(Family[AttentionProblem]):
@@ -47,7 +47,7 @@ def attend(
 
 def _arguments(
     query: Layout, key: Layout, value: Layout, mask: Layout | None, is_causal: bool, scale: float
-) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[int], tuple[float | Shape | None, ...], dict[str, object]]:
     """The grid, what follows the arrays, and constants."""
     lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     batch = tiles.batch_strides(lead, query, key, value, mask)
@@ -56,8 +56,8 @@ def _arguments(
     grid = (math.prod(lead) * -(-num_queries // constants["BLOCK_M"]),)
     strides = tiles.matrix_strides(query, key, value, mask)
     rest = (num_queries, num_keys, float(scale) * kernels.LOG2_E, *batch, *strides)
-    constants |= {
+    more = {
         "BATCH_RANK": len(batch[0]), "VALUE_SIZE": value.shape[-1], "CAUSAL": is_causal,
         "SCALE_LATE": scale >= 0 and mask is None,
     }  # fmt: skip
-    return grid, rest, constants
+    return grid, rest, {**constants, **more}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -38,7 +37,7 @@ def attention(
     return y, logsumexp
 
 
-_plans: dict[tuple[Any, ...], AttentionPlan | None] = {}
+_plans: dict[tuple[object, ...], AttentionPlan | None] = {}
 planner.when_choosing_anew(_plans.clear)
 
 
@@ -51,7 +50,8 @@ def _plan(
         return _plans[call]
     except KeyError:
         problem = describe(query, key, value, is_causal, scale)
-        plan: Any = None if problem is None else planner.plan(ATTENTION, problem)
+        plan = None if problem is None else planner.plan(ATTENTION, problem)
+        assert plan is None or isinstance(plan, AttentionPlan)
         if plan is None or planner.may_keep(plan):
             _plans[call] = plan
         return plan
@@ -63,19 +63,9 @@ def attention_backward(
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
     lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     num_heads, device = math.prod(lead), query.device_index
-    row_size = _round_up(num_queries, 4)  # each row is aligned to 16 bytes
-    delta, log2sumexp = (array.empty((*lead, row_size), saved.dtype, device) for _ in range(2))
+    delta, log2sumexp = _row_terms(grad, y, saved)
     of_grad, of_query, of_key, of_value = (x.layout for x in (grad, query, key, value))
     of_mask = None if mask is None else mask.layout
-    batch = tiles.batch_strides(lead, of_grad, y.layout)
-    block_v = max(16, power_of_2(value.shape[-1]))
-    block_m = min(power_of_2(num_queries), max(16, 8192 // block_v))
-    launch(
-        backward_kernels._delta_kernel, (num_heads * -(-num_queries // block_m),), delta, log2sumexp, grad, y, saved,
-        num_queries, row_size, *batch, *tiles.matrix_strides(of_grad, y.layout), BATCH_RANK=len(batch[0]),
-        VALUE_SIZE=value.shape[-1], COMPUTE=COMPUTE[query.dtype], BLOCK_M=block_m, BLOCK_V=block_v,
-    )  # fmt: skip
-
     grad_query, grad_key, grad_value = (array.empty(x.shape, x.dtype, device) for x in (query, key, value))
     fetchable = tiles.is_fetchable(of_grad, of_query)
     first = tiles.constants(tiles.KEY_VALUE_GRAD, (of_query, of_value), num_keys, num_queries, fetchable)
@@ -90,19 +80,9 @@ def attention_backward(
     batch, key_batch = tiles.batch_strides(lead, *layouts), tiles.batch_strides(lead, of_key)
     strides = tiles.matrix_strides(*layouts)
     operands = (
-        grad,
-        query,
-        key,
-        value,
-        mask,
-        log2sumexp,
-        delta,
-        num_queries,
-        num_keys,
-        row_size,
-        slab_rows,
+        grad, query, key, value, mask, log2sumexp, delta, num_queries, num_keys, delta.shape[-1], slab_rows,
         slab_columns,
-    )
+    )  # fmt: skip
     scales = (float(scale), float(scale) * kernels.LOG2_E)
     for head in range(0, num_heads, heads):
         count = min(heads, num_heads - head)
@@ -119,6 +99,22 @@ def attention_backward(
                 BATCH_RANK=len(key_batch[0]), CAUSAL=is_causal, **second,
             )  # fmt: skip
     return grad_query, grad_key, grad_value
+
+
+def _row_terms(grad: DeviceArray, y: DeviceArray, saved: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+    """Per query: Σ grad·y, and the logarithm to base 2 of what was saved; each row is aligned to 16 bytes."""
+    lead, (num_queries, value_size) = y.shape[:-2], y.shape[-2:]
+    row_size = _round_up(num_queries, 4)
+    delta, log2sumexp = (array.empty((*lead, row_size), saved.dtype, y.device_index) for _ in range(2))
+    batch = tiles.batch_strides(lead, grad.layout, y.layout)
+    block_v = max(16, power_of_2(value_size))
+    block_m = min(power_of_2(num_queries), max(16, 8192 // block_v))
+    launch(
+        backward_kernels._delta_kernel, (math.prod(lead) * -(-num_queries // block_m),), delta, log2sumexp, grad, y,
+        saved, num_queries, row_size, *batch, *tiles.matrix_strides(grad.layout, y.layout), BATCH_RANK=len(batch[0]),
+        VALUE_SIZE=value_size, COMPUTE=COMPUTE[y.dtype], BLOCK_M=block_m, BLOCK_V=block_v,
+    )  # fmt: skip
+    return delta, log2sumexp
 
 
 def _slab(query: DeviceArray, num_heads: int, num_keys: int, block: int, num_columns: int) -> DeviceArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import KernelError
@@ -17,7 +16,7 @@ from genesis.backends.cuda.ops.attention.forward import Flash, FlashFamily
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray
-from genesis.backends.cuda.runtime.memory import allocate
+from genesis.backends.cuda.runtime.memory import Storage, allocate
 from genesis.errors import OutOfMemoryError
 
 # How far a row of the result may be from our kernel's, relatively: both round probabilities and result.
@@ -32,10 +31,10 @@ class AttentionPlan(Plan[AttentionProblem]):
         self, y: DeviceArray, logsumexp: DeviceArray, query: DeviceArray, key: DeviceArray, value: DeviceArray
     ) -> None:
         """Compute y and logsumexp; by another candidate from now on, if the device refuses this one."""
-        candidate, launch, num_bytes, _ = self._ready  # type: ignore[misc]
+        candidate, launch, num_bytes, _ = self.ready  # type: ignore[misc]
         device = self.problem.device
         stream = streams.current_handle(device)
-        workspace: Any = None
+        workspace: Storage | None = None
         try:
             if num_bytes:
                 workspace = allocate(num_bytes, device, stream)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import cudnn
@@ -53,7 +54,7 @@ class AttentionProblem:
 
     @property
     def layouts(self) -> tuple[Layout, Layout, Layout, Layout, Layout]:
-        """Of y, logsumexp, query, key and value; a shared head as one for each."""
+        """Layouts of y, logsumexp, query, key and value; a shared head as one for each."""
         lead, sides = self.queries[0][:2], (self.queries, self.keys, self.values)
         query, key, value = (
             layout_of((*lead, *shape[2:]), self.dtype, self.device, _per_head(lead, shape, strides))
@@ -73,7 +74,7 @@ class AttentionProblem:
     def from_key(cls, key: str, device: int = 0) -> AttentionProblem:
         """The problem that has this key. Raises: ValueError: none has, such as that of another op."""
         try:
-            record: dict[str, Any] = json.loads(key)
+            record = json.loads(key)
             query, key_side, value = (_side(record[name]) for name in ("query", "key", "value"))
             dtype, is_causal, scale = BY_NAME[record["dtype"]], record["is_causal"], record["scale"]
             problem = cls(device, dtype, query, key_side, value, is_causal, scale)
@@ -106,7 +107,7 @@ class AttentionProblem:
         return f"attention {sizes}{' causal' if self.is_causal else ''}, {self.dtype.name}"
 
 
-def _side(record: Any) -> tuple[Shape, Shape]:
+def _side(record: tuple[Sequence[int], Sequence[int]]) -> tuple[Shape, Shape]:
     shape, strides = record
     return tuple(shape), tuple(strides)
 

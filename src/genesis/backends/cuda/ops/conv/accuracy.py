@@ -26,7 +26,7 @@ def error_bound(problem: ConvProblem) -> float:
 
 
 def chain_error(problem: ConvProblem) -> float:
-    """That of one chain of multiply-adds per result, on average."""
+    """Error of one chain of multiply-adds per result, on average."""
     return accuracy.chain_error(problem.dtype, problem.num_terms)
 
 

@@ -55,7 +55,7 @@ class ConvBench(Bench[ConvProblem]):
         bias, residual = (0 if x is None else x.data_pointer for x in (self._bias, self._residual))
         return self._out.data_pointer, self._first.data_pointer, self._second.data_pointer, bias, residual
 
-    def error(self, built: Built) -> float:
+    def error(self, built: Built[ConvProblem]) -> float:
         """Its result's relative L2 distance from float64; infinite where one of them is not finite.
 
         Of statistics how far they are from those of the result, where that is more.
@@ -71,8 +71,8 @@ class ConvBench(Bench[ConvProblem]):
             errors.append(self._statistics_error(built.candidate, workspace))
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
-    def statistics_error(self, built: Built) -> float:
-        """That of its statistics alone."""
+    def statistics_error(self, built: Built[ConvProblem]) -> float:
+        """Error of its statistics alone."""
         return self._statistics_error(built.candidate, self.run_anew(built, self._out))
 
     def _statistics_error(self, candidate: Candidate[ConvProblem], workspace: Storage | None) -> float:
@@ -95,7 +95,7 @@ class ConvBench(Bench[ConvProblem]):
         stored = storage.cast(self._out, dtypes.float64)
         dims = (0, 2, 3)
         expected_mean, expected_var = (
-            storage.to_cpu(found).reshape(-1)
+            storage.to_cpu(found).reshape(-1).astype(np.float64, copy=False)
             for found in (reduction.mean(stored, dims, False), reduction.var(stored, dims, 0, False))
         )
         scale = np.maximum(expected_var, 2.0**-20 * expected_mean**2 + 1e-300)

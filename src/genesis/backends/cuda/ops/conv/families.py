@@ -30,7 +30,7 @@ FAMILIES: tuple[Family[ConvProblem], ...] = (
 
 
 def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
-    """Those for this problem, the passes appended for what they do not fuse.
+    """Candidates for this problem, the passes appended for what they do not fuse.
 
     Statistics come by a pass of their own until it is measured that they should not, but for the kernel to which they
     are next to nothing.
@@ -77,5 +77,5 @@ def gives_statistics(problem: ConvProblem) -> bool:
 
 
 def reference(problem: ConvProblem) -> Candidate[ConvProblem]:
-    """What others are compared with."""
+    """The reference that others are compared with."""
     return _FALLBACK.general(problem)

@@ -20,6 +20,7 @@ from genesis.backends.contract import Pair
 from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.plan import ConvPlan
 from genesis.backends.cuda.ops.conv.plan import Moments as Moments
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.storage.launch import copy, copy_into
@@ -106,7 +107,7 @@ def conv_prepacked(
 
 
 _Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]
-_calls: dict[tuple[Any, ...], _Call] = {}
+_calls: dict[tuple[object, ...], _Call] = {}
 planner.when_choosing_anew(_calls.clear)
 
 
@@ -157,13 +158,16 @@ def _run(
         return zeros
     if statistics and not families.gives_statistics(problem):
         problem = dataclasses.replace(problem, statistics=False)
-    plan: Any = planner.plan(CONV, problem)
+    plan = planner.plan(CONV, problem)
+    assert isinstance(plan, ConvPlan)
     as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
     if planner.may_keep(plan):
         _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
     return plan(*operands)
 
 
-def _ordered(first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None) -> Any:
+def _ordered(
+    first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
+) -> tuple[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None]:
     """The operands as the candidates want them, in copies where they are not."""
     return channels_last(first), channels_last(second), dense(bias), channels_last(residual)

@@ -32,7 +32,7 @@ class Conv(Operation[ConvProblem]):
         bench.prepare_reference(problem)
 
     def error_bound(self, problem: ConvProblem) -> float:
-        """Of the distance from the reference, which in float64 is rounded as well."""
+        """Bound of the distance from the reference, which in float64 is rounded as well."""
         return accuracy.error_bound(problem) * (math.sqrt(2) if problem.dtype is dtypes.float64 else 1)
 
 

@@ -12,7 +12,7 @@ from genesis.backends.cuda.engine.plan import Plan
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
-from genesis.backends.cuda.runtime.memory import allocate
+from genesis.backends.cuda.runtime.memory import Storage, allocate
 from genesis.errors import OutOfMemoryError
 from genesis.shapes import channels_last_strides
 
@@ -34,7 +34,7 @@ class ConvPlan(Plan[ConvProblem]):
 
     def __call__(
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-    ) -> Any:
+    ) -> Any:  # an array, or with it Moments
         """The result for these operands, in the problem's layout; on the current stream.
 
         With its statistics, where the problem asks for them: (result, Moments).
@@ -42,8 +42,8 @@ class ConvPlan(Plan[ConvProblem]):
         layout = self._layout
         stream = streams.current_handle(layout.device_index)
         out = layout.new(stream)
-        _, launch, num_bytes, moments = self._ready  # type: ignore[misc]
-        workspace: Any = None
+        _, launch, num_bytes, moments = self.ready  # type: ignore[misc]
+        workspace: Storage | None = None
         if num_bytes:
             try:
                 workspace = allocate(num_bytes, layout.device_index, stream)
@@ -59,6 +59,7 @@ class ConvPlan(Plan[ConvProblem]):
         if moments is None:
             return out
         partial, rows = moments
+        assert workspace is not None
         return out, Moments(partial.on(workspace), rows)
 
     def _moments(self, candidate: Candidate[ConvProblem]) -> tuple[Layout, int] | None:

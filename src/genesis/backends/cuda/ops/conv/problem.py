@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
@@ -66,12 +65,12 @@ class ConvProblem:
 
     @property
     def first_shape(self) -> Shape:
-        """Of the first operand: input or grad."""
+        """Shape of the first operand: input or grad."""
         return self.input_shape if self.direction == FORWARD else self.output_shape
 
     @property
     def second_shape(self) -> Shape:
-        """Of the second operand: weight or, for the weight's gradient, input."""
+        """Shape of the second operand: weight or, for the weight's gradient, input."""
         return self.input_shape if self.direction == WEIGHT_GRAD else self.weight_shape
 
     @property
@@ -100,7 +99,7 @@ class ConvProblem:
 
     @property
     def flops_per_second(self) -> float:
-        """Of a large GPU."""
+        """Peak of a large GPU."""
         exact = self.dtype is dtypes.float32 and self.precision == "highest"
         return 3e13 if exact or self.dtype is dtypes.float64 else 4e14
 
@@ -125,7 +124,7 @@ class ConvProblem:
     def from_key(cls, key: str, device: int = 0) -> ConvProblem:
         """The problem that has this key. Raises: ValueError: none has, such as that of another op."""
         try:
-            record: dict[str, Any] = json.loads(key)
+            record = json.loads(key)
             shapes = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
             problem = cls(**{**record, **shapes, "dtype": BY_NAME[record["dtype"]], "device": device})
             if problem.key == key and problem._is_sound():

@@ -5,29 +5,49 @@ Images are matrices here: a row per pixel, the channels side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv.kernels import statistics as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.runtime.array import Layout
 
+if TYPE_CHECKING:
+    import triton.language as tl
+
 _MOST_PARTS, _LEAST_BLOCKS = 256, 6  # of a sum, each of so many blocks of rows; one program puts them together
 _CHANNELS = 8  # of which it does so
 STAGES = 4  # blocks of a sum on their way at a time
 
 
+class Blocks(TypedDict):
+    """The elements that a program holds at a time, as constants of a kernel."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int
+
+
+class TypedBlocks(Blocks):
+    COMPUTE: tl.dtype
+
+
+class PartBlocks(TypedDict):
+    PARTS: int
+    BLOCK: int
+
+
 class _Tile(NamedTuple):
-    """What a program holds at a time: so many channels at most, elements in all; and its warps."""
+    """The tile of a program: so many channels at most, elements in all; and its warps."""
 
     channels: int
     elements: int
     warps: int
 
-    def constants(self, num_rows: int, num_channels: int) -> dict[str, Any]:
+    def constants(self, num_rows: int, num_channels: int) -> Blocks:
         block_n = min(max(tiles.power_of_2(num_channels), 8), self.channels)
         return {
             "BLOCK_M": min(tiles.power_of_2(num_rows), self.elements // block_n),
@@ -40,16 +60,16 @@ _SUM, _PASS = _Tile(64, 2048, 4), _Tile(128, 4096, 4)  # as measured on an H200
 
 
 class Sums(NamedTuple):
-    """Of rows in parts: programs × blocks of channels. Part i is of the blocks i, i + number, … of BLOCK_M rows."""
+    """Sums over rows in parts: programs × blocks of channels. Part i has blocks i, i + number, … of BLOCK_M rows."""
 
     number: int
     grid: tuple[int, int]
-    constants: dict[str, Any]
+    constants: TypedBlocks
 
     @classmethod
     def over(cls, x: Layout) -> Sums:
         num_rows, num_channels = rows_and_channels(x)
-        constants = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
+        constants: TypedBlocks = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
         channel_blocks = -(-num_channels // constants["BLOCK_N"])
         wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
         number = max(1, min(wanted, -(-num_rows // (constants["BLOCK_M"] * _LEAST_BLOCKS)), _MOST_PARTS))
@@ -57,19 +77,18 @@ class Sums(NamedTuple):
 
     @property
     def block_rows(self) -> int:
-        rows: int = self.constants["BLOCK_M"]
-        return rows
+        return self.constants["BLOCK_M"]
 
 
 class Joining(NamedTuple):
     """The programs that put the parts together."""
 
     grid: tuple[int]
-    constants: dict[str, Any]
+    constants: PartBlocks
 
     @classmethod
     def of(cls, number: int, num_channels: int) -> Joining:
-        constants = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS}
+        constants: PartBlocks = {"PARTS": tiles.power_of_2(number), "BLOCK": _CHANNELS}
         return cls((-(-num_channels // _CHANNELS),), constants)
 
 
@@ -77,22 +96,22 @@ class Pass(NamedTuple):
     """The programs of an element-wise pass; at least one for each channel, which writes what there is one of."""
 
     grid: tuple[int, int]
-    constants: dict[str, Any]
+    constants: TypedBlocks
 
     @classmethod
     def over(cls, x: Layout) -> Pass:
         num_rows, num_channels = rows_and_channels(x)
-        constants = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
+        constants: TypedBlocks = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
         return cls((max(1, -(-num_rows // constants["BLOCK_M"])), -(-num_channels // constants["BLOCK_N"])), constants)
 
 
 def rows_and_channels(x: Layout) -> tuple[int, int]:
-    """Of an array (N, C, H, W) that lies in memory as NHWC."""
+    """Rows and channels of an array (N, C, H, W) that lies in memory as NHWC."""
     num_channels = x.shape[1]
     return x.size // max(num_channels, 1), num_channels
 
 
-def statistics_pass(x: Layout, partial: Layout, sums: Sums) -> Callable[[int, int, int], None]:
+def statistics_pass(x: Layout, partial: Layout, sums: Sums) -> RawLaunch:
     """run(stream, partial, x): the statistics of x in parts, (3, part, channel)."""
     return prepare_raw(
         kernels._statistics_kernel, x.device_index, sums.grid, (partial, x), *rows_and_channels(x), STAGES=STAGES,

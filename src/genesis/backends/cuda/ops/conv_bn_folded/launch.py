@@ -7,7 +7,7 @@ moves the weight once through memory; a pass that normalizes would move the resu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
@@ -47,19 +47,8 @@ def _plan(
     var: Layout, eps: float,
 ) -> Callable[..., tuple[DeviceArray, DeviceArray]]:  # fmt: skip
     """Folded weight and bias, in one piece of memory."""
-    device, (num_filters, num_channels, _, kernel_width) = weight.device_index, weight.shape
-    folded = layout_of(weight.shape, dtype, device, channels_last_strides(weight.shape))
-    folded_bias = layout_of((num_filters,), dtype, device)
-    num_taps = folded.size // max(num_filters, 1)
-    block_n = min(tiles.power_of_2(num_taps), _ELEMENTS)
-    block_m = min(tiles.power_of_2(num_filters), _ELEMENTS // block_n)
-    grid = (-(-num_filters // block_m), -(-num_taps // block_n))
-    run_fold = prepare_raw(
-        kernels._fold_kernel, device, grid, (folded, folded_bias, weight, bias, gamma, beta, mean, var),
-        num_filters, num_taps, num_channels, kernel_width, *(weight.strides[axis] for axis in range(4)), eps,
-        COMPUTE=COMPUTE[statistics_dtype(dtype)], BLOCK_M=block_m, BLOCK_N=block_n,
-    )  # fmt: skip
-    bias_place = -(-folded.num_bytes // 256) * 256
+    folded, folded_bias, bias_place, run_fold = FoldLaunch.of(dtype, weight, bias, gamma, beta, mean, var, eps)
+    device = weight.device_index
 
     def run(weight: DeviceArray, *vectors: DeviceArray | None) -> tuple[DeviceArray, DeviceArray]:
         stream = streams.current_handle(device)
@@ -70,3 +59,31 @@ def _plan(
         return folded.on(memory), new_bias
 
     return run
+
+
+class FoldLaunch(NamedTuple):
+    """The launch that folds, on addresses."""
+
+    weight: Layout
+    bias: Layout
+    bias_place: int  # of the bias, in memory that begins with the weight
+    fold: Callable[..., None]  # stream, folded weight and bias, weight, bias, gamma, beta, mean, var
+
+    @classmethod
+    def of(
+        cls, dtype: DType, weight: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
+        mean: Layout, var: Layout, eps: float,
+    ) -> FoldLaunch:  # fmt: skip
+        device, (num_filters, num_channels, _, kernel_width) = weight.device_index, weight.shape
+        folded = layout_of(weight.shape, dtype, device, channels_last_strides(weight.shape))
+        folded_bias = layout_of((num_filters,), dtype, device)
+        num_taps = folded.size // max(num_filters, 1)
+        block_n = min(tiles.power_of_2(num_taps), _ELEMENTS)
+        block_m = min(tiles.power_of_2(num_filters), _ELEMENTS // block_n)
+        grid = (-(-num_filters // block_m), -(-num_taps // block_n))
+        fold = prepare_raw(
+            kernels._fold_kernel, device, grid, (folded, folded_bias, weight, bias, gamma, beta, mean, var),
+            num_filters, num_taps, num_channels, kernel_width, *(weight.strides[axis] for axis in range(4)), eps,
+            COMPUTE=COMPUTE[statistics_dtype(dtype)], BLOCK_M=block_m, BLOCK_N=block_n,
+        )  # fmt: skip
+        return cls(folded, folded_bias, -(-folded.num_bytes // 256) * 256, fold)

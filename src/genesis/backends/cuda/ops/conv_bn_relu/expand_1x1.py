@@ -7,7 +7,7 @@ wide_hopper.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
@@ -55,7 +55,7 @@ def forward(
     beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
     count: DeviceArray | None, residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
-    """As conv_bn_relu; in the convolution's output's place: the input's mean, and the weight times its covariance."""
+    """Compute conv_bn_relu; in place of the convolution's output: the input's mean, the weight times its covariance."""
     arrays = (
         channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, count,
         channels_last(residual),
@@ -113,30 +113,9 @@ def finish(
     return run(*arrays[:4], mean, inverse_std, kept, residual)
 
 
-def _plan_statistics(
-    x: Layout, weight: Layout, bias: Layout | None, running_mean: Layout | None, running_var: Layout | None,
-    count: Layout | None, eps: float,
-) -> Callable[..., _Results]:  # fmt: skip
-    num_inputs, num_outputs, device = x.shape[1], weight.shape[0], x.device_index
-    num_rows = x.size // num_inputs
-    parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
-    in_hopper = wide_hopper.gram(x)
-    if in_hopper is not None:
-        parts = wide_hopper.num_programs(num_rows, 0, device)
-    partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-    block_c = max(tiles.power_of_2(num_inputs), 16)
-    add_gram = in_hopper or prepare_raw(
-        kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
-    )
-    gram, join = _joining(partial)
-    state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
-    statistic = layout_of((num_outputs,), dtypes.float32, device)
-    find_statistics = prepare_raw(
-        kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
-        (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0),
-        num_rows, num_inputs, num_outputs, eps, PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16,
-        BLOCK_C=block_c,
-    )  # fmt: skip
+def _plan_statistics(*key: Any) -> Callable[..., _Results]:
+    partial, gram, state, statistic, launch = StatisticsLaunches.of(*key)
+    device = partial.device_index
 
     def run(
         x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, running_mean: DeviceArray | None,
@@ -144,41 +123,69 @@ def _plan_statistics(
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         pieces, products = partial.new(stream), gram.new(stream)
-        add_gram(stream, pieces.data_pointer, x.data_pointer)
-        join(stream, products.data_pointer, pieces.data_pointer)
         mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
-        find_statistics(
+        launch(
             stream, mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var),
-            address(count), kept.data_pointer, products.data_pointer, x.data_pointer, weight.data_pointer,
-            address(bias), momentum,
+            address(count), kept.data_pointer, pieces.data_pointer, products.data_pointer, x.data_pointer,
+            weight.data_pointer, address(bias), momentum,
         )  # fmt: skip
         return mean, inverse_std, kept
 
     return run
 
 
-def _plan_finish(
-    x: Layout, weight: Layout, gamma: Layout | None, beta: Layout | None, residual: Layout | None,
-    activation: str | None,
-) -> Callable[..., _Results]:  # fmt: skip
-    num_images, num_inputs, *size = x.shape
-    num_outputs, device = weight.shape[0], x.device_index
-    num_rows = x.size // num_inputs
-    state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
-    statistic = layout_of((num_outputs,), dtypes.float32, device)
-    shape = (num_images, num_outputs, *size)
-    channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
-    y, bits = layout_of(shape, x.dtype, device, channel_stride_one), None
-    if activation is not None:
-        bits = layout_of((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
-    tile = _fitted(_FORWARD, num_rows, num_outputs)
-    blocks = -(-num_outputs // tile["BLOCK_K"])
-    walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
-    normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
-        kernels._wide_forward_kernel, device, (walks * blocks,),
-        (y, bits, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
-        RELU=activation == "relu", BLOCK_C=max(tiles.power_of_2(num_inputs), 16), **tile,
-    )  # fmt: skip
+class StatisticsLaunches(NamedTuple):
+    """Launches that find mean, inverse deviation and state, on addresses."""
+
+    partial: Layout  # scratch, as is gram
+    gram: Layout
+    state: Layout
+    statistic: Layout
+    # stream, mean, inverse deviation, running mean and variance, count, state, partial, gram, x, weight, bias, momentum
+    launch: Callable[..., None]
+
+    @classmethod
+    def of(
+        cls, x: Layout, weight: Layout, bias: Layout | None, running_mean: Layout | None, running_var: Layout | None,
+        count: Layout | None, eps: float,
+    ) -> StatisticsLaunches:  # fmt: skip
+        num_inputs, num_outputs, device = x.shape[1], weight.shape[0], x.device_index
+        num_rows = x.size // num_inputs
+        parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
+        in_hopper = wide_hopper.gram(x)
+        if in_hopper is not None:
+            parts = wide_hopper.num_programs(num_rows, 0, device)
+        partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
+        block_c = max(tiles.power_of_2(num_inputs), 16)
+        add_gram = in_hopper or prepare_raw(
+            kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
+        )
+        gram, join = _joining(partial)
+        state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
+        statistic = layout_of((num_outputs,), dtypes.float32, device)
+        find_statistics = prepare_raw(
+            kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
+            (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0),
+            num_rows, num_inputs, num_outputs, eps, PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16,
+            BLOCK_C=block_c,
+        )  # fmt: skip
+
+        def launch(
+            stream: int, mean: int, inverse_std: int, running_mean: int, running_var: int, count: int, state: int,
+            pieces: int, products: int, x: int, weight: int, bias: int, momentum: float,
+        ) -> None:  # fmt: skip
+            add_gram(stream, pieces, x)
+            join(stream, products, pieces)
+            find_statistics(
+                stream, mean, inverse_std, running_mean, running_var, count, state, products, x, weight, bias, momentum
+            )  # fmt: skip
+
+        return cls(partial, gram, state, statistic, launch)
+
+
+def _plan_finish(*key: Any) -> Callable[..., _Results]:
+    y, bits, normalize = FinishLaunch.of(*key)
+    device = y.device_index
 
     def run(
         x: DeviceArray, weight: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, mean: DeviceArray,
@@ -193,6 +200,39 @@ def _plan_finish(
         return result, mean, inverse_std, kept, passed
 
     return run
+
+
+class FinishLaunch(NamedTuple):
+    """The pass that convolves, normalizes, adds and activates, on addresses."""
+
+    y: Layout
+    bits: Layout | None  # which results ReLU let through
+    normalize: Callable[..., None]  # stream, y, bits, x, weight, residual, state, inverse deviation, gamma, beta
+
+    @classmethod
+    def of(
+        cls, x: Layout, weight: Layout, gamma: Layout | None, beta: Layout | None, residual: Layout | None,
+        activation: str | None,
+    ) -> FinishLaunch:  # fmt: skip
+        num_images, num_inputs, *size = x.shape
+        num_outputs, device = weight.shape[0], x.device_index
+        num_rows = x.size // num_inputs
+        state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
+        statistic = layout_of((num_outputs,), dtypes.float32, device)
+        shape = (num_images, num_outputs, *size)
+        channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
+        y, bits = layout_of(shape, x.dtype, device, channel_stride_one), None
+        if activation is not None:
+            bits = layout_of((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
+        tile = _fitted(_FORWARD, num_rows, num_outputs)
+        blocks = -(-num_outputs // tile["BLOCK_K"])
+        walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
+        normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
+            kernels._wide_forward_kernel, device, (walks * blocks,),
+            (y, bits, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
+            RELU=activation == "relu", BLOCK_C=max(tiles.power_of_2(num_inputs), 16), **tile,
+        )  # fmt: skip
+        return cls(y, bits, normalize)
 
 
 def backward(
@@ -211,54 +251,9 @@ def backward(
     return run(*arrays)
 
 
-def _plan_backward(
-    grad: Layout, x: Layout, matrix: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
-    inverse_std: Layout, state: Layout, passed: Layout | None, addend: Layout | None, weight_shape: Shape,
-    needs_input: bool, needs_weight: bool, needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
-) -> Callable[..., _Results]:  # fmt: skip
-    num_inputs, num_outputs, device = x.shape[1], matrix.shape[0], x.device_index
-    num_rows = x.size // num_inputs
-    sizes = (num_rows, num_inputs, num_outputs)
-    block_c = max(tiles.power_of_2(num_inputs), 16)
-
-    grad_residual = fresh(grad) if needs_residual else None
-    tile = _fitted(_PRODUCTS, num_rows, num_outputs)
-    blocks = -(-num_outputs // tile["BLOCK_K"])
-    parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
-    in_hopper = wide_hopper.products(grad, x, matrix.shape)
-    if in_hopper is not None:
-        parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
-    partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
-    multiply = in_hopper or prepare_raw(
-        kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),
-        *sizes, BLOCK_C=block_c, **tile,
-    )  # fmt: skip
-    products, join = _joining(partial)
-
-    grad_weight = layout_of(weight_shape, matrix.dtype, device) if needs_weight else None
-    grad_bias, grad_gamma, grad_beta = (
-        layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
-        for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
-    )
-    scaled, projection, constant = fresh(matrix), None, None
-    if needs_input:
-        projection = layout_of((num_inputs, num_inputs), x.dtype, device)
-        constant = layout_of((num_inputs,), dtypes.float32, device)
-    find_parameter_grads = prepare_raw(
-        kernels._wide_parameter_grads_kernel, device,
-        (-(-num_outputs // 16) + (-(-num_inputs // 16) if needs_input else 0),),
-        (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, projection, constant, products, state, matrix,
-         inverse_std, gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c, BLOCK_I=16, BLOCK_L=64,
-    )  # fmt: skip
-    if needs_input:
-        grad_input = fresh(x)
-        # The residual's gradient is the gradient before the activation.
-        sources = (grad, passed) if grad_residual is None else (grad_residual, None)
-        tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-        find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape, addend) or prepare_raw(
-            kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
-            (grad_input, addend, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
-        )  # fmt: skip
+def _plan_backward(*key: Any) -> Callable[..., _Results]:
+    launches = BackwardLaunches.of(*key)
+    device = launches.scratch[0].device_index  # type: ignore[union-attr]
 
     def run(
         grad: DeviceArray, x: DeviceArray, matrix: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
@@ -266,30 +261,94 @@ def _plan_backward(
         addend: DeviceArray | None,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
-        out_residual, pieces, sums = new(grad_residual, stream), partial.new(stream), products.new(stream)
-        multiply(
-            stream, pieces.data_pointer, address(out_residual), grad.data_pointer, address(passed), x.data_pointer,
-            state.data_pointer,
+        outputs = tuple([new(layout, stream) for layout in launches.gradients])
+        scratch = [new(layout, stream) for layout in launches.scratch]
+        launches.launch(
+            stream, *map(address, outputs), *map(address, scratch), grad.data_pointer, x.data_pointer,
+            matrix.data_pointer, address(gamma), inverse_std.data_pointer, state.data_pointer, address(passed),
+            address(addend),
         )  # fmt: skip
-        join(stream, sums.data_pointer, pieces.data_pointer)
-        taps, through, shift = scaled.new(stream), new(projection, stream), new(constant, stream)
-        outputs = new(grad_weight, stream), new(grad_gamma, stream), new(grad_beta, stream), new(grad_bias, stream)
-        find_parameter_grads(
-            stream, *map(address, outputs), taps.data_pointer, address(through), address(shift), sums.data_pointer,
-            state.data_pointer, matrix.data_pointer, inverse_std.data_pointer, address(gamma),
-        )  # fmt: skip
-        out_input = None
-        if needs_input:
-            out_input = grad_input.new(stream)
-            source = grad if out_residual is None else out_residual
-            find_input_grad(
-                stream, out_input.data_pointer, address(addend), source.data_pointer, address(passed), x.data_pointer,
-                state.data_pointer, taps.data_pointer, address(through), address(shift),
-            )  # fmt: skip
-        out_weight, out_gamma, out_beta, out_bias = outputs
-        return out_input, out_weight, out_bias, out_gamma, out_beta, out_residual
+        return outputs
 
     return run
+
+
+class BackwardLaunches(NamedTuple):
+    """The backward, on addresses; None for what nobody wants."""
+
+    gradients: tuple[Layout | None, ...]  # of input, weight, bias, gamma, beta, residual
+    scratch: tuple[Layout | None, ...]
+    # stream, the gradients, all of scratch, grad, x, weight, gamma, inverse deviation, state, passed, addend
+    launch: Callable[..., None]
+
+    @classmethod
+    def of(
+        cls, grad: Layout, x: Layout, matrix: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
+        inverse_std: Layout, state: Layout, passed: Layout | None, addend: Layout | None, weight_shape: Shape,
+        needs_input: bool, needs_weight: bool, needs_bias: bool, needs_gamma: bool, needs_beta: bool,
+        needs_residual: bool,
+    ) -> BackwardLaunches:  # fmt: skip
+        num_inputs, num_outputs, device = x.shape[1], matrix.shape[0], x.device_index
+        num_rows = x.size // num_inputs
+        sizes = (num_rows, num_inputs, num_outputs)
+        block_c = max(tiles.power_of_2(num_inputs), 16)
+
+        grad_residual = fresh(grad) if needs_residual else None
+        tile = _fitted(_PRODUCTS, num_rows, num_outputs)
+        blocks = -(-num_outputs // tile["BLOCK_K"])
+        parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
+        in_hopper = wide_hopper.products(grad, x, matrix.shape)
+        if in_hopper is not None:
+            parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
+        partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
+        multiply = in_hopper or prepare_raw(
+            kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),
+            *sizes, BLOCK_C=block_c, **tile,
+        )  # fmt: skip
+        products, join = _joining(partial)
+
+        grad_weight = layout_of(weight_shape, matrix.dtype, device) if needs_weight else None
+        grad_bias, grad_gamma, grad_beta = (
+            layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
+            for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
+        )
+        scaled, projection, constant = fresh(matrix), None, None
+        if needs_input:
+            projection = layout_of((num_inputs, num_inputs), x.dtype, device)
+            constant = layout_of((num_inputs,), dtypes.float32, device)
+        find_parameter_grads = prepare_raw(
+            kernels._wide_parameter_grads_kernel, device,
+            (-(-num_outputs // 16) + (-(-num_inputs // 16) if needs_input else 0),),
+            (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, projection, constant, products, state, matrix,
+             inverse_std, gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c, BLOCK_I=16, BLOCK_L=64,
+        )  # fmt: skip
+        grad_input = fresh(x) if needs_input else None
+        if needs_input:
+            # The residual's gradient is the gradient before the activation.
+            sources = (grad, passed) if grad_residual is None else (grad_residual, None)
+            tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
+            find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape, addend) or prepare_raw(
+                kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
+                (grad_input, addend, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
+            )  # fmt: skip
+
+        def launch(
+            stream: int, out_input: int, out_weight: int, out_bias: int, out_gamma: int, out_beta: int,
+            out_residual: int, pieces: int, sums: int, taps: int, through: int, shift: int, grad: int, x: int,
+            matrix: int, gamma: int, inverse_std: int, state: int, passed: int, addend: int,
+        ) -> None:  # fmt: skip
+            multiply(stream, pieces, out_residual, grad, passed, x, state)
+            join(stream, sums, pieces)
+            find_parameter_grads(
+                stream, out_weight, out_gamma, out_beta, out_bias, taps, through, shift, sums, state, matrix,
+                inverse_std, gamma,
+            )  # fmt: skip
+            if needs_input:
+                source = out_residual or grad
+                find_input_grad(stream, out_input, addend, source, passed, x, state, taps, through, shift)
+
+        gradients = (grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual)
+        return cls(gradients, (partial, products, scaled, projection, constant), launch)
 
 
 def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
@@ -304,7 +363,7 @@ def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
 
 
 def _num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:
-    """So many that the multiprocessors are busy, each with enough rows, in bounded memory."""
+    """Choose enough parts to keep the multiprocessors busy, each with enough rows, in bounded memory."""
     wanted = per_multiprocessor * _num_multiprocessors(device) // num_blocks
     return max(1, min(wanted, num_rows // _PART_ROWS, _PARTIAL_BYTES // (4 * sums_per_part)))
 

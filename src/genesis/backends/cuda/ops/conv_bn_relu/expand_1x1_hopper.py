@@ -57,7 +57,7 @@ KERNELS = (GRAM, FORWARD, FORWARD_RESIDUAL, PRODUCTS, INPUT_GRAD)
 
 
 def num_programs(num_rows: int, num_outputs: int, device: int) -> int:
-    """Those that share the rows, where there are so many outputs; 0: of the Gram matrix, each with a part of its own.
+    """Programs that share the rows for so many outputs; 0: of the Gram matrix, each with a part of its own.
 
     Of the products each has two.
     """

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv.launch import (
     Moments,
     conv_forward,
@@ -20,11 +18,10 @@ from genesis.backends.cuda.ops.conv.launch import (
     conv_input_grad_added,
     conv_weight_grad,
 )
-from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sums, rows_and_channels, statistics_pass
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
-from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
+from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
 from genesis.backends.cuda.ops.storage.launch import copy_into
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, fresh, layouts, new, statistics_dtype
+from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, layouts, new, statistics_dtype
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 
@@ -159,20 +156,9 @@ def _plan_statistics(
     block_rows: int, eps: float,
 ) -> Callable[..., _Results]:  # fmt: skip
     """Mean and inverse deviation in training."""
-    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
-    statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
-    if given is None:
-        sums = Sums.over(x)
-        partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
-        sum_up = statistics_pass(x, partial, sums)
-    else:
-        partial = given
-    joining = Joining.of(partial.shape[1], num_channels)
-    join = prepare_raw(
-        kernels._training_statistics_kernel, device, joining.grid,
-        (statistic, statistic, running_mean, running_var, count, partial, 0.0), num_rows,
-        partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
-    )  # fmt: skip
+    launches = StatisticsLaunches.of(x, given, running_mean, running_var, count, block_rows, eps)
+    partial, statistic, sum_up, join = launches
+    device = x.device_index
 
     def run(
         x: DeviceArray, parts: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
@@ -180,11 +166,11 @@ def _plan_statistics(
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         mean, inverse_std = statistic.new(stream), statistic.new(stream)
-        if parts is None:
+        if sum_up is not None:
             parts = partial.new(stream)
             sum_up(stream, parts.data_pointer, x.data_pointer)
         places = (mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var))
-        join(stream, *places, address(count), parts.data_pointer, momentum)
+        join(stream, *places, address(count), address(parts), momentum)
         return mean, inverse_std
 
     return run
@@ -195,17 +181,9 @@ def _plan_finish(
     residual: Layout | None, found: bool, eps: float, activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
     """The pass that normalizes, adds and activates. found: these are mean and inverse deviation, not running ones."""
-    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
-    statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
-    y, bits = fresh(x), None
-    if activation is not None and residual is not None:
-        bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
-    blocks = Pass.over(x)
-    statistics = (statistic, statistic, None, None) if found else (statistic, statistic, mean, var)
-    normalize = prepare_raw(
-        kernels._normalize_kernel, device, blocks.grid, (y, bits, x, residual, *statistics, gamma, beta),
-        num_rows, num_channels, eps, RELU=activation == "relu", **blocks.constants,
-    )  # fmt: skip
+    running = () if found else (mean, var)
+    y, bits, statistic, normalize = FinishLaunch.of(x, gamma, beta, residual, eps, activation, *running)
+    device = x.device_index
 
     def run(
         x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, mean: DeviceArray, var: DeviceArray,
@@ -253,66 +231,26 @@ def conv_bn_relu_backward(
     return grad_input, grad_weight, *others
 
 
-def _plan_backward(
-    grad: Layout, x: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None, mean: Layout,
-    inverse_std: Layout, passed: Layout | None, training: bool, activation: str | None, needs_x: bool,
-    needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
-) -> Callable[..., _Results]:  # fmt: skip
+def _plan_backward(*key: Any) -> Callable[..., _Results]:
     """Gradients of the convolution's output, its bias, gamma, beta, residual."""
-    device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
-    relu = activation == "relu"
-    vectors = (mean, inverse_std, gamma, beta)
-    grad_x, grad_residual = (fresh(x) if wanted else None for wanted in (needs_x, needs_residual))
-    grad_bias, grad_gamma, grad_beta = (
-        layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
-        for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
-    )
-    sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
-    parts, blocks = Sums.over(x), Pass.over(x)
-    joining = Joining.of(parts.number, num_channels)
-    sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
-    scratch = sums
-    if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
-        scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
-        aligned = sums.num_bytes % 16 == 0
-        partial = layout_of((2, parts.number, num_channels), sums.dtype, device, aligned=aligned)
-        sum_up = prepare_raw(
-            kernels._backward_sums_kernel, device, parts.grid, (partial, grad_residual, grad, passed, x, *vectors),
-            num_rows, num_channels, RELU=relu, STAGES=STAGES, **parts.constants,
-        )  # fmt: skip
-        join = prepare_raw(
-            kernels._parameter_grads_kernel, device, joining.grid,
-            (sums, grad_gamma, grad_beta, grad_bias, partial, inverse_std, gamma), parts.number, num_channels,
-            TRAINING=training, **joining.constants,
-        )  # fmt: skip
-    # With the sums came the residual's gradient, which is the gradient before the activation, and so without that.
-    before_relu = sums_wanted and grad_residual is not None
-    residual_left = None if sums_wanted else grad_residual
-    last_pass = grad_x is not None or residual_left is not None
-    if last_pass:
-        sources = (grad_residual, None) if before_relu else (grad, passed)
-        to_conv = prepare_raw(
-            kernels._backward_kernel, device, blocks.grid, (grad_x, residual_left, *sources, x, *vectors, sums),
-            num_rows, num_channels, RELU=relu and not before_relu, TRAINING=training, **blocks.constants,
-        )  # fmt: skip
+    launches = BackwardLaunches.of(*key)
+    grad_x, grad_bias, grad_gamma, grad_beta, grad_residual, scratch, launch = launches
+    device = scratch.device_index
 
     def run(
         grad: DeviceArray, x: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
         beta: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray, passed: DeviceArray | None,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
-        outputs = new(grad_x, stream), new(grad_bias, stream), new(grad_gamma, stream), new(grad_beta, stream)
-        out_residual, room = new(grad_residual, stream), scratch.new(stream)
-        out_x, out_bias, out_gamma, out_beta = map(address, outputs)
-        source, here, both = grad.data_pointer, x.data_pointer, room.data_pointer
-        scales = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
-        if sums_wanted:
-            pieces = both + sums.num_bytes
-            sum_up(stream, pieces, address(out_residual), source, address(passed), here, *scales)
-            join(stream, both, out_gamma, out_beta, out_bias, pieces, scales[1], scales[2])
-        if last_pass:
-            source = address(out_residual) if before_relu else source
-            to_conv(stream, out_x, address(out_residual), source, address(passed), here, *scales, both)
-        return *outputs, out_residual
+        outputs = (
+            new(grad_x, stream), new(grad_bias, stream), new(grad_gamma, stream), new(grad_beta, stream),
+            new(grad_residual, stream),
+        )  # fmt: skip
+        room = scratch.new(stream)
+        launch(
+            stream, *map(address, outputs), room.data_pointer, grad.data_pointer, address(passed),
+            x.data_pointer, mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta),
+        )  # fmt: skip
+        return outputs
 
     return run

@@ -1,4 +1,4 @@
-"""What each element-wise op does to one element; ops/pointwise/ has the loops around it.
+"""Element-wise ops on one element; ops/pointwise/ has the loops around them.
 
 Values arrive as float32 (float64 for float64), or in their integer type; bool as int8. The functions follow PyTorch in
 the corner cases: NaN, signed zeros, ties, division of negative numbers.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import triton.language as tl
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.launch.planned import planned
+from genesis.backends.cuda.launch.planned import Run, planned
 from genesis.backends.cuda.launch.strides import collapse, is_dense, reach
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch, prepare_raw
@@ -211,7 +211,7 @@ def index_select_each(
 
 @functools.lru_cache(maxsize=4096)
 def _selected(x: Layout, dim: int, length: int) -> tuple[Layout, int]:
-    """What index_select gives, in x's order of memory, and how many elements there are for each one of dim."""
+    """index_select's result in x's order of memory, and how many elements there are for each one of dim."""
     order = sorted(range(len(x.shape)), key=lambda place: -x.strides[place])
     shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
     inner = math.prod([x.shape[place] for place in order[order.index(dim) + 1 :]])
@@ -359,7 +359,7 @@ class _Way(NamedTuple):
 
 
 @planned
-def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way: _Way) -> Callable[..., None]:
+def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way: _Way) -> Run[None]:
     """Do action over other's shape."""
     if not other.size:
         return lambda table, other, index: None
@@ -380,7 +380,7 @@ def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way
     return run
 
 
-def _geometry(other: Layout, way: _Way, table_reach: int) -> tuple[tuple[int], tuple[object, ...], dict[str, object]]:
+def _geometry(other: Layout, way: _Way, table_reach: int) -> tuple[tuple[int], tuple[int | Shape, ...], dict[str, int]]:
     """The grid of a walk over other's shape, what it gives the kernel to step by, and the kernel's constants."""
     sizes, walks = collapse(other.shape, [other.strides, way.table_steps, way.index_steps])
     if len(sizes) == 1:  # the kernel has rows
@@ -391,7 +391,7 @@ def _geometry(other: Layout, way: _Way, table_reach: int) -> tuple[tuple[int], t
     block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
     other_steps, steps, places = (walk[::-1] for walk in walks)
     widest = max(reach(sizes, walk) for walk in walks) + table_reach + _BLOCK
-    constants: dict[str, object] = {
+    constants: dict[str, int] = {
         "RANK": len(others), "INDEX_PER_ROW": places[0] == 0, "WIDE": widest >= 2**31, "BLOCK_ROWS": block_rows,
         "BLOCK_COLUMNS": block_columns,
     }  # fmt: skip

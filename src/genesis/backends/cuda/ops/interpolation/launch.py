@@ -7,12 +7,14 @@ Tables are computed as PyTorch computes them, and kept on the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import Value
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.planned import into_new, planned
 from genesis.backends.cuda.launch.triton import prepare_raw
@@ -22,9 +24,16 @@ from genesis.backends.cuda.ops.storage.launch import from_cpu
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.capture import outside
-from genesis.dtypes import DType
+from genesis.dtypes import DType, HostArray
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+Size = TypeVar("Size")
+Filler = TypeVar("Filler")
+Floats: TypeAlias = "npt.NDArray[np.float32] | npt.NDArray[np.float64]"
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 Run = Callable[[DeviceArray], DeviceArray]
 
 # Where channels lie side by side, a program has so many bytes of a row, 16 a thread: of as many rows as leave each
@@ -47,7 +56,7 @@ class Axis(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Of an axis, on the device; weights are None for the nearest modes."""
+    """Tables of an axis, on the device; weights are None for the nearest modes."""
 
     indices: DeviceArray  # (output, tap)
     weights: DeviceArray | None
@@ -120,8 +129,8 @@ def _interpolate_rows_backward(out: Layout, grad: Layout, tables: list[DeviceArr
 
 
 def _launched(
-    kernel: Any, grid: tuple[int, ...], out: Layout, source: Layout, tables: Sequence[DeviceArray | None],
-    *numbers: Any, **constants: Any,
+    kernel: JITFunction, grid: tuple[int, ...], out: Layout, source: Layout, tables: Sequence[DeviceArray | None],
+    *numbers: Value | tuple[int, ...], **constants: object,
 ) -> Run:  # fmt: skip
     """run(source), into a new array. It keeps the tables."""
     leading = (out, source, *[None if table is None else table.layout for table in tables])
@@ -130,7 +139,7 @@ def _launched(
     return lambda source: run(source, *tables)
 
 
-def _cut(out: Layout, source: Layout) -> tuple[tuple[int], dict[str, Any]]:
+def _cut(out: Layout, source: Layout) -> tuple[tuple[int], dict[str, object]]:
     """Grid and constants of a kernel with one lane per element of out."""
     block = min(1024, max(32, tiles.power_of_2(out.size)))
     constants = {
@@ -143,7 +152,7 @@ def _cut(out: Layout, source: Layout) -> tuple[tuple[int], dict[str, Any]]:
 
 
 def _cut_rows(out: Layout, source: Layout, num_bytes: int) -> tuple[int, int, bool]:
-    """Of rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
+    """Cut rows of out: elements of a program, programs side by side, and whether offsets in a row need 64 bits."""
     row_size = out.shape[1] * out.shape[3]
     block = min(num_bytes // out.dtype.itemsize, max(32, tiles.power_of_2(row_size)))
     far = source.shape[3] * source.strides[3] + source.shape[1]
@@ -168,7 +177,7 @@ def _upload(axis: Axis) -> _Tables:
     indices, weights = table(axis)
     starts, outputs, output_weights = turned_round(indices, weights, axis.size)
 
-    def put(values: np.ndarray, dtype: DType) -> DeviceArray:
+    def put(values: HostArray, dtype: DType) -> DeviceArray:
         return from_cpu(values.astype(dtype.name), dtype, axis.device)
 
     tables = _Tables(
@@ -184,7 +193,7 @@ def _upload(axis: Axis) -> _Tables:
     return tables
 
 
-def table(axis: Axis) -> tuple[np.ndarray, np.ndarray | None]:
+def table(axis: Axis) -> tuple[HostArray, HostArray | None]:
     """Indices and weights, each (output, tap).
 
     >>> indices, weights = table(Axis(2, 4, "linear", False, None, dtypes.float64, 0))
@@ -216,7 +225,7 @@ def table(axis: Axis) -> tuple[np.ndarray, np.ndarray | None]:
     return taps, np.stack([_outer_cubic(far + 1), _inner_cubic(far), _inner_cubic(near), _outer_cubic(near + 1)], 1)
 
 
-def _scale(axis: Axis, number: Any) -> Any:
+def _scale(axis: Axis, number: Callable[[float], np.float64]) -> float:
     """Input elements per output element, as its steps count."""
     if axis.align_corners:
         return number(axis.size - 1) / number(axis.out_size - 1) if axis.out_size > 1 else 0.0
@@ -225,19 +234,19 @@ def _scale(axis: Axis, number: Any) -> Any:
     return number(axis.size) / number(axis.out_size)
 
 
-def _inner_cubic(x: np.ndarray) -> np.ndarray:
+def _inner_cubic(x: Floats) -> Floats:
     """The cubic kernel with a = −3/4 for |x| ≤ 1. Source: Keys 1981, doi:10.1109/TASSP.1981.1163711."""
     return (1.25 * x - 2.25) * x * x + 1
 
 
-def _outer_cubic(x: np.ndarray) -> np.ndarray:
+def _outer_cubic(x: Floats) -> Floats:
     """The same for 1 < |x| < 2."""
     return ((-0.75 * x + 3.75) * x - 6) * x + 3
 
 
 def turned_round(
-    indices: np.ndarray, weights: np.ndarray | None, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    indices: HostArray, weights: HostArray | None, size: int
+) -> tuple[Integers, Integers, HostArray | None]:
     """Input i is used by outputs[starts[i] : starts[i + 1]], with those weights.
 
     >>> starts, outputs, _ = turned_round(np.array([[0], [0], [2]]), None, 3)
@@ -265,8 +274,8 @@ def _is_channels_last(x: Layout) -> bool:
     return len(x.shape) > 3 and x.shape[1] > 1 and x.strides[1] == 1 and x.strides[-1] >= x.shape[1]
 
 
-def _three(values: Any, filler: Any) -> tuple[Any, ...]:
-    """Of depth, height, width: a filler for those that are not there."""
+def _three(values: Sequence[Size], filler: Filler) -> tuple[Size | Filler, ...]:
+    """Depth, height, width: a filler for those that are not there."""
     return (*[filler] * (3 - len(values)), *values)
 
 

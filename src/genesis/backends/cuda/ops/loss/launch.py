@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.planned import into_new, planned
+from genesis.backends.cuda.launch.planned import Run, into_new, planned
 from genesis.backends.cuda.launch.reduction_grid import power_of_2
 from genesis.backends.cuda.launch.triton import launch, prepare_raw
 from genesis.backends.cuda.ops.loss import kernels
@@ -24,7 +23,7 @@ _BLOCK = 256
 @planned
 def nll_loss(
     log_probs: Layout, target: Layout, weight: Layout | None, ignore_index: int
-) -> Callable[..., tuple[DeviceArray, DeviceArray]]:
+) -> Run[tuple[DeviceArray, DeviceArray]]:
     device, strides = log_probs.device_index, log_probs.strides
     result = layout_of(target.shape, log_probs.dtype, device)
     launch_kernel = prepare_raw(
@@ -39,7 +38,7 @@ def nll_loss(
 @planned
 def nll_loss_backward(
     grad: Layout, shape: Shape, target: Layout, weight: Layout | None, ignore_index: int
-) -> Callable[..., DeviceArray]:
+) -> Run[DeviceArray]:
     device, dtype = grad.device_index, grad.dtype
     launch_kernel = prepare_raw(
         kernels._nll_loss_backward_kernel, device, (-(-target.size // _BLOCK),),

@@ -62,7 +62,7 @@ class MatmulBench(Bench[MatmulProblem]):
             self._out.data_pointer, self._x.data_pointer + self._x_start, self._y.data_pointer + self._y_start, bias, 0,
         )  # fmt: skip
 
-    def error(self, built: Built) -> float:
+    def error(self, built: Built[MatmulProblem]) -> float:
         """Its result's relative L2 distance from the exact one; of integers, infinite if any differs."""
         self.run_anew(built, self._out)
         if self._expected is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import KernelError, cublaslt
@@ -51,7 +50,7 @@ class Tiled(Candidate[MatmulProblem]):
         p, tile = problem, self.tile
         reach = [(p.rows, p.x_strides[0]), (p.terms, max(p.x_strides[1], p.y_strides[0])), (p.columns, p.y_strides[1])]
         wide = sum((size + 256) * abs(stride) for size, stride in [*reach, (p.rows, p.columns)]) >= 2**31
-        constants: dict[str, Any] = {
+        constants: dict[str, object] = {
             "BATCH_RANK": len(p.batch_shape),
             "COMPUTE": COMPUTE[p.dtype if p.dtype.is_floating_point else dtypes.int64],
             "PRECISION": "ieee" if p.precision == "highest" else "tf32",
@@ -116,7 +115,7 @@ class Cublaslt(Candidate[MatmulProblem]):
 
 
 def reference(problem: MatmulProblem) -> Candidate[MatmulProblem]:
-    """What others are compared with."""
+    """The reference that others are compared with."""
     choice = TILES[problem.dtype.itemsize] if problem.dtype.is_floating_point else _INTEGER_TILES
     return Tiled(choice[-1].fitted(problem.rows, problem.columns, problem.terms))
 

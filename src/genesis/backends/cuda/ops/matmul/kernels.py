@@ -20,7 +20,7 @@ def _grouped(tile, num_rows, num_columns, GROUP: tl.constexpr):
 
 @triton.jit
 def _batch_offset(index, shape, strides, RANK: tl.constexpr):
-    """Of the index-th matrix; shape and strides list the batch dimensions, the innermost first."""
+    """Offset of the index-th matrix; shape and strides list the batch dimensions, the innermost first."""
     offset = index.to(tl.int64) * 0
     for i in tl.static_range(RANK):
         if i == RANK - 1:

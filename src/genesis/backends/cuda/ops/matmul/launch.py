@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import planner
@@ -18,13 +18,13 @@ from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strid
 
 
 class _Call(NamedTuple):
-    """What calls with operands of the same layouts share."""
+    """The part that calls with operands of the same layouts share."""
 
     result: Layout
     plan: MatmulPlan | None  # None: the result is empty
 
 
-_calls: dict[tuple[Any, ...], _Call] = {}
+_calls: dict[tuple[object, ...], _Call] = {}
 planner.when_choosing_anew(_calls.clear)
 
 
@@ -53,7 +53,7 @@ def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, transpose
     stream = streams.current_handle(result.device_index)
     out = result.new(stream)
     if plan is not None:
-        _, launch, num_bytes, _ = plan._ready  # type: ignore[misc]
+        _, launch, num_bytes, _ = plan.ready  # type: ignore[misc]
         third = 0 if bias is None else bias.data_pointer
         if num_bytes:
             plan.launch_with_workspace(stream, out.data_pointer, x.data_pointer, y.data_pointer, third)
@@ -78,7 +78,8 @@ def _prepared(
     result = layout_of(shape, x.dtype, x.device_index)
     if result.size == 0:
         return _Call(result, None)
-    plan: Any = planner.plan(MATMUL, problem_of(x, y, has_bias, alignment, precision, batch))
+    plan = planner.plan(MATMUL, problem_of(x, y, has_bias, alignment, precision, batch))
+    assert isinstance(plan, MatmulPlan)
     return _Call(result, plan)
 
 

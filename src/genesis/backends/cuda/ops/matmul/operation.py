@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import accuracy, planner, stored
@@ -15,7 +14,7 @@ from genesis.backends.cuda.ops.matmul import bench
 from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
-from genesis.backends.cuda.runtime.memory import allocate
+from genesis.backends.cuda.runtime.memory import Storage, allocate
 from genesis.errors import OutOfMemoryError
 
 _FEW = 200  # results whose error is not spread: a single one may be off by all of its rounding
@@ -26,8 +25,8 @@ class MatmulPlan(Plan[MatmulProblem]):
 
     def launch_with_workspace(self, stream: int, out: int, x: int, y: int, bias: int) -> None:
         """Addresses; 0 where there is no bias."""
-        _, launch, num_bytes, _ = self._ready  # type: ignore[misc]
-        workspace: Any = None
+        _, launch, num_bytes, _ = self.ready  # type: ignore[misc]
+        workspace: Storage | None = None
         if num_bytes:
             try:
                 workspace = allocate(num_bytes, self.problem.device, stream)
@@ -56,7 +55,7 @@ class Matmul(Operation[MatmulProblem]):
         bench.prepare_reference(problem)
 
     def error_bound(self, problem: MatmulProblem) -> float:
-        """Of sums in the dtype's own multiply-adds; of 16 bits that of one rounding; of integers nothing."""
+        """Bound for sums in the dtype's own multiply-adds; for 16 bits, one rounding; for integers, 0."""
         p = problem
         if not p.dtype.is_floating_point:
             return 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.problem import PRECISIONS, Epilogue
@@ -62,7 +61,7 @@ class MatmulProblem:
 
     @property
     def flops_per_second(self) -> float:
-        """Of a large GPU."""
+        """Peak of a large GPU."""
         exact = self.dtype is dtypes.float32 and self.precision == "highest"
         return 3e13 if exact or self.dtype.itemsize > 4 else 4e14
 
@@ -76,7 +75,7 @@ class MatmulProblem:
     def from_key(cls, key: str, device: int = 0) -> MatmulProblem:
         """The problem that has this key. Raises: ValueError: none has, such as that of another op."""
         try:
-            record: dict[str, Any] = json.loads(key)
+            record = json.loads(key)
             del record["op"]
             shapes = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
             problem = cls(**{**record, **shapes, "dtype": BY_NAME[record["dtype"]], "device": device})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from genesis.backends.cuda.launch.planned import into_new, planned
+from genesis.backends.cuda.launch.planned import Run, into_new, planned
 from genesis.backends.cuda.launch.reduction_grid import power_of_2, programs, walk
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.norm.kernels import layer_norm as layer_norm_kernels
@@ -63,7 +63,7 @@ def rms_norm(x: DeviceArray, normalized_ndim: int, weight: DeviceArray | None, e
 @planned
 def _norm_rows(
     x: Layout, weight: Layout | None, bias: Layout | None, normalized_ndim: int, eps: float, centered: bool
-) -> Callable[..., Results]:
+) -> Run[Results]:
     """run(x, weight, bias): y, the mean if it is centered, and the inverse deviation."""
     lead, num_rows, num_columns = _row_sizes(x, normalized_ndim)
     y, statistic = dense_like(x), _row_statistic(x, lead, normalized_ndim)
@@ -84,7 +84,7 @@ def _norm_rows(
 
 def _norm_long_rows(
     x: Layout, num_rows: int, num_columns: int, statistic: Layout, eps: float, centered: bool
-) -> Callable[..., Results]:
+) -> Run[Results]:
     """Several passes: such rows are rare."""
     rows = Rows(num_rows, num_columns, 1, num_rows, num_columns, False, True)
 
@@ -117,7 +117,7 @@ def rms_norm_backward(
 def _norm_rows_backward(
     grad: Layout, x: Layout, weight: Layout | None, mean: Layout | None, inverse_std: Layout, normalized_ndim: int,
     needs: tuple[bool, bool, bool],
-) -> Callable[..., Results]:  # fmt: skip
+) -> Run[Results]:  # fmt: skip
     lead, num_rows, num_columns = _row_sizes(x, normalized_ndim)
     if _is_long(x, num_columns):
         return lambda grad, x, weight, mean, inverse_std: _long_rows_backward(
@@ -242,7 +242,7 @@ def batch_norm_backward(
 @planned
 def _channel_gradients(
     grad: Layout, x: Layout, weight: Layout | None, mean: Layout, inverse_std: Layout, wanted: tuple[bool, ...]
-) -> Callable[..., Results]:
+) -> Run[Results]:
     """run(grad, x, weight, mean, inverse_std): gradients of weight and bias, and the averages for the input's."""
     plan, device, wide = walk(x, all_but_channels(x.shape)), x.device_index, accumulator(x.dtype)
     dtypes = [x.dtype if weight is None else weight.dtype] * 2 + [wide] * 2

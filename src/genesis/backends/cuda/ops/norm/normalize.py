@@ -1,13 +1,14 @@
-"""What the norms are made of: statistics over some dimensions, and one pass that applies them."""
+"""Building blocks of the norms: statistics over some dimensions, and one pass that applies them."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from genesis.backends.cuda.launch.planned import Varying, into_new, planned
+from genesis.backends.cuda.driver import RawLaunch
+from genesis.backends.cuda.launch.planned import Run, Varying, into_new, planned
 from genesis.backends.cuda.launch.reduction_grid import power_of_2, walk
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import prepare_raw
@@ -20,6 +21,9 @@ from genesis.backends.cuda.ops.storage.rows import address
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.shapes import Shape, contiguous_strides, equivalent
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 _TILE = 2048
 _MOST_LANES = 16384  # of a program, some of which lie beyond the end
@@ -59,7 +63,7 @@ def plane_rows(shape: Shape, num_groups: int) -> Rows:
 def statistics(
     x: Layout, running_mean: Layout | None, running_var: Layout | None, dims: Shape, momentum: Varying, eps: float,
     centered: bool,
-) -> Callable[..., tuple[Any, DeviceArray]]:  # fmt: skip
+) -> Run[tuple[Any, DeviceArray]]:  # fmt: skip
     """run(x, running_mean, running_var, momentum): mean if centered, and inverse deviation over these dimensions."""
     plan, device, wide = walk(x, dims, least_tiles=reduction.MOMENTS), x.device_index, accumulator(x.dtype)
     statistic = layout_of((plan.num_kept,), wide, device)
@@ -93,7 +97,7 @@ def statistics(
 @planned
 def normalize(
     x: Layout, mean: Layout | None, inverse_std: Layout, weight: Layout | None, bias: Layout | None, rows: Rows
-) -> Callable[..., DeviceArray]:
+) -> Run[DeviceArray]:
     y = dense_like(x)
     return into_new(_launch_of_rows(kernels._normalize_kernel, (y, x, mean, inverse_std, weight, bias), rows), y)
 
@@ -102,13 +106,13 @@ def normalize(
 def normalize_backward(
     grad: Layout, x: Layout, mean: Layout | None, inverse_std: Layout, weight: Layout | None, average: Layout | None,
     slope: Layout | None, rows: Rows,
-) -> Callable[..., DeviceArray]:  # fmt: skip
+) -> Run[DeviceArray]:  # fmt: skip
     grad_input = dense_like(x)
     layouts = (grad_input, grad, x, mean, inverse_std, weight, average, slope)
     return into_new(_launch_of_rows(kernels._normalize_backward_kernel, layouts, rows), grad_input)
 
 
-def _launch_of_rows(kernel: object, layouts: tuple[Layout | None, ...], rows: Rows) -> Callable[..., None]:
+def _launch_of_rows(kernel: JITFunction, layouts: tuple[Layout | None, ...], rows: Rows) -> RawLaunch:
     out = layouts[0]
     assert out is not None
     block_columns = _least_waste(max(rows.num_columns, 1))
@@ -153,7 +157,7 @@ def gradient_sums(
 @planned
 def partial_sums(
     grad: Layout, x: Layout, mean: Layout, rows_per_statistic: int, dims: Shape
-) -> Callable[..., tuple[DeviceArray, DeviceArray]]:
+) -> Run[tuple[DeviceArray, DeviceArray]]:
     """The same, per split as well: (splits, kept)."""
     plan, device = walk(x, dims), x.device_index
     part = layout_of((plan.num_splits, plan.num_kept), accumulator(x.dtype), device)
@@ -175,7 +179,7 @@ def all_but_channels(shape: Shape) -> Shape:
 
 
 def dense_like(x: Layout) -> Layout:
-    """That of a new array in the order of one that is dense."""
+    """Layout of a new array in the order of one that is dense."""
     return layout_of(x.shape, x.dtype, x.device_index, x.strides)
 
 
@@ -183,7 +187,11 @@ def new(layout: Layout) -> DeviceArray:
     return layout.new(streams.current_handle(layout.device_index))
 
 
-def contiguous(x: Any) -> Any:
+@overload
+def contiguous(x: DeviceArray) -> DeviceArray: ...
+@overload
+def contiguous(x: DeviceArray | None) -> DeviceArray | None: ...
+def contiguous(x: DeviceArray | None) -> DeviceArray | None:
     """x, or a copy of it in row-major order; None stays None."""
     return x if x is None or _is_contiguous(x._layout or x.layout) else storage.copy(x, contiguous_strides(x.shape))
 

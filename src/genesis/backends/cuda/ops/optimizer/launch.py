@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import triton.language as tl
 
 from genesis import dtypes
@@ -29,6 +30,9 @@ from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType
 from genesis.shapes import contiguous_strides, equivalent
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 _BLOCK = 2048
 
@@ -104,7 +108,7 @@ def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
 
 # --- tables of addresses ----------------------------------------------------------------------------------------------
 class _Table:
-    """Where the arrays of one dtype lie and how they are cut into chunks, in device memory."""
+    """A table in device memory: addresses of the arrays of one dtype, and how they are cut into chunks."""
 
     def __init__(self, num_roles: int, sizes: tuple[int, ...], device: int) -> None:
         num_chunks = [-(-size // _BLOCK) for size in sizes]
@@ -146,7 +150,7 @@ def _table_of(addresses: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], de
     return capturing.keep(device, table)
 
 
-def _upload(values: np.ndarray, device: int) -> DeviceArray:
+def _upload(values: npt.NDArray[np.int64], device: int) -> DeviceArray:
     return storage.table(values.astype(np.int64), device)
 
 
@@ -169,8 +173,8 @@ class _Group(NamedTuple):
     aligned: bool
 
     def launch(
-        self, kernel: Any, arrays: tuple[Any, ...], numbers: tuple[float, ...], flags: dict[str, Any],
-        out: DeviceArray | None = None,
+        self, kernel: JITFunction, arrays: tuple[DeviceArray | None, ...], numbers: tuple[float, ...],
+        flags: Mapping[str, object], out: DeviceArray | None = None,
     ) -> None:  # fmt: skip
         lead = () if out is None else (out,)
         launch(

@@ -87,7 +87,7 @@ def _strided_value(operand, rows, columns, mask, shape, strides, RANK: tl.conste
 
 @triton.jit
 def _offsets(rows, columns, shape, strides, RANK: tl.constexpr):
-    """Of the elements at these columns (the innermost dimension) and rows (all others, flattened)."""
+    """Offsets of the elements at these columns (the innermost dimension) and rows (all others, flattened)."""
     offsets = columns * strides[0]
     for k in tl.static_range(RANK):
         if k == RANK - 1:

@@ -10,11 +10,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import LoadedKernel
+from genesis.backends.cuda.driver import LoadedKernel, RawLaunch, Value
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.launch.strides import collapse, is_dense, reach
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE, pointwise_kernel, pointwise_strided_kernel
@@ -22,6 +22,9 @@ from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
 from genesis.shapes import Shape, broadcast, broadcast_strides, contiguous_strides, numel
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 Number = bool | int | float
 Operand = DeviceArray | Number | None
@@ -34,15 +37,16 @@ class Plan:
     """All that calls with equal layouts share."""
 
     result: Layout
-    number: type | None  # what Python numbers are converted to, and Nones are dropped; None: nothing of that is needed
-    run: Callable[..., None] | None = None  # (stream, address of the result, operands); None: the result is empty
+    # What Python numbers are converted to, and Nones are dropped; None: nothing of that is needed.
+    number: Callable[[Number], Number] | None
+    run: RawLaunch | None = None  # (stream, address of the result, operands); None: the result is empty
 
 
-_plans: dict[tuple[Any, ...], Plan] = {}
+_plans: dict[tuple[object, ...], Plan] = {}
 driver.forget_on_switch(_plans.clear)
 
 
-def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: bool = False) -> DeviceArray:
+def apply(op: JITFunction, *operands: Operand, dtype: DType | None = None, floats_only: bool = False) -> DeviceArray:
     """A new array of op's results.
 
     Args:
@@ -51,8 +55,8 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
         dtype: of the result; by default that of the operands, promoted.
         floats_only: op has no meaning on integers; NotImplementedError says so.
     """
-    key: list[Any] = [op.fn, dtype]  # the Python function: Triton hashes its own slowly
-    values: list[Any] = []
+    key: list[object] = [op.fn, dtype]  # the Python function: Triton hashes its own slowly
+    values: list[Value] = []
     for operand in operands:
         if isinstance(operand, DeviceArray):
             key.append(operand._layout or operand.layout)
@@ -73,14 +77,14 @@ def apply(op: Any, *operands: Operand, dtype: DType | None = None, floats_only: 
 
 
 def binary(
-    module: str, op: Any, dtype: DType | None = None, floats_only: bool = False
+    module: str, op: JITFunction, dtype: DType | None = None, floats_only: bool = False
 ) -> Callable[[Operand, Operand], DeviceArray]:
     """A module's function of two operands: apply(op, x, y, ...).
 
     It finds the plan for two arrays, or for an array and a float, with less on the way than apply(), which does the
     rest.
     """
-    plans: dict[tuple[Any, Any], Plan] = {}
+    plans: dict[tuple[Layout, Layout | type], Plan] = {}
     driver.forget_on_switch(plans.clear)
 
     def apply_to_two(x: Any, y: Any) -> DeviceArray:
@@ -106,7 +110,7 @@ def binary(
     return apply_to_two
 
 
-def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | None = None) -> None:
+def apply_into(target: DeviceArray, op: JITFunction, *operands: Operand, dtype: DType | None = None) -> None:
     """target = op's results, cast; the operands broadcast to target's shape. dtype: to compute in."""
     kinds = [operand.layout if isinstance(operand, DeviceArray) else type(operand) for operand in operands]
     key = (op.fn, dtype, *kinds, "into", target.layout)
@@ -120,18 +124,18 @@ def apply_into(target: DeviceArray, op: Any, *operands: Operand, dtype: DType | 
         plan.run(streams.current_handle(target.device_index), target.data_pointer, *values)
 
 
-def _converted(operands: Sequence[Operand], values: Sequence[Any], number: type) -> list[Any]:
+def _converted(operands: Sequence[Operand], values: Sequence[Value], number: Callable[[Number], Number]) -> list[Value]:
     """The values without Nones, and with the numbers among the operands in the type that the kernel takes."""
     pairs = zip(operands, values, strict=True)
-    return [v if isinstance(operand, DeviceArray) else number(v) for operand, v in pairs if operand is not None]
+    return [v if isinstance(operand, DeviceArray) else number(v) for operand, v in pairs if v is not None]
 
 
-def _name(op: Any) -> str:
+def _name(op: JITFunction) -> str:
     return op.__name__.removeprefix("_").removesuffix("_kernel")
 
 
 def _plan(
-    op: Any,
+    op: JITFunction,
     operands: Sequence[Operand],
     target: DeviceArray | None,
     dtype: DType | None,
@@ -162,14 +166,14 @@ def _plan(
     walks = [out.strides] + [broadcast_strides(name, x.shape, x.strides, out.shape) for x in arrays]
     sizes, merged = collapse(out.shape, walks)
     wide = any(reach(sizes, walk) >= 2**31 for walk in merged) or numel(sizes) >= 2**31 - _BLOCK
-    kinds: list[Any] = ["*" + launch.TRITON_NAMES[out.dtype] + ("/16" if out.aligned else "")]
+    kinds: list[launch.ArgumentKind] = ["*" + launch.TRITON_NAMES[out.dtype] + ("/16" if out.aligned else "")]
     for operand in operands:
         if isinstance(operand, DeviceArray):
             kinds.append(launch.array_kind(operand))
         else:
             kinds.append(None if operand is None else "f" if number is float else "i64")
     kinds.extend([None] * (5 - len(kinds)))
-    constants: dict[str, Any] = {"OP": op, "COMPUTE": COMPUTE[compute], "WIDE": wide}
+    constants: dict[str, object] = {"OP": op, "COMPUTE": COMPUTE[compute], "WIDE": wide}
     if len(sizes) == 1 and all(walk == (1,) for walk in merged):
         constants["ARRAYS"] = sum(1 << i for i, operand in enumerate(operands) if isinstance(operand, DeviceArray))
         kinds.append(launch.number_kind(sizes[0]))
@@ -179,8 +183,8 @@ def _plan(
 
 
 def _with_strided_run(
-    plan: Plan, kinds: list[Any], constants: dict[str, Any], operands: Sequence[Operand], sizes: Shape,
-    walks: list[Shape],
+    plan: Plan, kinds: list[launch.ArgumentKind], constants: dict[str, object], operands: Sequence[Operand],
+    sizes: Shape, walks: list[Shape],
 ) -> Plan:  # fmt: skip
     """kinds: of the result and the four operands; walks: of the result and the arrays."""
     if len(sizes) == 1:  # the kernel has rows
@@ -195,7 +199,7 @@ def _with_strided_run(
     tuples += [next(next_walk) if isinstance(operand, DeviceArray) else None for operand in operands]
     tuples += [None] * (6 - len(tuples))
     kinds = [*kinds, launch.number_kind(num_rows), launch.number_kind(num_columns)]
-    tail: list[Any] = [num_rows, num_columns]
+    tail: list[Value] = [num_rows, num_columns]
     for entry in tuples:
         kinds.append(None if entry is None else tuple(launch.number_kind(size) for size in entry))
         tail.extend([None] if entry is None else entry)
@@ -206,7 +210,7 @@ def _with_strided_run(
     return _with_run(plan, kernel, grid, operands, tail)
 
 
-def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Operand], rest: Sequence[Any]) -> Plan:
+def _with_run(plan: Plan, kernel: LoadedKernel, grid: int, operands: Sequence[Operand], rest: Sequence[Value]) -> Plan:
     """rest: the kernel's values after its four operands."""
     given = sum(operand is not None for operand in operands)
     plan.run = kernel.prepare((grid, 1, 1), 1 + given, (*[None] * (4 - given), *rest))
@@ -220,5 +224,5 @@ def new_like(x: DeviceArray, dtype: DType | None = None) -> DeviceArray:
 
 @functools.cache
 def layout_like(layout: Layout, dtype: DType) -> Layout:
-    """That of new_like()."""
+    """Layout of new_like()."""
     return layout_of(layout.shape, dtype, layout.device_index, layout.strides if is_dense(layout) else None)

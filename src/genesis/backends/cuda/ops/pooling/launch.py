@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch import tiles
-from genesis.backends.cuda.launch.planned import into_new, planned
+from genesis.backends.cuda.launch.planned import Run, into_new, planned
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pooling.kernels import max_pooling
 from genesis.backends.cuda.ops.pooling.kernels import pooling as kernels
 from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.runtime import array
-from genesis.backends.cuda.runtime.array import Layout, layout_of
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
-Run = Callable[..., Any]
+Pooled: TypeAlias = Run[DeviceArray]
+MaxPooled: TypeAlias = Run[DeviceArray | tuple[DeviceArray, DeviceArray | None]]
 
 _ONE, _NONE = (1, 1), (0, 0)
 _TILE, _MOST_CHANNELS = 1024, 128  # elements of a program where channels lie side by side, and channels among them
@@ -34,14 +36,14 @@ _MOST_UNROLLED, _MOST_STEPS = 25, 16
 
 
 class _Rows(NamedTuple):
-    """Of a program where channels lie side by side: pixels at a time, bytes of channels of each, and its warps."""
+    """Rows of a program where channels lie side by side: pixels at a time, bytes of channels of each, and its warps."""
 
     pixels: int
     num_bytes: int
     warps: int
 
     def channels(self, x: Layout) -> tuple[int, int]:
-        """Those of a program, and the number of programs side by side."""
+        """Channels of a program, and the number of programs side by side."""
         block = min(self.num_bytes // x.dtype.itemsize, tiles.power_of_2(x.shape[-3]))
         return block, -(-x.shape[-3] // block)
 
@@ -53,7 +55,7 @@ _SPREAD = _Rows(16, 512, 1)  # adaptive pooling's gradient
 
 
 class _Windows(NamedTuple):
-    """Where the windows are; of adaptive pooling the kernel works it out from the sizes of input and output."""
+    """Places of the windows; those of adaptive pooling the kernel computes from the sizes of input and output."""
 
     kernel: Pair = _ONE
     stride: Pair = _ONE
@@ -76,7 +78,7 @@ class _Windows(NamedTuple):
 def max_pool2d(
     x: Layout, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
     find: str | None = "indices",
-) -> Run:  # fmt: skip
+) -> MaxPooled:  # fmt: skip
     windows = _Windows(kernel_size, stride, padding, dilation)
     return _max_pool(x, windows.out_size(x, ceil_mode), windows, find)
 
@@ -85,7 +87,7 @@ def max_pool2d(
 def max_pool2d_backward(
     grad: Layout, input_shape: Shape, found: Layout, kernel_size: Pair, stride: Pair, padding: Pair,
     dilation: Pair, ceil_mode: bool,
-) -> Run:  # fmt: skip
+) -> Pooled:  # fmt: skip
     windows = _Windows(kernel_size, stride, padding, dilation)
     return _max_pool_backward(grad, input_shape, found, windows, windows.reach)
 
@@ -94,7 +96,7 @@ def max_pool2d_backward(
 def avg_pool2d(
     x: Layout, kernel_size: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None,
-) -> Run:  # fmt: skip
+) -> Pooled:  # fmt: skip
     array.require_float("avg_pool2d", x.dtype)
     windows = _Windows(kernel_size, stride, padding)
     return _avg_pool(x, windows.out_size(x, ceil_mode), windows, divisor_override, count_include_pad)
@@ -104,29 +106,29 @@ def avg_pool2d(
 def avg_pool2d_backward(
     grad: Layout, x: Layout, kernel_size: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
     count_include_pad: bool, divisor_override: int | None,
-) -> Run:  # fmt: skip
+) -> Pooled:  # fmt: skip
     windows = _Windows(kernel_size, stride, padding)
     return _avg_pool_backward(grad, x, windows, windows.reach, divisor_override, count_include_pad)
 
 
 @planned
-def adaptive_avg_pool2d(x: Layout, output_size: Pair) -> Run:
+def adaptive_avg_pool2d(x: Layout, output_size: Pair) -> Pooled:
     array.require_float("adaptive_avg_pool2d", x.dtype)
     return _avg_pool(x, output_size, _Windows(_largest_windows(x, output_size), adaptive=True), None, False)
 
 
 @planned
-def adaptive_avg_pool2d_backward(grad: Layout, x: Layout) -> Run:
+def adaptive_avg_pool2d_backward(grad: Layout, x: Layout) -> Pooled:
     return _avg_pool_backward(grad, x, _Windows(adaptive=True), _adaptive_reach(grad.shape, x.shape), None, False)
 
 
 @planned
-def adaptive_max_pool2d(x: Layout, output_size: Pair) -> Run:
+def adaptive_max_pool2d(x: Layout, output_size: Pair) -> MaxPooled:
     return _max_pool(x, output_size, _Windows(_largest_windows(x, output_size), adaptive=True), "indices")
 
 
 @planned
-def adaptive_max_pool2d_backward(grad: Layout, x: Layout, indices: Layout) -> Run:
+def adaptive_max_pool2d_backward(grad: Layout, x: Layout, indices: Layout) -> Pooled:
     reach = _adaptive_reach(grad.shape, x.shape)
     run = _max_pool_backward(grad, x.shape, indices, _Windows(adaptive=True), reach)
     return lambda grad, x, indices: run(grad, indices)
@@ -138,7 +140,7 @@ def has_small_places(kernel: Pair) -> bool:
 
 
 # --- maxima -----------------------------------------------------------------------------------------------------------
-def _max_pool(x: Layout, out_size: Shape, windows: _Windows, find: str | None) -> Run:
+def _max_pool(x: Layout, out_size: Shape, windows: _Windows, find: str | None) -> MaxPooled:
     """run(x): the maxima, and what was asked to be found of them."""
     out = _like(x, out_size, x.dtype)
     places = find == "places" and has_small_places(windows.kernel)
@@ -153,7 +155,7 @@ def _max_pool(x: Layout, out_size: Shape, windows: _Windows, find: str | None) -
     return into_new(launch, out, found)
 
 
-def _max_pool_pixels(out: Layout, places: Layout | None, x: Layout, windows: _Windows) -> Callable[..., None]:
+def _max_pool_pixels(out: Layout, places: Layout | None, x: Layout, windows: _Windows) -> RawLaunch:
     """Channels lie side by side in all arrays."""
     images, channels, *out_size = out.shape
     pixels = images * out_size[0] * out_size[1]
@@ -166,7 +168,7 @@ def _max_pool_pixels(out: Layout, places: Layout | None, x: Layout, windows: _Wi
     )  # fmt: skip
 
 
-def _max_pool_backward(grad: Layout, input_shape: Shape, found: Layout, windows: _Windows, reach: Pair) -> Run:
+def _max_pool_backward(grad: Layout, input_shape: Shape, found: Layout, windows: _Windows, reach: Pair) -> Pooled:
     """run(grad, found)"""
     out = _like(found, input_shape[-2:], grad.dtype)
     places = found.dtype is dtypes.uint8
@@ -196,7 +198,7 @@ def _as_images(x: Layout) -> Layout | None:
     return layout_of(shape, x.dtype, x.device_index, (distance, 1, *strides), x.aligned)
 
 
-def _max_pool_backward_cells(images: Sequence[Layout], windows: _Windows) -> Callable[..., None]:
+def _max_pool_backward_cells(images: Sequence[Layout], windows: _Windows) -> RawLaunch:
     """images: out, grad, places."""
     out, grad, places = images
     num_images, channels, *size = out.shape
@@ -219,7 +221,7 @@ def _tiles(num_pixels: int, channels: int) -> tuple[tuple[int, int], dict[str, i
 
 
 # --- means ------------------------------------------------------------------------------------------------------------
-def _avg_pool(x: Layout, out_size: Shape, windows: _Windows, divisor: int | None, count_padding: bool) -> Run:
+def _avg_pool(x: Layout, out_size: Shape, windows: _Windows, divisor: int | None, count_padding: bool) -> Pooled:
     if _is_whole_plane(x, out_size, windows, divisor):
         return _mean_of_plane(x)
     out = _like(x, out_size, x.dtype)
@@ -237,7 +239,7 @@ def _is_whole_plane(x: Layout, out_size: Shape, windows: _Windows, divisor: int 
     return whole and windows.padding == _NONE and divisor is None
 
 
-def _mean_of_plane(x: Layout) -> Run:
+def _mean_of_plane(x: Layout) -> Pooled:
     if _is_channels_last(x) and x.strides[2] == x.shape[3] * x.strides[3]:
         rows = _MEAN_OF_FEW if x.shape[2] * x.shape[3] <= _FEW else _MEAN_OF_MANY
         block, num_blocks = rows.channels(x)
@@ -256,7 +258,7 @@ def _mean_of_plane(x: Layout) -> Run:
 
 def _avg_pool_backward(
     grad: Layout, x: Layout, windows: _Windows, reach: Pair, divisor: int | None, count_padding: bool
-) -> Run:
+) -> Pooled:
     """run(grad, x), which looks at grad alone"""
     out = _like(x, x.shape[-2:], grad.dtype)
     windows_follow_from_sizes = windows.adaptive or _is_whole_plane(x, grad.shape[-2:], windows, divisor)
@@ -272,7 +274,7 @@ def _avg_pool_backward(
     return lambda grad, x: run(grad)
 
 
-def _spread(out: Layout, grad: Layout) -> Callable[..., None]:
+def _spread(out: Layout, grad: Layout) -> RawLaunch:
     """Each grad shared out over its adaptive window, into an array whose channels lie side by side."""
     images, channels, *size = out.shape
     if grad.shape[-2:] == _ONE:
@@ -288,7 +290,7 @@ def _spread(out: Layout, grad: Layout) -> Callable[..., None]:
 
 
 # --- sizes and layouts ------------------------------------------------------------------------------------------------
-def _cut(out: Layout, x: Layout, pooled: Layout) -> tuple[tuple[int], tuple[object, ...], dict[str, object]]:
+def _cut(out: Layout, x: Layout, pooled: Layout) -> tuple[tuple[int], tuple[int | Shape, ...], dict[str, object]]:
     """Grid, sizes and constants of a kernel with one lane per element of out."""
     block = min(1024, max(32, tiles.power_of_2(out.size)))
     sizes = (out.size, out.shape[-3], pooled.shape[-2:], x.shape[-2:])
@@ -334,7 +336,7 @@ def _most_windows(size: int, out_size: int) -> int:
 
 
 def _like(x: Layout, size: Shape, dtype: DType) -> Layout:
-    """That of an array of planes of another size, in x's memory order."""
+    """Layout of an array of planes of another size, in x's memory order."""
     shape = (*x.shape[:-2], *size)
     strides = channels_last_strides(shape) if _is_channels_last(x) else contiguous_strides(shape)
     return layout_of(shape, dtype, x.device_index, strides)
@@ -350,7 +352,7 @@ def _reaches_far(x: Layout) -> bool:
 
 
 def _four(strides: Shape) -> Shape:
-    """Of (N, C, H, W), for arrays with and without N."""
+    """The four sizes (N, C, H, W), for arrays with and without N."""
     return strides if len(strides) == 4 else (0, *strides)
 
 

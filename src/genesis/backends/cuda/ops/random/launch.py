@@ -154,7 +154,7 @@ def dropout(x: DeviceArray, p: float) -> tuple[DeviceArray, DeviceArray]:
 
 
 def _seed_and_call(seed: int | None, device_index: int) -> tuple[int | DeviceArray, int]:
-    """What a draw depends on: the first call of that seed, or the next one of the device's generator."""
+    """The seed and call that a draw depends on: the first of that seed, or the next of the device's generator."""
     return _advance(device_index) if seed is None else (_signed(seed % 2**64), 0)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.planned import into_new, planned
+from genesis.backends.cuda.driver import RawLaunch
+from genesis.backends.cuda.launch.planned import Run, into_new, planned
 from genesis.backends.cuda.launch.reduction_grid import Walk, power_of_2, walk
 from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.launch.triton import prepare_raw
@@ -18,6 +19,9 @@ from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
 from genesis.shapes import Shape, reduced
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 
 # --- one value per row ------------------------------------------------------------------------------------------------
@@ -75,8 +79,8 @@ def _reduce(
     plan, device = walk(x, dims), x.device_index
     divisor = float(plan.num_reduced) if divide else None
 
-    def launch_of(plan: Walk, out: Layout, x: Layout, divisor: float | None) -> Callable[..., None]:
-        every = {**constants, "COMPUTE": COMPUTE[x.dtype], **plan.constants}
+    def launch_of(plan: Walk, out: Layout, x: Layout, divisor: float | None) -> RawLaunch:
+        every: dict[str, object] = {**constants, "COMPUTE": COMPUTE[x.dtype], **plan.constants}
         return prepare_raw(kernels._reduce_kernel, device, plan.grid, (out, x), divisor, *plan.args, **every)
 
     def in_one(x: DeviceArray) -> DeviceArray:
@@ -138,16 +142,16 @@ def logsumexp_parts(x: Layout, dim: int) -> Callable[[DeviceArray], tuple[Device
     return _logsumexp(x, plan, (part, part))
 
 
-def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, Layout | None]) -> Callable[..., Any]:
+def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, Layout | None]) -> Run[tuple[DeviceArray, Any]]:
     accumulate = accumulator(x.dtype)
     constants = {"ACCUMULATE": COMPUTE[accumulate]}
     return _of_pairs(kernels._logsumexp_kernel, x, plan, results, (accumulate, accumulate), constants)
 
 
 def _of_pairs(
-    kernel: object, x: Layout, plan: Walk, results: tuple[Layout, Layout | None], parts: tuple[DType, DType],
-    constants: dict[str, Any], turned: bool = False,
-) -> Callable[..., Any]:  # fmt: skip
+    kernel: JITFunction, x: Layout, plan: Walk, results: tuple[Layout, Layout | None], parts: tuple[DType, DType],
+    constants: dict[str, object], turned: bool = False,
+) -> Run[tuple[DeviceArray, Any]]:  # fmt: skip
     """run(x): the results of a kernel that makes two arrays of one or, where x is split, of the two that it made first.
 
     Args:
@@ -155,13 +159,14 @@ def _of_pairs(
     """
     order = -1 if turned else 1
 
-    def launch_of(plan: Walk, *arrays: Layout | None) -> Callable[..., None]:
+    def launch_of(plan: Walk, *arrays: Layout | None) -> RawLaunch:
         return prepare_raw(kernel, x.device_index, plan.grid, arrays, *plan.args, **constants, **plan.constants)
 
     if plan.num_splits == 1:
         whole = into_new(launch_of(plan, *results, x, None), *results)
         return lambda x: whole(x, None)
-    made = [layout_of((plan.num_splits, plan.num_kept), dtype, x.device_index) for dtype in parts]
+    one, other = (layout_of((plan.num_splits, plan.num_kept), dtype, x.device_index) for dtype in parts)
+    made = one, other
     first = into_new(launch_of(plan, *made, x, None), *made)
     taken = made[::order]
     last = into_new(launch_of(walk(taken[0], (0,), one_split=True), *results, *taken), *results)
@@ -171,14 +176,14 @@ def _of_pairs(
 MOMENTS = 4  # tiles per program at least: each partial result is three numbers, and they merge slowly
 
 
-def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, Any]]:
-    """Of a kernel that merges splits as it reads: its number of programs, its constants."""
+def merging(num_splits: int, num_kept: int) -> tuple[int, dict[str, int]]:
+    """Arguments of a kernel that merges splits as it reads: its number of programs, its constants."""
     block_splits = power_of_2(num_splits)
     block_kept = min(max(2048 // block_splits, 1), power_of_2(num_kept))
     return -(-num_kept // block_kept), {"BLOCK_SPLITS": block_splits, "BLOCK_KEPT": block_kept}
 
 
-def moments(x: Layout, plan: Walk) -> tuple[Layout, Callable[..., None]]:
+def moments(x: Layout, plan: Walk) -> tuple[Layout, RawLaunch]:
     """The moments of x along a walk: per split and kept element the count, the mean, Σ (x − mean)².
 
     Returns: the layout of each of the three, and run(stream, counts, means, squares, x). Kernels merge the splits as

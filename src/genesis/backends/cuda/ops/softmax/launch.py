@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
-from genesis.backends.cuda.launch.planned import into_new, planned
+from genesis.backends.cuda.launch.planned import Run, into_new, planned
 from genesis.backends.cuda.launch.reduction_grid import power_of_2
 from genesis.backends.cuda.launch.strides import collapse
 from genesis.backends.cuda.launch.triton import prepare_raw
@@ -18,33 +17,36 @@ from genesis.backends.cuda.runtime import array
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 from genesis.dtypes import DType
 
-Run = Callable[..., DeviceArray]
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+Rows: TypeAlias = Run[DeviceArray]
 
 _LONGEST = 16384  # elements of 4 bytes in a row that is held in registers
 _TILE = 2048
 
 
 @planned
-def softmax(x: Layout, dim: int) -> Run:
+def softmax(x: Layout, dim: int) -> Rows:
     return _forward("softmax", x, dim, log=False)
 
 
 @planned
-def log_softmax(x: Layout, dim: int) -> Run:
+def log_softmax(x: Layout, dim: int) -> Rows:
     return _forward("log_softmax", x, dim, log=True)
 
 
 @planned
-def softmax_backward(grad: Layout, y: Layout, dim: int) -> Run:
+def softmax_backward(grad: Layout, y: Layout, dim: int) -> Rows:
     return _backward(grad, y, dim, log=False)
 
 
 @planned
-def log_softmax_backward(grad: Layout, y: Layout, dim: int) -> Run:
+def log_softmax_backward(grad: Layout, y: Layout, dim: int) -> Rows:
     return _backward(grad, y, dim, log=True)
 
 
-def _forward(op: str, x: Layout, dim: int, log: bool) -> Run:
+def _forward(op: str, x: Layout, dim: int, log: bool) -> Rows:
     array.require_float(op, x.dtype)
     if _is_long(x, dim):
         of_parts = kernels._log_softmax_of_parts_kernel if log else kernels._softmax_of_parts_kernel
@@ -52,13 +54,13 @@ def _forward(op: str, x: Layout, dim: int, log: bool) -> Run:
     return _rows(kernels._softmax_kernel, layout_like(x, x.dtype), (x,), dim, log)
 
 
-def _backward(grad: Layout, y: Layout, dim: int, log: bool) -> Run:
+def _backward(grad: Layout, y: Layout, dim: int, log: bool) -> Rows:
     if _is_long(y, dim):
         return _long_backward(reduction.accumulator(y.dtype), dim, log)
     return _rows(kernels._softmax_backward_kernel, layout_like(y, y.dtype), (grad, y), dim, log)
 
 
-def _long_backward(wide: DType, dim: int, log: bool) -> Run:
+def _long_backward(wide: DType, dim: int, log: bool) -> Rows:
     of_sum = kernels._log_softmax_backward_of_sum_kernel if log else kernels._softmax_backward_of_sum_kernel
 
     def run(grad: DeviceArray, y: DeviceArray) -> DeviceArray:
@@ -72,7 +74,7 @@ def _is_long(x: Layout, dim: int) -> bool:
     return bool(x.shape) and x.shape[dim] * max(x.dtype.itemsize, 4) > _LONGEST * 4
 
 
-def _rows(kernel: Any, result: Layout, operands: tuple[Layout, ...], dim: int, log: bool) -> Run:
+def _rows(kernel: JITFunction, result: Layout, operands: tuple[Layout, ...], dim: int, log: bool) -> Rows:
     """Rows are the other dimensions, in the result's order of memory."""
     arrays = (result, *operands)
     shape = result.shape or (1,)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
-from genesis.backends.contract import Operand
+from genesis.backends.contract import Operand, SupportsDLPack
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
@@ -16,8 +18,10 @@ from genesis.backends.cuda.ops.storage import kernels
 from genesis.backends.cuda.runtime import array, capturing, faults, memory, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.capture import outside
-from genesis.dtypes import DType
+from genesis.dtypes import DType, HostArray
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
+
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 
 _ALIGNMENT = 256  # of what copies() puts into one allocation, in bytes: as if each had its own
 _CHUNK = 1 << 16  # bytes that one program copies
@@ -71,7 +75,7 @@ def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
 
 
 def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:
-    """Those that keep their strides lie one after the other in one allocation, and one launch fills it."""
+    """Copy arrays: those that keep their strides share one allocation, which one launch fills."""
     layouts = [x.layout for x in arrays]
     together = [
         i
@@ -118,7 +122,7 @@ def cast(x: DeviceArray, dtype: DType) -> DeviceArray:
 
 
 def from_cpu(
-    array: np.ndarray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
+    array: HostArray, dtype: DType | None = None, device_index: int = 0, non_blocking: bool = False
 ) -> DeviceArray:
     dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
     assert array.itemsize == dtype.itemsize, f"from_cpu: {array.dtype} cannot hold {dtype.name}"
@@ -136,7 +140,7 @@ def from_cpu(
     return x
 
 
-def _captured_copy(array: np.ndarray, dtype: DType, device_index: int, non_blocking: bool) -> DeviceArray:
+def _captured_copy(array: HostArray, dtype: DType, device_index: int, non_blocking: bool) -> DeviceArray:
     """Each replay copies anew from the page-locked memory, which the graph keeps. Raises: CaptureError: from other."""
     if array.nbytes and not (non_blocking and is_pinned(array)):
         doing = "copies from host memory"
@@ -149,14 +153,18 @@ def _captured_copy(array: np.ndarray, dtype: DType, device_index: int, non_block
     return x
 
 
-def table(values: np.ndarray, device_index: int) -> DeviceArray:
+def table(values: Integers, device_index: int) -> DeviceArray:
     """int64 numbers that kernels read and nobody changes; a graph that is captured keeps them, and copies nothing."""
     with outside(device_index):
         made = from_cpu(values, dtypes.int64, device_index)
     return capturing.keep(device_index, made)
 
 
-def to_cpu(x: DeviceArray) -> np.ndarray:
+def from_dlpack(source: SupportsDLPack) -> DeviceArray:
+    return array.from_dlpack(source)
+
+
+def to_cpu(x: DeviceArray) -> HostArray:
     if capturing.underway:
         capturing.refuse_waiting(x.device_index, streams.current_handle(x.device_index), "read it after replay()")
     if not is_contiguous(x.shape, x.strides):
@@ -170,11 +178,11 @@ def to_cpu(x: DeviceArray) -> np.ndarray:
     return out
 
 
-def empty_pinned(shape: Shape, dtype: DType) -> np.ndarray:
+def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return memory.pinned_empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
 
 
-def is_pinned(array: np.ndarray) -> bool:
+def is_pinned(array: HostArray) -> bool:
     return array.nbytes > 0 and driver.get().is_pinned(array.ctypes.data)
 
 
@@ -201,7 +209,7 @@ def _copy_bytes(target: DeviceArray, source: DeviceArray) -> None:
     driver.get().copy(target.device_index, target.data_pointer, source.data_pointer, num_bytes, stream)
 
 
-def share_out(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def share_out(counts: Integers) -> tuple[Integers, Integers]:
     """For programs of which each item gets so many: whose each program is, and the how-manieth of that item's.
 
     >>> share_out(np.array([2, 0, 1]))
@@ -211,7 +219,7 @@ def share_out(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _copy_all_bytes(targets: np.ndarray, sources: np.ndarray, num_bytes: np.ndarray, device: int) -> None:
+def _copy_all_bytes(targets: Integers, sources: Integers, num_bytes: Integers, device: int) -> None:
     """Addresses, all aligned, and how many bytes lie there: one launch, of whose programs each copies one chunk."""
     which, chunks = share_out(-(-num_bytes // _CHUNK))
     first = _CHUNK * chunks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import overload
 
 from genesis import dtypes
 from genesis.backends.cuda.ops.storage.launch import copy
@@ -12,19 +12,27 @@ from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, equivalent
 
 
-def channels_last(x: Any) -> Any:
+@overload
+def channels_last(x: DeviceArray) -> DeviceArray: ...
+@overload
+def channels_last(x: DeviceArray | None) -> DeviceArray | None: ...
+def channels_last(x: DeviceArray | None) -> DeviceArray | None:
     """x, or a copy of it in NHWC; None stays None."""
-    if x is None or _is_channels_last(x._layout or x.layout):
+    if x is None or is_channels_last(x._layout or x.layout):
         return x
     return copy(x, channels_last_strides(x.shape))
 
 
 @functools.cache
-def _is_channels_last(layout: Layout) -> bool:
+def is_channels_last(layout: Layout) -> bool:
     return equivalent(layout.shape, layout.strides, channels_last_strides(layout.shape))
 
 
-def dense(x: Any) -> Any:
+@overload
+def dense(x: DeviceArray) -> DeviceArray: ...
+@overload
+def dense(x: DeviceArray | None) -> DeviceArray | None: ...
+def dense(x: DeviceArray | None) -> DeviceArray | None:
     """A vector, or a copy of it without gaps; None stays None."""
     return x if x is None or x.strides == (1,) else copy(x, (1,))
 
@@ -35,7 +43,7 @@ def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
 
 
 def fresh(layout: Layout) -> Layout:
-    """That of new arrays in the same shape, dtype and order."""
+    """Layout of new arrays in the same shape, dtype and order."""
     return layout_of(layout.shape, layout.dtype, layout.device_index, layout.strides)
 
 
@@ -45,7 +53,7 @@ def new(layout: Layout | None, stream: int) -> DeviceArray | None:
 
 
 def address(x: DeviceArray | None) -> int:
-    """Of the first element; 0 for None."""
+    """Address of the first element; 0 for None."""
     return 0 if x is None else x.data_pointer
 
 

@@ -16,6 +16,7 @@ import torch
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.driver import cudnn
+from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.ops.conv import accuracy, bench
 from genesis.backends.cuda.ops.conv.candidates import cudnn as conv_cudnn
 from genesis.backends.cuda.ops.conv.operation import CONV
@@ -157,7 +158,7 @@ def test_what_passes_the_check_has_no_sums_in_16_bits(
     grown = bench.ConvBench(problem)
     passed = []
     for candidate in filter(lambda each: each.supports(problem), unsure):
-        built = bench.build(candidate, problem, 1 << 30)
+        built = build(candidate, problem, 1 << 30)
         if built is not None and mixed.error(built) <= bound:
             passed.append(candidate.name)
             # All results may lie just above a power of two, where rounding alone comes to 2 / √12 of the unit roundoff.
@@ -166,7 +167,7 @@ def test_what_passes_the_check_has_no_sums_in_16_bits(
 
 
 def _builds(candidate: Any, problem: ConvProblem) -> bool:
-    return bench.build(candidate, problem, 1 << 30) is not None
+    return build(candidate, problem, 1 << 30) is not None
 
 
 class Operations:

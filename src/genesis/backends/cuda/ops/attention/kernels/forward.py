@@ -22,7 +22,7 @@ _LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _matrix(ptr, strides, num_rows, SIZE: tl.constexpr, TMA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """What _read takes blocks from: a matrix of SIZE columns, described to the copy engine, or its pointer alone."""
+    """The source of _read's blocks: a matrix of SIZE columns, described to the copy engine, or its pointer alone."""
     if TMA:
         matrix = tl.make_tensor_descriptor(ptr, [num_rows, SIZE], [strides[0].to(tl.int64), 1], [ROWS, COLUMNS])
     else:
@@ -84,7 +84,7 @@ def _admit(
 
 @triton.jit
 def _key_range(first, start, stop, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Of the keys start … stop, for queries first … first + BLOCK_M: (where blocks begin to need checks, the end)."""
+    """Limit keys start … stop for queries first … first + BLOCK_M: (where blocks begin to need checks, the end)."""
     if CAUSAL:
         plain = start + tl.maximum(tl.minimum(first + 1, stop) - start, 0) // BLOCK_N * BLOCK_N
         end = tl.minimum(first + BLOCK_M, stop)

@@ -105,7 +105,7 @@ def _suggested(problem: ConvProblem, checked: bool) -> list[Candidate[ConvProble
 
 @functools.lru_cache(maxsize=1024)
 def _names(problem: ConvProblem, checked: bool) -> tuple[str, ...]:
-    """Of the plans, each once; remembered, since the tuner asks several times. Raises: KernelError: there are none."""
+    """Names of the plans, each once; cached, as the tuner asks several times. Raises: KernelError: there are none."""
     return tuple(dict.fromkeys(_planned(problem, checked)[1]))
 
 

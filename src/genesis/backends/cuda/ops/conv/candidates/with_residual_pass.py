@@ -1,4 +1,4 @@
-"""What is added to an input's gradient, by a pass over it."""
+"""Add a residual to an input's gradient, by a separate pass over it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a convolution kernel does with a tile of sums before it stores it; only what is asked for is compiled.
+"""Epilogue of a convolution kernel on a tile of sums before the store; only what is asked for is compiled.
 
 A kernel calls, on its float32 tile (pixels, channels):
 

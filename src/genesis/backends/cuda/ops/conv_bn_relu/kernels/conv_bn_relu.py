@@ -28,7 +28,7 @@ def _pack_positive(y, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _packed_places(rows, first_channel, num_rows, num_channels, BLOCK_N: tl.constexpr):
-    """Where the bytes of a block's bits lie, and which of them there are."""
+    """Offsets of the bytes of a block's bits, and which of them exist."""
     row_bytes = tl.cdiv(num_channels, 8)
     places = first_channel // 8 + tl.arange(0, BLOCK_N // 8)
     return rows[:, None] * row_bytes + places[None, :], (rows < num_rows)[:, None] & (places < row_bytes)[None, :]

@@ -203,7 +203,7 @@ def _wide_products_kernel(
 def _load_products(
     products_ptr, weight_ptr, inverse_std_ptr, outputs, inputs, num_inputs, num_outputs,
 ):  # fmt: skip
-    """Of some outputs: the weight and Pᵀ (outputs, C), inverse_std, t and Σg."""
+    """Load, for some outputs, the weight and Pᵀ (outputs, C), inverse_std, t and Σg."""
     mask = outputs < num_outputs
     weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
     products = tl.trans(_load_rows(products_ptr, inputs, num_inputs, outputs, num_outputs))

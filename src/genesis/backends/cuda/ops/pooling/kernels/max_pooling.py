@@ -129,7 +129,7 @@ def _max_pool_pixels_kernel(
 
 @triton.jit
 def _step(i, window, kernel, stride, padding, dilation):
-    """Which of a window's elements input i is, along an axis; −1 where it lies between or behind them."""
+    """The element of a window that input i is, along an axis; −1 where it lies between or behind them."""
     offset = i - (window * stride - padding)
     step = offset // dilation
     return tl.where((step * dilation == offset) & (step < kernel), step, -1)

@@ -73,7 +73,7 @@ def _last_window(i, out_size, size, stride, padding, ADAPTIVE: tl.constexpr):
 
 @triton.jit
 def _divisor(top, bottom, left, right, size, divisor, COUNT_PADDING: tl.constexpr):
-    """What the sum over a window is divided by: divisor, or its elements with or without the padding's."""
+    """Divisor of the sum over a window: divisor, or its elements with or without the padding's."""
     if divisor is not None:
         result = (top * 0 + divisor).to(tl.float32)
     elif COUNT_PADDING:
@@ -214,7 +214,7 @@ def _adaptive_avg_pool_backward_pixels_kernel(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of adaptive windows, where channels lie side by side. A program has a part of a row.
+    """Gradient of adaptive windows, where channels lie side by side. A program has a part of a row.
 
     From one edge of a window to the next, all pixels of a row lie in the same windows: what they get is computed once
     and stored as often as there are pixels.
@@ -270,7 +270,7 @@ def _specimens(dtype, adaptive, channels_last):
 
 
 def _whole_rows_specimens(dtype):
-    """Of the kernels that take rows of channels as they lie."""
+    """Specimens of the kernels that take rows of channels as they lie."""
     few = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 32, "BLOCK_N": 256 // dtype.itemsize, "num_warps": 2}
     many = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 64, "BLOCK_N": 512 // dtype.itemsize, "num_warps": 8}
     spread = {"COMPUTE": COMPUTE[dtype], "COLUMNS": 16, "BLOCK": 512 // dtype.itemsize, "num_warps": 1}

@@ -77,7 +77,7 @@ def _columns(
     WIDE: tl.constexpr,
     BLOCK_INNER: tl.constexpr,
 ):
-    """Of a tile: the inner indices of its columns, their offsets in memory, which of them exist."""
+    """Columns of a tile: their inner indices, their offsets in memory, which of them exist."""
     if OUTER_RANK == 0:
         block = tile
     else:

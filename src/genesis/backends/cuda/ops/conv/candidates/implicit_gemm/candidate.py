@@ -7,10 +7,10 @@ gradients have their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.binding import Pointer, accumulator, bind
@@ -19,6 +19,9 @@ from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels import gath
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.shapes import channels_last_strides
+
+if TYPE_CHECKING:
+    import triton.language as tl
 
 # By bytes per element, from large to small.
 _TILES = {
@@ -76,7 +79,7 @@ class ImplicitGemm(Candidate[ConvProblem]):
 
 # --- forward and input gradient ---------------------------------------------------------------------------------------
 class Axis(NamedTuple):
-    """Which input each result takes along one axis: i · step + start + tap · spread; and the weight's taps it meets."""
+    """The input of each result along one axis: i · step + start + tap · spread; and the weight's taps it meets."""
 
     out_first: int  # the results are out_first, out_first + out_step, …
     out_step: int
@@ -130,19 +133,26 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
 
 
 def _prepare_gather(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
-    launches = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
-    launches = [each for each in launches if each is not None]
+    found = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
+    launches = [each for each in found if each is not None]
     if len(launches) == 1:
         return launches[0]
 
-    def run(*args: int) -> None:
+    def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
         for each in launches:
-            each(*args)
+            each(stream, out, first, second, bias, residual, workspace)
 
     return run
 
 
-def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: bool) -> Any:
+class _Constants(TypedDict):
+    COMPUTE: tl.dtype
+    WIDE: bool
+    general: bool
+    RELU: NotRequired[bool]
+
+
+def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: bool) -> Launch | None:
     """out, at the positions that the axes name, = act(Σ first · weight + bias + residual); None: there are none."""
     p, (row, column) = problem, axes
     transposed = p.direction != FORWARD  # out has the channels that the weight counts as its inputs
@@ -163,8 +173,8 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: 
         (row.start, column.start), (row.spread, column.spread),
     )  # fmt: skip
     first_strides = channels_last_strides(p.first_shape)
-    constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "RELU": p.activation == "relu", "WIDE": _is_wide(p)}
-    constants["general"] = general
+    constants: _Constants = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p), "general": general}
+    constants["RELU"] = p.activation == "relu"
     pointers = (
         Pointer(p.dtype, _alignment(p, out_offset)),
         Pointer(p.dtype, p.alignment),
@@ -192,9 +202,7 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: 
     return _with_operands(ready, out_offset, weight_offset, p.bias, p.residual)
 
 
-def _with_operands(
-    ready: Callable[..., None], out_offset: int, weight_offset: int, bias: bool, residual: bool
-) -> Launch:
+def _with_operands(ready: AddressLaunch, out_offset: int, weight_offset: int, bias: bool, residual: bool) -> Launch:
     """ready, which wants only the addresses that there are, as a Launch."""
     if residual:
         given = (bias, True)
@@ -225,7 +233,7 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Lau
     strides = (
         (num_elements, *order), channels_last_strides(p.output_shape), channels_last_strides(p.input_shape),
     )  # fmt: skip
-    constants: dict[str, Any] = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p), "general": general}
+    constants: _Constants = {"COMPUTE": COMPUTE[p.dtype], "WIDE": _is_wide(p), "general": general}
     if p.is_depthwise:
         ready = bind(
             weight_grad._depthwise_weight_grad_kernel, p.device,
@@ -264,7 +272,7 @@ def _splits(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
 
 
 def _num_splits(num_programs: int, num_pixels: int, pixels_per_block: int, num_bytes: int, device: int) -> int:
-    """So many that the multiprocessors are busy twice over, each with enough to do, in bounded memory."""
+    """Choose enough splits to keep the multiprocessors busy twice over, each with enough to do, in bounded memory."""
     wanted = 2 * driver.get().properties(device).multiprocessor_count // max(num_programs, 1)
     return max(1, min(wanted, num_pixels // (4 * pixels_per_block), _SPLIT_LIMIT // max(num_bytes, 1)))
 

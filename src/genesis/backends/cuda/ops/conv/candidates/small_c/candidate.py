@@ -13,10 +13,11 @@ zero: full precision does without.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
+from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch, Parts
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
@@ -142,7 +143,7 @@ def _fold(problem: ConvProblem) -> int:
 
 
 def _channels(problem: ConvProblem) -> int:
-    """Of a pixel in the copy: addresses of windows are to be multiples of 16."""
+    """Channels of a pixel in the copy: addresses of windows are to be multiples of 16."""
     p = problem
     if p.input_shape[1] <= 4 and 4 * p.stride[1] * p.dtype.itemsize % 16 == 0:
         return 4
@@ -150,7 +151,7 @@ def _channels(problem: ConvProblem) -> int:
 
 
 def _terms(problem: ConvProblem) -> int:
-    """Of a window, as the weight counts them: whole pixels, at least as many as the kernels ask for."""
+    """Terms of a window, as the weight counts them: whole pixels, at least as many as the kernels ask for."""
     return max(_LEAST_TERMS, -(-problem.weight_shape[3] * _fold(problem) * _channels(problem) // 8) * 8)
 
 
@@ -171,7 +172,7 @@ def _sizes(problem: ConvProblem) -> tuple[int, int]:
     return input_size, weight_size
 
 
-def _input_widener(problem: ConvProblem) -> Callable[..., None]:
+def _input_widener(problem: ConvProblem) -> AddressLaunch:
     """run(stream, wide_input, input)"""
     p = problem
     images, _, height, _ = _as_windows(p).input_shape
@@ -179,14 +180,14 @@ def _input_widener(problem: ConvProblem) -> Callable[..., None]:
     return _widener(p, images, p.input_shape, (top, p.padding[1]), (height, _width(p)))
 
 
-def _weight_widener(problem: ConvProblem) -> Callable[..., None]:
+def _weight_widener(problem: ConvProblem) -> AddressLaunch:
     """run(stream, wide_weight, weight)"""
     p = problem
     outputs, terms, taps_y, _ = _as_windows(p).weight_shape
     return _widener(p, outputs, p.weight_shape, (0, 0), (taps_y, terms // (_fold(p) * _channels(p))))
 
 
-def _widener(problem: ConvProblem, count: int, shape: Shape, moved: Pair, sizes: Pair) -> Callable[..., None]:
+def _widener(problem: ConvProblem, count: int, shape: Shape, moved: Pair, sizes: Pair) -> AddressLaunch:
     p, (height, width) = problem, sizes
     block = min(power_of_2(width * _fold(p) * _channels(p)), _BLOCK)
     return bind(
@@ -195,7 +196,7 @@ def _widener(problem: ConvProblem, count: int, shape: Shape, moved: Pair, sizes:
     )  # fmt: skip
 
 
-def _narrower(problem: ConvProblem) -> Callable[..., None]:
+def _narrower(problem: ConvProblem) -> AddressLaunch:
     """run(stream, weight, wide_weight): the channels and taps that there are."""
     p = problem
     outputs, inputs, taps_y, taps_x = p.weight_shape

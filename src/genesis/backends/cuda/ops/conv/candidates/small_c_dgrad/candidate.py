@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
@@ -110,7 +111,7 @@ class SmallCDgrad(Candidate[ConvProblem]):
 
         return run
 
-    def _launch(self, problem: ConvProblem, part: _Part, first_residue: int) -> Any:
+    def _launch(self, problem: ConvProblem, part: _Part, first_residue: int) -> AddressLaunch:
         p, shape = problem, self.shape
         images, inputs, *size = p.input_shape
         outputs, _, *taps = p.weight_shape
@@ -136,7 +137,7 @@ class SmallCDgrad(Candidate[ConvProblem]):
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What a program computes of a pixel at a time."""
+    """The part of a pixel that a program computes at a time."""
 
     channels: int
     residues: int  # of the rows: all, or one
@@ -149,12 +150,12 @@ class _Part:
         return rows, columns
 
     def num_steps(self, problem: ConvProblem, shape: Shape) -> int:
-        """Of a round: so many that the window's columns are back in the registers where they were, and move no more."""
+        """Steps of a round: after them the window's columns are back in their registers, so none moves."""
         ring = self.windows(problem, 0)[1].size + shape.ahead
         return ring * -(-_LEAST_STEPS // ring)
 
     def num_results(self, problem: ConvProblem, shape: Shape) -> int:
-        """Of a round and a row of i."""
+        """Results of a round and a row of i."""
         return self.residues * problem.stride[1] * self.channels * self.num_steps(problem, shape)
 
     def fits(self, problem: ConvProblem, shape: Shape) -> bool:
@@ -176,7 +177,7 @@ class _Window(NamedTuple):
 
 
 def _window(taps: int, stride: int, padding: int, first: int, count: int) -> _Window:
-    """Of count residues. Position i · stride + residue meets pixel i + (residue + padding − r) / stride at tap r.
+    """A window of residues. Position i · stride + residue meets pixel i + (residue + padding − r) / stride at tap r.
 
     >>> _window(7, 2, 3, 0, 2), _window(7, 2, 3, 0, 1)
     (_Window(low=-1, size=4), _Window(low=-1, size=3))

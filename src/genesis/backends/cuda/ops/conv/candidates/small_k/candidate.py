@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.ops.conv.candidates.small_k import kernels
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.shapes import numel
+from genesis.shapes import Shape, numel
 
 _MOST_OUTPUTS = 4
 _MOST_TAPS = 25  # they are unrolled
@@ -59,7 +59,7 @@ class SmallK(Candidate[ConvProblem]):
         inputs = p.weight_shape[1]
         geometry = (p.output_shape[2:], p.input_shape[2:], p.stride, p.padding, p.dilation)
         block_c = min(power_of_2(inputs), 64)
-        blocks: dict[str, Any] = {
+        blocks: _Blocks = {
             "OUTPUTS": p.weight_shape[0], "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3], "BLOCK_C": block_c,
         }  # fmt: skip
         operand = Pointer(p.dtype, p.alignment)
@@ -68,30 +68,36 @@ class SmallK(Candidate[ConvProblem]):
             return _weight_grad(p, geometry, blocks)
         num_pixels = p.result_shape[0] * math.prod(p.result_shape[2:])
         programs = -(-num_pixels // _PIXELS[0])
-        blocks["BLOCK_M"] = _PIXELS[0]
         if p.direction == INPUT_GRAD:
             ready = bind(
                 kernels._small_k_input_grad_kernel, p.device, (programs, -(-inputs // block_c)), operand, operand,
-                operand, bias, num_pixels, inputs, *geometry, **blocks,
+                operand, bias, num_pixels, inputs, *geometry, BLOCK_M=_PIXELS[0], **blocks,
             )  # fmt: skip
         else:
             assert p.direction == FORWARD
             ready = bind(
                 kernels._small_k_kernel, p.device, (programs,), operand, operand, operand, bias,
                 operand if p.residual else None, num_pixels, inputs, *geometry, RELU=p.activation == "relu",
-                OUTPUT_BLOCK=power_of_2(p.weight_shape[0]), **blocks,
+                OUTPUT_BLOCK=power_of_2(p.weight_shape[0]), BLOCK_M=_PIXELS[0], **blocks,
             )  # fmt: skip
         return _with_those_there(ready, p.bias, p.residual)
 
 
-def _with_those_there(ready: Callable[..., None], has_bias: bool, has_residual: bool) -> Launch:
+class _Blocks(TypedDict):
+    OUTPUTS: int
+    TAPS_Y: int
+    TAPS_X: int
+    BLOCK_C: int
+
+
+def _with_those_there(ready: AddressLaunch, has_bias: bool, has_residual: bool) -> Launch:
     def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
         ready(stream, out, first, second, *([bias] if has_bias else []), *([residual] if has_residual else []))
 
     return run
 
 
-def _weight_grad(problem: ConvProblem, geometry: tuple[Any, ...], blocks: dict[str, Any]) -> Launch:
+def _weight_grad(problem: ConvProblem, geometry: tuple[Shape, ...], blocks: _Blocks) -> Launch:
     p = problem
     outputs, inputs, *taps = p.weight_shape
     splits, pixels_per_split = _splits(p)

@@ -1,4 +1,4 @@
-"""What the Hopper kernels in CUDA C++ have in common: compiling, and the limits of tensor maps."""
+"""Shared by the Hopper kernels in CUDA C++: compiling, and the limits of tensor maps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def processors(problem: ConvProblem) -> int:
 
 
 def arithmetic(problem: ConvProblem) -> str:
-    """Of these kernels: in less than full precision they round to float16, which has as many bits as TF32."""
+    """Arithmetic of these kernels: below full precision they round to float16, which has as many bits as TF32."""
     return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
 
 

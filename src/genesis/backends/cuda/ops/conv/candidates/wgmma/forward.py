@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, Parts
@@ -24,6 +24,9 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma.weight_grad import weight_g
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from genesis.shapes import channels_last_strides, numel
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.driver.tensor_maps import Pixels
 
 _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # of a step: BK
@@ -192,7 +195,7 @@ class Wgmma(Candidate[ConvProblem]):
 
 
 class _Workspace:
-    """Where the weight's parts and the partial sums lie, and in which shape."""
+    """Places and shapes of the weight's parts and the partial sums."""
 
     def __init__(self, problem: ConvProblem, splits: int) -> None:
         taps, inputs = math.prod(problem.weight_shape[2:]), problem.first_shape[1]
@@ -244,13 +247,13 @@ def _num_steps(problem: ConvProblem) -> int:
 
 
 def _least_terms(problem: ConvProblem) -> int:
-    """Of a result away from the borders; the input's gradient meets another number of taps at each residue."""
+    """Terms of a result away from the borders; the input's gradient meets another number of taps at each residue."""
     taps = [row.taps * column.taps for row, column in _axes(problem)]
     return problem.first_shape[1] * min((count for count in taps if count), default=0)
 
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> tuple[int, int]:
-    """Of rows and of columns."""
+    """Numbers of tiles, of rows and of columns."""
     num_pixels = problem.result_shape[0] * math.prod(problem.result_shape[2:])
     return -(-num_pixels // shape.rows), -(-_num_outputs(problem) // shape.columns)
 
@@ -282,7 +285,7 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
     return [(row, column) for row in input_grad_axes(*sizes[0]) for column in input_grad_axes(*sizes[1])]
 
 
-def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Any, dict[str, int]]:
+def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Pixels, dict[str, int]]:
     """(the input's map, the members of the kernel's structure Geometry) of one launch."""
     from genesis.backends.cuda.driver.tensor_maps import Pixels
 

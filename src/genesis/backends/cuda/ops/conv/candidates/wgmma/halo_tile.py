@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, Parts, admissible
@@ -18,6 +18,9 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from genesis.shapes import numel
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.driver.tensor_maps import Box
 
 _SOURCE = Path(__file__).with_suffix(".cu")
 _OUTPUTS = 64  # of a tile
@@ -101,7 +104,7 @@ class HaloTile(Candidate[ConvProblem]):
         return frozenset({"bias", "activation"})
 
     def _has_whole_tiles(self, problem: ConvProblem) -> bool:
-        """So that parts of the statistics have as many pixels as Parts says, if not the same ones."""
+        """Whether tiles are whole: parts of the statistics then have as many pixels as Parts says, if not the same."""
         height, width = problem.result_shape[2:]
         return height % self.shape.rows == 0 and width % _COLUMNS == 0
 
@@ -117,7 +120,7 @@ class HaloTile(Candidate[ConvProblem]):
         return images, -(-height // self.shape.rows), -(-width // _COLUMNS)
 
     def _num_programs(self, problem: ConvProblem) -> int:
-        """Those that share the tiles of a block of 64 of the result's channels."""
+        """Programs that share the tiles of a block of 64 of the result's channels."""
         return min(numel(self._tiles(problem)), hopper.processors(problem) // _num_blocks(problem))
 
     def parts(self, problem: ConvProblem) -> Parts:
@@ -146,7 +149,7 @@ class HaloTile(Candidate[ConvProblem]):
 
         return run_tf32 if p.dtype is dtypes.float32 else run
 
-    def _geometry(self, problem: ConvProblem) -> tuple[list[Any], dict[str, int]]:
+    def _geometry(self, problem: ConvProblem) -> tuple[list[Box], dict[str, int]]:
         """(maps of the first operand, the weight and, in 16 bits, the result; the members of the kernel's Geometry)"""
         from genesis.backends.cuda.driver.tensor_maps import Box
 

@@ -28,14 +28,14 @@ def _magnitude(values):
 
 @triton.jit
 def _scale_exponent(magnitude):
-    """Of the scale for a row with this largest magnitude."""
+    """Exponent of the scale for a row with this largest magnitude."""
     exponent = tl.maximum(tl.minimum(14 + 127 - (magnitude >> 23), _GREATEST_SCALE), 14 - _GREATEST_SCALE)
     return tl.where(magnitude > 0, exponent, 0)
 
 
 @triton.jit
 def _power_of_2(exponent):
-    """As float32; exponent within −149 … 127."""
+    """2^exponent as float32; exponent within −149 … 127."""
     denormal = _LARGEST_DENORMAL_POWER >> tl.maximum(-127 - exponent, 0)
     return tl.where(exponent >= -126, (exponent + 127) << 23, denormal).to(tl.float32, bitcast=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Launch
@@ -15,6 +15,9 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from genesis.shapes import numel
+
+if TYPE_CHECKING:
+    from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
 
 _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # BK
@@ -216,7 +219,7 @@ def _axes(problem: ConvProblem) -> list[Axis]:
     return [forward_axis(*each) for each in along]
 
 
-def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any, dict[str, int]]:
+def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Box | Pixels, Pixels, dict[str, int]]:
     """(the gradient's map, the input's, the members of the kernel's structure Geometry)."""
     from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
 
@@ -249,7 +252,7 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Any, Any
 
 
 def _num_pixels(problem: ConvProblem, shape: Shape) -> int:
-    """Of the gradient, as they are read."""
+    """Pixels of the gradient, as they are read."""
     windows = _windows(problem) if shape.taps > 1 else None
     return numel(problem.output_shape[::2]) * (windows.width if windows is not None else problem.output_shape[3])
 
@@ -264,7 +267,7 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
-    """What fills one to four rounds of all multiprocessors; more where a split's sums would be rounded or cut off too
+    """Splits for one to four rounds of all multiprocessors; more where a split's sums would be rounded or cut off too
     often."""
     tiles, processors, steps = _num_tiles(problem, shape), hopper.processors(problem), _num_steps(problem, shape)
     room = max(1, _MOST_BYTES // (4 * numel(problem.weight_shape)))

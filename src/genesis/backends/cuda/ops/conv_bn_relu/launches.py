@@ -1,0 +1,145 @@
+"""The launches of conv_bn_relu beside the convolution's own: packed once for layouts, then called with addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from genesis import dtypes
+from genesis.backends.cuda.launch.triton import prepare_raw
+from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sums, rows_and_channels, statistics_pass
+from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
+from genesis.backends.cuda.ops.storage.rows import fresh, statistics_dtype
+from genesis.backends.cuda.runtime.array import Layout, layout_of
+
+
+class StatisticsLaunches(NamedTuple):
+    """Launches that find mean and inverse deviation in training, on addresses: parts first, unless they came with x."""
+
+    partial: Layout
+    statistic: Layout
+    sum_up: Callable[[int, int, int], None] | None  # stream, partial, x
+    join: Callable[..., None]  # stream, mean, inverse deviation, running mean and variance, count, partial, momentum
+
+    @classmethod
+    def of(
+        cls, x: Layout, given: Layout | None, running_mean: Layout | None, running_var: Layout | None,
+        count: Layout | None, block_rows: int, eps: float,
+    ) -> StatisticsLaunches:  # fmt: skip
+        device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
+        statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
+        sum_up = None
+        if given is None:
+            sums = Sums.over(x)
+            partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
+            sum_up = statistics_pass(x, partial, sums)
+        else:
+            partial = given
+        joining = Joining.of(partial.shape[1], num_channels)
+        join = prepare_raw(
+            kernels._training_statistics_kernel, device, joining.grid,
+            (statistic, statistic, running_mean, running_var, count, partial, 0.0), num_rows,
+            partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
+        )  # fmt: skip
+        return cls(partial, statistic, sum_up, join)
+
+
+class FinishLaunch(NamedTuple):
+    """The pass that normalizes, adds and activates, on addresses."""
+
+    y: Layout
+    bits: Layout | None  # which results ReLU let through, where the backward could not tell
+    statistic: Layout
+    # stream, y, bits, x, residual, mean, inverse deviation, running mean and variance, gamma, beta
+    normalize: Callable[..., None]
+
+    @classmethod
+    def of(
+        cls, x: Layout, gamma: Layout | None, beta: Layout | None, residual: Layout | None, eps: float,
+        activation: str | None, mean: Layout | None = None, var: Layout | None = None,
+    ) -> FinishLaunch:  # fmt: skip
+        """mean, var: the running ones, where mean and inverse deviation are to be made of these."""
+        device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
+        statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
+        y, bits = fresh(x), None
+        if activation is not None and residual is not None:
+            bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
+        blocks = Pass.over(x)
+        normalize = prepare_raw(
+            kernels._normalize_kernel, device, blocks.grid,
+            (y, bits, x, residual, statistic, statistic, mean, var, gamma, beta), num_rows, num_channels, eps,
+            RELU=activation == "relu", **blocks.constants,
+        )  # fmt: skip
+        return cls(y, bits, statistic, normalize)
+
+
+class BackwardLaunches(NamedTuple):
+    """The passes of the backward, but for the convolution's own, on addresses; None for what nobody wants."""
+
+    grad_x: Layout | None  # of the convolution's output
+    grad_bias: Layout | None
+    grad_gamma: Layout | None
+    grad_beta: Layout | None
+    grad_residual: Layout | None
+    scratch: Layout
+    # stream, the gradients above, scratch, grad, passed, x, mean, inverse deviation, gamma, beta
+    launch: Callable[..., None]
+
+    @classmethod
+    def of(
+        cls, grad: Layout, x: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None, mean: Layout,
+        inverse_std: Layout, passed: Layout | None, training: bool, activation: str | None, needs_x: bool,
+        needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
+    ) -> BackwardLaunches:  # fmt: skip
+        device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
+        relu = activation == "relu"
+        vectors = (mean, inverse_std, gamma, beta)
+        grad_x, grad_residual = (fresh(x) if wanted else None for wanted in (needs_x, needs_residual))
+        grad_bias, grad_gamma, grad_beta = (
+            layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
+            for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
+        )
+        sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
+        parts, blocks = Sums.over(x), Pass.over(x)
+        joining = Joining.of(parts.number, num_channels)
+        sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
+        scratch = sums
+        if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
+            scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
+            aligned = sums.num_bytes % 16 == 0
+            partial = layout_of((2, parts.number, num_channels), sums.dtype, device, aligned=aligned)
+            sum_up = prepare_raw(
+                kernels._backward_sums_kernel, device, parts.grid,
+                (partial, grad_residual, grad, passed, x, *vectors), num_rows, num_channels, RELU=relu,
+                STAGES=STAGES, **parts.constants,
+            )  # fmt: skip
+            join = prepare_raw(
+                kernels._parameter_grads_kernel, device, joining.grid,
+                (sums, grad_gamma, grad_beta, grad_bias, partial, inverse_std, gamma), parts.number, num_channels,
+                TRAINING=training, **joining.constants,
+            )  # fmt: skip
+        # With the sums came the residual's gradient, which is the gradient before the activation, and so without that.
+        before_relu = sums_wanted and grad_residual is not None
+        residual_left = None if sums_wanted else grad_residual
+        last_pass = grad_x is not None or residual_left is not None
+        if last_pass:
+            sources = (grad_residual, None) if before_relu else (grad, passed)
+            to_conv = prepare_raw(
+                kernels._backward_kernel, device, blocks.grid, (grad_x, residual_left, *sources, x, *vectors, sums),
+                num_rows, num_channels, RELU=relu and not before_relu, TRAINING=training, **blocks.constants,
+            )  # fmt: skip
+        num_bytes = sums.num_bytes
+
+        def launch(
+            stream: int, out_x: int, out_bias: int, out_gamma: int, out_beta: int, out_residual: int, room: int,
+            grad: int, passed: int, x: int, mean: int, inverse_std: int, gamma: int, beta: int,
+        ) -> None:  # fmt: skip
+            if sums_wanted:
+                pieces = room + num_bytes
+                sum_up(stream, pieces, out_residual, grad, passed, x, mean, inverse_std, gamma, beta)
+                join(stream, room, out_gamma, out_beta, out_bias, pieces, inverse_std, gamma)
+            if last_pass:
+                source = out_residual if before_relu else grad
+                to_conv(stream, out_x, out_residual, source, passed, x, mean, inverse_std, gamma, beta, room)
+
+        return cls(grad_x, grad_bias, grad_gamma, grad_beta, grad_residual, scratch, launch)

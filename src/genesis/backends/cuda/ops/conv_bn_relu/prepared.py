@@ -1,0 +1,430 @@
+"""conv_bn_relu, prepared for operands of certain layouts: on addresses, in memory that the caller takes.
+
+For callers to whom a look-up of plans and an object for each array cost more than the launches: genesis.torch. All that
+calls in a row share is found once; is_current() says whether it still holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from genesis import dtypes
+from genesis.backends.contract import Pair
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.engine.plan import Plan, Ready
+from genesis.backends.cuda.launch.strides import is_dense
+from genesis.backends.cuda.launch.triton import prepare_raw
+from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv_bn_folded.launch import FoldLaunch
+from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
+from genesis.backends.cuda.ops.conv_bn_relu.kernels import weight as kernels
+from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
+from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
+from genesis.backends.cuda.ops.storage.rows import is_channels_last, statistics_dtype
+from genesis.backends.cuda.runtime.array import Layout, layout_of
+from genesis.precision import get_float32_precision
+from genesis.settings import settings
+from genesis.shapes import channels_last_strides, numel
+
+Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
+_age = 0  # grows whenever plans are to be chosen anew
+
+
+def _forget() -> None:
+    global _age
+    _age += 1
+
+
+planner.when_choosing_anew(_forget)
+driver.forget_on_switch(_forget)
+
+
+def unchanged() -> Callable[[], bool]:
+    """Are plans still those of now?"""
+    then = _age
+    return lambda: then == _age
+
+
+class Vectors(NamedTuple):
+    """Layouts of what there is one number per channel of, and of the count of batches; None for what is missing."""
+
+    bias: Layout | None
+    gamma: Layout | None
+    beta: Layout | None
+    mean: Layout | None
+    var: Layout | None
+    batches: Layout | None  # how many there were
+
+    def are_dense(self) -> bool:
+        return all(each is None or (each.aligned and each.strides in ((), (1,))) for each in self)
+
+
+class _Plans:
+    """Convolutions' plans, as they were found."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        """problem: the shapes and settings of all of them."""
+        self._age, self._problem = _age, problem
+        self._found: list[Plan[ConvProblem]] = []
+        self._ready: list[Ready | None] = []
+        self._may_keep = True
+        self._precision = problem.precision if problem.dtype is dtypes.float32 else None
+
+    def add(self, **wanted: Any) -> Ready:
+        problem = dataclasses.replace(self._problem, **wanted)
+        if problem.statistics and not families.gives_statistics(problem):
+            problem = dataclasses.replace(problem, statistics=False)
+        plan = planner.plan(CONV, problem)
+        ready = plan.ready
+        assert ready is not None
+        self._may_keep = self._may_keep and planner.may_keep(plan)
+        self._found.append(plan)
+        self._ready.append(ready)
+        return ready
+
+    def are_current(self) -> bool:
+        if (
+            not self._may_keep
+            or self._age != _age
+            or (self._precision is not None and self._precision != get_float32_precision())
+        ):
+            return False
+        return [plan.ready for plan in self._found] == self._ready
+
+
+class Training:
+    """Convolution, statistics, and the pass that normalizes, adds and activates.
+
+    values: the weight's, where it is of another dtype or order than the kernels take, else None; kept: the
+    convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through; scratch: bytes
+    that begin() wants, which y may lend.
+    """
+
+    kept: Layout
+    scratch: int
+    is_current: Callable[[], bool]
+    reads_operands = False  # finish() does, once more
+
+    def __init__(self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> None:
+        """x, weight, vectors, geometry: such as supports() allows."""
+        self.x, self.weight, self.vectors, self.eps, self.geometry = x, weight, vectors, eps, geometry
+        self.problem = _problem(x, weight, geometry)
+        self.values: Layout | None = None
+        self._convert: Callable[[int, int, int], None] | None = None
+        if weight.dtype is not x.dtype or not is_channels_last(weight):
+            self.values = _ordered(weight, x.dtype)
+            self._convert = _prepare_copy(self.values, weight)
+        shape = self.problem.output_shape
+        self.y = layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+        self.statistic = layout_of(shape[1:2], statistics_dtype(x.dtype), x.device_index)
+        self.inverse_std = _rounded(self.statistic.num_bytes)  # its place in the block
+        self.passed = 2 * self.inverse_std
+        self._finishes: dict[tuple[bool, str | None], Any] = {}
+        self._prepare_begin()
+
+    def _prepare_begin(self) -> None:
+        found, vectors = _Plans(self.problem), self.vectors
+        self.is_current, self.kept = found.are_current, self.y
+        _, self._convolve, workspace, moments = found.add(bias=vectors.bias is not None, statistics=True)
+        partial, rows = (None, 0) if moments is None else moments
+        running = (vectors.mean, vectors.var, vectors.batches)
+        launches = StatisticsLaunches.of(self.kept, partial, *running, rows, self.eps)
+        self._sum_up, self._join = launches.sum_up, launches.join
+        self.scratch = max(workspace, launches.partial.num_bytes if moments is None else 0)
+
+    def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
+        """Must the backward be told what ReLU let through?"""
+        return has_residual and activation is not None
+
+    def block_bytes(self, has_bits: bool) -> int:
+        num_channels = self.statistic.size
+        return self.passed + (self.y.size // num_channels * -(-num_channels // 8) if has_bits else 0)
+
+    def begin(
+        self, stream: int, kept: int, block: int, scratch: int, values: int, x: int, weight: int, bias: int, mean: int,
+        var: int, count: int, momentum: float,
+    ) -> None:  # fmt: skip
+        """values: an address where there are any."""
+        if self._convert is not None:
+            self._convert(stream, values, weight)
+            weight = values
+        self._convolve(stream, kept, x, weight, bias, 0, scratch)
+        if self._sum_up is not None:
+            self._sum_up(stream, scratch, kept)
+        self._join(stream, block, block + self.inverse_std, mean, var, count, scratch, momentum)
+
+    def finish(
+        self, stream: int, y: int, kept: int, block: int, x: int, weight: int, residual: int, gamma: int, beta: int,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        """residual: 0 for none; x, weight: where this reads operands. The block has room for bits that are needed."""
+        found = self._finishes.get((residual != 0, activation))
+        if found is None:
+            added = self.y if residual else None
+            found = FinishLaunch.of(self.kept, self.vectors.gamma, self.vectors.beta, added, self.eps, activation)
+            self._finishes[residual != 0, activation] = found
+        found.normalize(
+            stream, y, 0 if found.bits is None else block + self.passed, kept, residual, block,
+            block + self.inverse_std, 0, 0, gamma, beta,
+        )  # fmt: skip
+
+    def backward(
+        self, grad: Layout, has_residual: bool, activation: str | None, needs: tuple[bool, ...], has_addend: bool
+    ) -> Backward | WideBackward | None:
+        """None where a gradient lies otherwise than y does."""
+        if not (is_channels_last(grad) and grad.aligned):
+            return None
+        return self._backward(grad, self.needs_bits(has_residual, activation), activation, needs, has_addend)
+
+    def _backward(self, *how: Any) -> Backward | WideBackward:
+        return Backward(self, *how)
+
+
+class WideTraining(Training):
+    """Training by the 1×1 expansion, which never writes the convolution's output: kept holds state instead."""
+
+    reads_operands = True
+
+    def _prepare_begin(self) -> None:
+        self.is_current, vectors = _Plans(self.problem).are_current, self.vectors
+        self.matrix = layout_of(self.weight.shape[:2], self.x.dtype, self.x.device_index)
+        running = (vectors.mean, vectors.var, vectors.batches)
+        partial, gram, self.kept, _, self._find = wide_conv_bn_relu.StatisticsLaunches.of(
+            self.x, self.matrix, vectors.bias, *running, self.eps
+        )
+        self._gram = _rounded(partial.num_bytes)  # its place in scratch
+        self.scratch = self._gram + gram.num_bytes
+
+    def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
+        return activation is not None
+
+    def begin(
+        self, stream: int, kept: int, block: int, scratch: int, values: int, x: int, weight: int, bias: int, mean: int,
+        var: int, count: int, momentum: float,
+    ) -> None:  # fmt: skip
+        if self._convert is not None:
+            self._convert(stream, values, weight)
+            weight = values
+        self._find(
+            stream, block, block + self.inverse_std, mean, var, count, kept, scratch, scratch + self._gram, x, weight,
+            bias, momentum,
+        )  # fmt: skip
+
+    def finish(
+        self, stream: int, y: int, kept: int, block: int, x: int, weight: int, residual: int, gamma: int, beta: int,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        found = self._finishes.get((residual != 0, activation))
+        if found is None:
+            vectors, added = (self.vectors.gamma, self.vectors.beta), self.y if residual else None
+            found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, *vectors, added, activation)
+            self._finishes[residual != 0, activation] = found
+        passed = 0 if found.bits is None else block + self.passed
+        found.normalize(stream, y, passed, x, weight, residual, kept, block + self.inverse_std, gamma, beta)
+
+    def _backward(self, *how: Any) -> WideBackward:
+        return WideBackward(self, *how)
+
+
+class Backward:
+    """Gradients of input, weight, bias, gamma, beta, residual: their layouts, None for those that nobody wants.
+
+    scratch: bytes that run() wants.
+    """
+
+    def __init__(
+        self, of: Training, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
+        has_addend: bool,
+    ) -> None:  # fmt: skip
+        needs_input, needs_weight, *rest = needs
+        x, weight, (bias, gamma, beta, *_) = of.x, of.weight, of.vectors
+        statistic, device = of.statistic, x.device_index
+        bits = layout_of((of.y.size // statistic.size, -(-statistic.size // 8)), dtypes.uint8, device)
+        launches = BackwardLaunches.of(
+            grad, of.kept, bias, gamma, beta, statistic, statistic, bits if has_bits else None, True, activation,
+            needs_input or needs_weight, *rest,
+        )  # fmt: skip
+        self._launch, grad_x = launches.launch, launches.grad_x
+        convolutions = _Plans(of.problem)
+        self.is_current = convolutions.are_current
+        self._room = 0 if grad_x is None else _rounded(grad_x.num_bytes)  # the place of what is scratch to all launches
+        shared = launches.scratch.num_bytes
+        self._input_grad: Callable[..., None] | None = None
+        self._weight_grad: Callable[..., None] | None = None
+        if needs_input:
+            _, self._input_grad, num_bytes, _ = convolutions.add(direction=INPUT_GRAD, residual=has_addend)
+            shared = max(shared, num_bytes)
+        self._convert: Callable[[int, int, int], None] | None = None
+        self._values = 0  # the place of the weight's gradient as the kernel gives it
+        if needs_weight:
+            _, self._weight_grad, num_bytes, _ = convolutions.add(direction=WEIGHT_GRAD)
+            if of.values is not None:
+                self._values, self._convert = self._room, _prepare_copy(weight, of.values)
+                self._room += _rounded(of.values.num_bytes)
+            shared = max(shared, num_bytes)
+        self.scratch = self._room + shared
+        self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
+        self.layouts = (
+            _ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, launches.grad_bias,
+            launches.grad_gamma, launches.grad_beta, launches.grad_residual,
+        )  # fmt: skip
+
+    def run(
+        self, stream: int, out: list[int], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
+        kept: int, block: int, addend: int,
+    ) -> None:  # fmt: skip
+        """out: an address for each gradient, 0 for those that nobody wants."""
+        out_input, out_weight, out_bias, out_gamma, out_beta, out_residual = out
+        room = scratch + self._room
+        passed = 0 if self._passed is None else block + self._passed
+        self._launch(
+            stream, scratch, out_bias, out_gamma, out_beta, out_residual, room, grad, passed, kept, block,
+            block + self._inverse_std, gamma, beta,
+        )  # fmt: skip
+        if self._input_grad is not None:
+            self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
+        if self._convert is not None:
+            self._weight_grad(stream, scratch + self._values, scratch, x, 0, 0, room)  # type: ignore[misc]
+            self._convert(stream, out_weight, scratch + self._values)
+        elif self._weight_grad is not None:
+            self._weight_grad(stream, out_weight, scratch, x, 0, 0, room)
+
+
+class WideBackward:
+    """Backward of the 1×1 expansion."""
+
+    def __init__(
+        self, of: WideTraining, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
+        has_addend: bool,
+    ) -> None:  # fmt: skip
+        x, weight, (bias, gamma, beta, *_) = of.x, of.weight, of.vectors
+        bits = layout_of((of.y.size // of.statistic.size, -(-of.statistic.size // 8)), dtypes.uint8, x.device_index)
+        launches = wide_conv_bn_relu.BackwardLaunches.of(
+            grad, x, of.matrix, bias, gamma, beta, of.statistic, of.kept, bits if has_bits else None,
+            _ordered(x, x.dtype) if has_addend and needs[0] else None, weight.shape, *needs,
+        )  # fmt: skip
+        self._launch, self.is_current = launches.launch, _Plans(of.problem).are_current
+        grad_input, _, *others = launches.gradients
+        self.layouts = (grad_input, weight if needs[1] else None, *others)
+        place, self._places = 0, list[int]()
+        for layout in launches.scratch:
+            self._places.append(place)
+            place += 0 if layout is None else _rounded(layout.num_bytes)
+        self._convert: Callable[[int, int, int], None] | None = None
+        self._values = place  # the place of the weight's gradient as the kernel gives it
+        if needs[1] and of.values is not None:
+            self._convert = _prepare_copy(weight, of.values)
+            place += _rounded(of.values.num_bytes)
+        self.scratch = place
+        self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
+
+    def run(
+        self, stream: int, out: list[int], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
+        kept: int, block: int, addend: int,
+    ) -> None:  # fmt: skip
+        out_input, out_weight, *others = out
+        passed = 0 if self._passed is None else block + self._passed
+        values = out_weight if self._convert is None else scratch + self._values
+        self._launch(
+            stream, out_input, values, *others, *[scratch + place for place in self._places], grad, x, weight, gamma,
+            block + self._inverse_std, kept, passed, addend,
+        )  # fmt: skip
+        if self._convert is not None:
+            self._convert(stream, out_weight, values)
+
+
+class Inference:
+    """The norm folded into the weight, and the convolution with all that follows.
+
+    scratch: bytes that run() wants.
+    """
+
+    def __init__(
+        self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry, has_residual: bool,
+        activation: str | None,
+    ) -> None:  # fmt: skip
+        """x, weight, vectors, geometry: such as supports_inference() allows."""
+        assert vectors.mean is not None
+        assert vectors.var is not None
+        found = FoldLaunch.of(x.dtype, weight, *vectors[:3], vectors.mean, vectors.var, eps)
+        self._bias, self._fold = found.bias_place, found.fold
+        problem = _problem(x, weight, geometry)
+        convolutions = _Plans(problem)
+        self.is_current = convolutions.are_current
+        _, self._convolve, workspace, _ = convolutions.add(bias=True, residual=has_residual, activation=activation)
+        self._workspace = _rounded(self._bias + found.bias.num_bytes)
+        self.scratch = self._workspace + workspace
+        shape = problem.output_shape
+        self.x, self.y = x, layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+
+    def run(
+        self, stream: int, y: int, scratch: int, x: int, weight: int, residual: int, *vectors: int
+    ) -> None:  # fmt: skip
+        """vectors: bias, gamma, beta, mean, variance."""
+        bias = scratch + self._bias
+        self._fold(stream, scratch, bias, weight, *vectors)
+        self._convolve(stream, y, x, scratch, bias, residual, scratch + self._workspace)
+
+
+def supports_inference(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
+    return (
+        x.aligned
+        and weight.aligned
+        and is_channels_last(x)
+        and vectors.are_dense()
+        and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
+        and not planner.is_gathering()
+    )
+
+
+def training(x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> Training:
+    """x, weight, vectors, geometry: such as supports() allows."""
+    stride, padding, _, groups = geometry
+    is_wide = wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
+    return (WideTraining if is_wide else Training)(x, weight, vectors, eps, geometry)
+
+
+def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
+    """Do operands lie as the kernels want them?"""
+    return (
+        x.aligned
+        and weight.aligned
+        and is_channels_last(x)
+        and is_dense(weight)
+        and vectors.are_dense()
+        and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
+        and not planner.is_gathering()  # which counts calls of plan()
+    )
+
+
+def _problem(x: Layout, weight: Layout, geometry: Geometry) -> ConvProblem:
+    precision = get_float32_precision() if x.dtype is dtypes.float32 else "highest"
+    return ConvProblem(
+        FORWARD, x.shape, weight.shape, *geometry, dtype=x.dtype, precision=precision,
+        deterministic=settings.deterministic, device=x.device_index,
+    )  # fmt: skip
+
+
+def _ordered(layout: Layout, dtype: dtypes.DType) -> Layout:
+    """The layout of a new array in NHWC."""
+    return layout_of(layout.shape, dtype, layout.device_index, channels_last_strides(layout.shape))
+
+
+def _prepare_copy(out: Layout, weight: Layout) -> Callable[[int, int, int], None]:
+    """run(stream, out, weight): out = weight, in another dtype or order."""
+    wide = out.dtype if out.dtype.itemsize > weight.dtype.itemsize else weight.dtype
+    num_elements, block = weight.size, 1024
+    return prepare_raw(
+        kernels._weight_kernel, out.device_index, (-(-num_elements // block),), (out, weight), num_elements,
+        *weight.shape[1:], *out.strides, *weight.strides, COMPUTE=COMPUTE[wide], BLOCK=block,
+    )  # fmt: skip
+
+
+def _rounded(num_bytes: int) -> int:
+    """To where the next part of a piece of memory may begin."""
+    return -(-num_bytes // 256) * 256

@@ -1,0 +1,106 @@
+"""The properties of Tensor, and methods that answer as they do: shape, dtype, device, and how memory is laid out."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from genesis import shapes
+from genesis.autograd import Variable
+from genesis.dtypes import DType
+from genesis.ndarray import Device
+from genesis.shapes import Shape
+
+
+class Properties(Variable):
+    """A part of Tensor: see the module's docstring."""
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the dimensions."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self.array.dtype
+
+    @property
+    def device(self) -> Device:
+        """The device that holds the memory."""
+        return self.array.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.array.ndim
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the memory is a CUDA device's."""
+        return self.device.type == "cuda"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @overload
+    def size(self, dim: None = None) -> Shape: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> Shape | int:
+        """All sizes, or that of one dimension.
+
+        Args:
+            dim: a dimension; counts from the end if negative.
+        Returns: the shape, or an int.
+        Raises: IndexError: there is no such dimension.
+        """
+        return self.shape if dim is None else self.shape[shapes.normalize_dim("size", dim, self.ndim)]
+
+    @overload
+    def stride(self, dim: None = None) -> Shape: ...
+    @overload
+    def stride(self, dim: int) -> int: ...
+    def stride(self, dim: int | None = None) -> Shape | int:
+        """Elements in memory from one index to the next, of all dimensions or of one.
+
+        Args:
+            dim: a dimension; counts from the end if negative.
+        Returns: a tuple, or an int.
+        Raises: IndexError: there is no such dimension.
+        """
+        strides = self.array.strides
+        return strides if dim is None else strides[shapes.normalize_dim("stride", dim, self.ndim)]
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.array.numel
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self.array.data_pointer
+
+    def storage_offset(self) -> int:
+        """Elements before the first one in the memory that views share."""
+        return self.array.offset
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float."""
+        return self.dtype.is_floating_point
+
+    def is_contiguous(self, memory_format: str = "contiguous") -> bool:
+        """Whether the elements are dense in memory, in this order.
+
+        Args:
+            memory_format: "contiguous" (row-major) or "channels_last" (NHWC).
+        """
+        return self.array.contiguous(memory_format == "channels_last") is self.array

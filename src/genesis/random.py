@@ -1,0 +1,218 @@
+"""Functions that make random tensors, and the state of the generators that they draw from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.autograd.modes import unrecordable
+from genesis.creation import DeviceLike, device_of, dtype_of, like, shape_of, tensor
+from genesis.dtypes import DType
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.ndarray import NDArray, random
+from genesis.tensor import Tensor
+
+# --- generators -------------------------------------------------------------------------------------------------------
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the generators of all devices. On the CPU, the draws are those of PyTorch with this seed.
+
+    Args:
+        seed: any int.
+    Raises: DTypeError: seed is no int.
+
+    Example:
+        >>> genesis.manual_seed(0)
+        >>> [round(value, 4) for value in genesis.rand(3).tolist()]
+        [0.4963, 0.7682, 0.0885]
+    """
+    if isinstance(seed, float) or not hasattr(seed, "__index__"):
+        raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
+    unrecordable("sets the state of a random generator")
+    random.manual_seed(operator.index(seed))
+
+
+def get_rng_state(device: DeviceLike = None) -> Tensor:
+    """Return the state of a device's generator.
+
+    Args:
+        device: "cpu" if None.
+    Returns: bytes, a uint8 vector on the CPU.
+
+    Example:
+        >>> state = genesis.get_rng_state()
+        >>> first = genesis.rand(2).tolist()
+        >>> genesis.set_rng_state(state)
+        >>> genesis.rand(2).tolist() == first
+        True
+    """
+    return tensor(np.frombuffer(random.get_state(device_of(device)), dtype=np.uint8))
+
+
+def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
+    """Restore a state of a device's generator. See `genesis.get_rng_state`.
+
+    Args:
+        new_state: what get_rng_state returned, a uint8 vector.
+        device: "cpu" if None.
+    Raises: DTypeError: new_state is no uint8 tensor.
+    """
+    if not isinstance(new_state, Tensor) or new_state.dtype is not dtypes.uint8:
+        raise DTypeError(
+            describe("set_rng_state", "new_state", "a tensor of uint8", getattr(new_state, "dtype", new_state))
+        )
+    unrecordable("sets the state of a random generator")
+    random.set_state(new_state.numpy().tobytes(), device_of(device))
+
+
+# --- draws ------------------------------------------------------------------------------------------------------------
+
+
+def rand(
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Draws from the uniform distribution over [0, 1).
+
+    Args:
+        size, device, requires_grad: as in `genesis.empty`.
+        dtype: floating; the default float dtype if None.
+    Returns: a tensor of that shape.
+    Raises: DTypeError: dtype is not floating, or a size is no int. ShapeError: a negative size.
+
+    Example:
+        >>> x = genesis.rand(2, 3)
+        >>> x.shape, bool(((x >= 0) & (x < 1)).all())
+        ((2, 3), True)
+    """
+    return _random("rand", size, dtype, device, requires_grad)
+
+
+def randn(
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Draws from the normal distribution with mean 0 and variance 1.
+
+    Args:
+        size, device, requires_grad: as in `genesis.empty`.
+        dtype: floating; the default float dtype if None.
+    Returns: a tensor of that shape.
+    Raises: DTypeError: dtype is not floating, or a size is no int. ShapeError: a negative size.
+
+    Example:
+        >>> genesis.manual_seed(0)
+        >>> [round(value, 4) for value in genesis.randn(2).tolist()]
+        [1.541, -0.2934]
+    """
+    return _random("randn", size, dtype, device, requires_grad)
+
+
+def _random(
+    op: str, size: Sequence[int | Sequence[int]], dtype: DType | None, device: DeviceLike, requires_grad: bool
+) -> Tensor:
+    dtype = dtype_of(dtype)
+    if not dtype.is_floating_point:
+        raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
+    return Tensor(NDArray.random(op, device_of(device), shape_of(op, size), None, dtype), requires_grad)
+
+
+@overload
+def randint(
+    high: int, size: Sequence[int], /, *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def randint(
+    low: int, *, size: Sequence[int], dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def randint(
+    low: int, high: int, size: Sequence[int], *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor: ...  # fmt: skip
+def randint(
+    low: int, high: int | Sequence[int] | None = None, size: Sequence[int] | None = None, *,
+    dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform integers in [low, high), or in [0, high) as randint(high, size) or randint(high, size=size).
+
+    Args:
+        low: the least value.
+        high: above the largest.
+        size: a sequence of sizes.
+        dtype: int64 if None; floating dtypes are possible.
+        device, requires_grad: as in `genesis.empty`.
+    Returns: a tensor of that shape.
+    Raises: ValueError: high ≤ low. ShapeError: size is no sequence of sizes.
+
+    Example:
+        >>> sorted(set(genesis.randint(1, 4, (100,)).tolist()))
+        [1, 2, 3]
+    """
+    shape = high if size is None else size
+    start, end = (0, low) if high is None or size is None else (low, high)
+    if shape is None or isinstance(shape, int):
+        raise ShapeError(describe("randint", "size", "a sequence of sizes", shape))
+    if isinstance(end, Sequence) or start >= end:
+        raise ValueError(describe("randint", "high", f"more than low ({start})", end))
+    array = NDArray.random(
+        "randint", device_of(device), start, end, shape_of("randint", (shape,)), dtype or dtypes.int64
+    )
+    return Tensor(array, requires_grad)
+
+
+def randperm(n: int, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """The integers 0 … n − 1 in random order.
+
+    Args:
+        n: how many, at least 0.
+        dtype: int64 if None.
+        device, requires_grad: as in `genesis.empty`.
+    Returns: (n,).
+    Raises: ValueError: n < 0.
+
+    Example:
+        >>> sorted(genesis.randperm(4).tolist())
+        [0, 1, 2, 3]
+    """
+    if n < 0:
+        raise ValueError(describe("randperm", "n", "at least 0", n))
+    return Tensor(NDArray.random("randperm", device_of(device), n, dtype or dtypes.int64), requires_grad)
+
+
+def rand_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Draws from the uniform distribution over [0, 1) in the shape of another tensor. See `genesis.zeros_like`."""
+    return rand(input.shape, **like(input, dtype, device, requires_grad))
+
+
+def randn_like(
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Draws from the normal distribution in the shape of another tensor. See `genesis.zeros_like`."""
+    return randn(input.shape, **like(input, dtype, device, requires_grad))
+
+
+def randint_like(
+    input: Tensor, low: int, high: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform integers in [low, high), or in [0, high) as randint_like(input, high), in the shape of another tensor.
+
+    Args:
+        input, dtype, device, requires_grad: as in `genesis.zeros_like`.
+        low, high: as in `genesis.randint`.
+    Returns: the shape of input.
+
+    Example:
+        >>> genesis.randint_like(genesis.zeros(2), 5, 6).tolist()
+        [5.0, 5.0]
+    """
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, input.shape, **like(input, dtype, device, requires_grad))

@@ -1,0 +1,275 @@
+"""Chains that are called again with tensors like those of before: straight to the launches.
+
+Everything that follows from what the tensors look like was found at an earlier call. What is left are their addresses,
+a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (seen.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genesis import dtypes
+from genesis.backends.cuda.ops.conv_bn_relu import launch as conv_bn_relu
+from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
+    Backward,
+    Inference,
+    Training,
+    Vectors,
+    WideBackward,
+    supports,
+    supports_inference,
+    training,
+    unchanged,
+)
+from genesis.backends.cuda.runtime.array import layout_of
+from genesis.torch.backend import backend_of
+from genesis.torch.handles import Device, device_of
+from genesis.torch.seen import seen
+from genesis.torch.unprepared import Unprepared
+
+
+def prepare(
+    x: Tensor, weight: Tensor, vectors: tuple[Tensor | None, ...], eps: float, geometry: Any
+) -> Chain | Unprepared:  # fmt: skip
+    """vectors: bias, gamma, beta, running mean and variance, count."""
+    device = device_of(x)
+    first, second = device.handle(x).layout, device.handle(weight).layout
+    known = Vectors(*[None if each is None else device.handle(each).layout for each in vectors])
+    if not supports(first, second, known, geometry):
+        return Unprepared(eps, unchanged())
+    return Chain(device, training(first, second, known, eps, geometry))
+
+
+def prepare_inference(
+    x: Tensor, weight: Tensor, vectors: tuple[Tensor | None, ...], eps: float, geometry: Any, has_residual: bool,
+    activation: str | None,
+) -> Folded | Unprepared:  # fmt: skip
+    """vectors: bias, gamma, beta, running mean and variance."""
+    device = device_of(x)
+    first, second = device.handle(x).layout, device.handle(weight).layout
+    known = Vectors(*[None if each is None else device.handle(each).layout for each in (*vectors, None)])
+    if not supports_inference(first, second, known, geometry):
+        return Unprepared(eps, unchanged())
+    return Folded(device, Inference(first, second, known, eps, geometry, has_residual, activation), eps)
+
+
+def _is_plain() -> bool:
+    """No tool stands in front of the backend."""
+    return backend_of("cuda").conv_bn_relu is conv_bn_relu.conv_bn_relu
+
+
+def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
+    return device.maker(layout_of((number,), dtypes.uint8, device.index))
+
+
+class Begun:
+    """A convolution's output, and mean and inverse deviation in a block of memory, which may have room for bits."""
+
+    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "weight", "x", "y")
+
+    def __init__(
+        self, chain: Chain, stream: int, x: Tensor, weight: Tensor, kept: Tensor, block: Tensor, y: Tensor,
+        has_bits: bool,
+    ) -> None:  # fmt: skip
+        """weight: or its values, where the kernels take it in another dtype or order."""
+        self.chain, self.stream, self.x, self.weight = chain, stream, x, weight
+        self.kept, self.block, self.has_bits = kept, block, has_bits
+        self.y: Tensor | None = y  # memory for the result, which has served as scratch
+
+    def arrays(self) -> tuple[Any, ...]:
+        """As conv_bn_begin gives them."""
+        return *self.chain.statistics(self.block), self.kept, None
+
+
+class Folded:
+    """A convolution, batch norm and what follows in inference, prepared."""
+
+    def __init__(self, device: Device, launches: Inference, eps: float) -> None:
+        self._device, self._run, self._stream = device, launches.run, device.current_stream
+        self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
+        self._make_y, self._make_scratch = device.maker(launches.y), _bytes(device, launches.scratch)
+        self.eps, self.is_current = eps, launches.is_current
+
+    def run(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """None where it goes another way."""
+        x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+        gamma_at, beta_at, mean_at, var_at = gamma.data_ptr(), beta.data_ptr(), mean.data_ptr(), var.data_ptr()
+        residual_at = 0
+        if residual is not None:
+            residual_at = residual.data_ptr()
+            if residual.stride() != self._y_strides:
+                return None
+        if (x_at | weight_at | bias_at | gamma_at | beta_at | mean_at | var_at | residual_at) & 15:
+            return None
+        if x.stride() != self._x_strides or not _is_plain():
+            return None
+        y, scratch = self._make_y(), self._make_scratch()
+        if self._device.watched:
+            self._device.watch(x, weight, bias, gamma, beta, mean, var, residual)
+        self._run(
+            self._stream(), y.data_ptr(), scratch.data_ptr(), x_at, weight_at, residual_at, bias_at, gamma_at, beta_at,
+            mean_at, var_at,
+        )  # fmt: skip
+        return y
+
+
+class Chain:
+    """A convolution and batch norm in training, prepared."""
+
+    def __init__(self, device: Device, launches: Training) -> None:
+        self._device, self._launches = device, launches
+        self._stream, self.eps, self.geometry = device.current_stream, launches.eps, launches.geometry
+        self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
+        self._make_kept, self._make_y = device.maker(launches.kept), device.maker(launches.y)
+        self._make_block = [_bytes(device, launches.block_bytes(has_bits)) for has_bits in (False, True)]
+        self._make_values = None if launches.values is None else device.maker(launches.values)
+        self._make_scratch = None  # y has room for it
+        if launches.scratch > launches.y.num_bytes:
+            self._make_scratch = _bytes(device, launches.scratch)
+        self._backwards: dict[Any, _Backward] = {}
+        self.is_current = launches.is_current
+
+    def begin(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor | None, var: Tensor | None,
+        count: Tensor | None, momentum: float, has_residual: bool, activation: str | None,
+    ) -> Begun | None:  # fmt: skip
+        """None where it goes another way; has_residual, activation: what finish() is to be expected with."""
+        x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+        mean_at, var_at = (0, 0) if mean is None or var is None else (mean.data_ptr(), var.data_ptr())
+        count_at = 0 if count is None else count.data_ptr()
+        if (x_at | weight_at | bias_at | mean_at | var_at | count_at) & 15 or x.stride() != self._x_strides:
+            return None
+        if not _is_plain():
+            return None
+        stream, make_scratch = self._stream(), self._make_scratch
+        has_bits = self._launches.needs_bits(has_residual, activation)
+        kept, block, y = self._make_kept(), self._make_block[has_bits](), self._make_y()
+        scratch = y if make_scratch is None else make_scratch()
+        values, values_at = None, 0
+        if self._make_values is not None:
+            values = self._make_values()
+            values_at = values.data_ptr()
+        if self._device.watched:
+            self._device.watch(x, weight, bias, mean, var, count)
+        self._launches.begin(
+            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, x_at, weight_at, bias_at, mean_at,
+            var_at, count_at, momentum,
+        )  # fmt: skip
+        return Begun(self, stream, x, weight if values is None else values, kept, block, y, has_bits)
+
+    def finish(
+        self, begun: Begun, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None, activation: str | None
+    ) -> Tensor | None:
+        """None where it goes another way."""
+        gamma_at, beta_at = 0 if gamma is None else gamma.data_ptr(), 0 if beta is None else beta.data_ptr()
+        residual_at = 0
+        if residual is not None:
+            residual_at = residual.data_ptr()
+            if residual.stride() != self._y_strides:
+                return None
+        launches, x_at, weight_at = self._launches, 0, 0
+        if launches.needs_bits(residual is not None, activation):
+            if not begun.has_bits:
+                return None
+            begun.has_bits = False  # its block has room for those of one result
+        if launches.reads_operands:
+            x_at, weight_at = begun.x.data_ptr(), begun.weight.data_ptr()
+        if (gamma_at | beta_at | residual_at | x_at | weight_at) & 15:
+            return None
+        y, begun.y, stream = begun.y, None, self._stream()
+        if y is None or stream != begun.stream:
+            y = self._make_y()
+        if self._device.watched:
+            self._device.watch(residual, gamma, beta)
+        launches.finish(
+            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), x_at, weight_at, residual_at, gamma_at,
+            beta_at, activation,
+        )  # fmt: skip
+        return y
+
+    def backward(
+        self, grad: Tensor, saved: tuple[Any, ...], has_residual: bool, activation: str | None,
+        needs: tuple[bool, ...], addend: Tensor | None,
+    ) -> tuple[Any, ...] | None:  # fmt: skip
+        """Gradients of input, weight, bias, gamma, beta, residual; saved: input, weight, gamma, beta, kept, block."""
+        key = (grad.stride(), saved[-1].shape, has_residual, activation, needs, addend is not None)
+        found = self._backwards.get(key)
+        if found is None or not found.is_current():
+            grad_layout = self._device.handle(grad).layout
+            launches = self._launches.backward(grad_layout, has_residual, activation, needs, addend is not None)
+            if launches is None or not self._are_those_of_forward(saved):
+                return None
+            found = self._backwards[key] = _Backward(self._device, launches, saved)
+        return found.run(self._stream(), grad, saved, addend) if _is_plain() else None
+
+    def _are_those_of_forward(self, saved: tuple[Any, ...]) -> bool:
+        """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
+        of, handle = self._launches, self._device.handle
+        x, weight, gamma, beta, kept, block = [handle(each).layout for each in saved]
+        wanted = of.weight if of.values is None else of.values
+        found = (x, weight, kept, gamma, beta, block.strides, block.dtype)
+        return found == (of.x, wanted, of.kept, *of.vectors[1:3], (1,), dtypes.uint8)
+
+    def bias_like(self, kept: Tensor) -> Tensor | None:
+        """A tensor as the bias is, where there is one."""
+        return None if self._launches.vectors.bias is None else kept.new_empty(self._launches.statistic.shape)
+
+    def statistics(self, block: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and inverse deviation, as tensors."""
+        layout, place = self._launches.statistic, self._launches.inverse_std
+        dtype = torch.float64 if layout.dtype.itemsize == 8 else torch.float32
+        return block[: layout.num_bytes].view(dtype), block[place : place + layout.num_bytes].view(dtype)
+
+    def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
+        """What ReLU let through, as the backend's op gives it."""
+        if not self._launches.needs_bits(has_residual, activation):
+            return None
+        num_channels = self._launches.statistic.size
+        return block[self._launches.passed :].view(-1, -(-num_channels // 8))
+
+
+class _Backward:
+    """Of gradients that look the same, with the same wishes."""
+
+    def __init__(self, device: Device, launches: Backward | WideBackward, saved: tuple[Any, ...]) -> None:
+        self._device, self._run, self.is_current = device, launches.run, launches.is_current
+        self._makers: list[Callable[[], Tensor] | None] = [
+            None if layout is None else device.maker(layout) for layout in launches.layouts
+        ]
+        self._make_scratch = _bytes(device, launches.scratch)
+        self._same = seen(*saved)
+        self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
+
+    def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:
+        if not self._same(*saved):
+            return None
+        x, weight, gamma, beta, kept, block = [each.data_ptr() for each in saved]
+        grad_at, addend_at = grad.data_ptr(), 0
+        if addend is not None:
+            addend_at = addend.data_ptr()
+            if addend.stride() != self._addend_strides or addend.dtype is not saved[0].dtype:
+                return None
+        if (x | weight | gamma | beta | kept | block | grad_at | addend_at) & 15:
+            return None
+        grads: list[Tensor | None] = []
+        out: list[int] = []
+        for make in self._makers:
+            if make is None:
+                grads.append(None)
+                out.append(0)
+            else:
+                made = make()
+                grads.append(made)
+                out.append(made.data_ptr())
+        scratch = self._make_scratch()
+        if self._device.watched:
+            self._device.watch(grad, addend, *saved)
+        self._run(stream, out, scratch.data_ptr(), grad_at, x, weight, gamma, beta, kept, block, addend_at)
+        return tuple(grads)

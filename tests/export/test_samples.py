@@ -1,0 +1,52 @@
+"""Each op of the functional layer: PyTorch's samples, exported, give in ONNX Runtime what they give in Genesis."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import opinfo
+from tests.conformance.harness import find
+from tests.export import samples
+
+# Names whose samples are all refused, and a word of the reason; of others, some may be.
+REFUSED = {
+    "masked_select": "shape depends on values|reads values",
+    "cummax": "no translation",
+}
+SOME_REFUSED = {
+    "narrow": "reads values",
+    "__getitem__": "shape depends on values",
+    "index_add": "0-d",
+    "index_put": "shape depends on values",
+    "scatter": "0-d",
+    "scatter_add": "0-d",
+    "nonzero": "0-d|shape depends on values",
+    "nn.functional.batch_norm": "running statistics",
+    "nn.functional.instance_norm": "running statistics|no translation",
+    "nn.functional.avg_pool2d": "divisor_override",
+    "nn.functional.adaptive_max_pool2d": "windows of several sizes",
+    "nn.functional.one_hot": "reads values",
+    "nn.functional.dropout": "random",
+    "nn.functional.dropout2d": "random",
+} | REFUSED
+NO_KERNEL = {"bfloat16"}  # ONNX Runtime's results in bfloat16 have no NumPy dtype
+NAMES = sorted(
+    name for name in opinfo.NAMES if name not in samples.NOT_EXPORTED and name in opinfo.OPS and find(name) is not None
+)
+
+
+@pytest.mark.filterwarnings(*opinfo.ITS_WARNINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_samples(name: str) -> None:
+    seen = []
+    for sample, outcome in samples.outcomes(name, most=2):
+        seen.append(outcome.said)
+        if outcome.said == "refused":
+            expected = SOME_REFUSED.get(name, "nothing").split("|")
+            assert any(word in outcome.text for word in expected), (sample, outcome.text)
+        elif outcome.said == "no kernel":
+            assert name in NO_KERNEL, (sample, outcome.text)
+        else:
+            assert outcome.said == "equal", (sample, outcome.text)
+    assert seen or name == "cat"  # whose small samples are empty
+    assert name not in REFUSED or set(seen) == {"refused"}

@@ -36,7 +36,7 @@ class OutOfMemoryError(GenesisError, RuntimeError):
 
 
 class CaptureError(GenesisError, RuntimeError):
-    """What a CUDA graph cannot hold, or the misuse of one; the message has the user's line."""
+    """Work that no CUDA graph can hold, or the misuse of one; the message has the user's line."""
 
 
 class CompileError(GenesisError, RuntimeError):

@@ -54,6 +54,17 @@ class Graph:
             pool: as in genesis.cuda.graph.
             capture_error_mode: as in genesis.cuda.graph.
         Raises: CaptureError: the current stream is the default one or is being captured; the graph holds a capture.
+
+        Example:
+            >>> from genesis.settings import override
+            >>> with override(cuda="simulated"), genesis.cuda.stream(genesis.cuda.Stream()):
+            ...     g, x = genesis.cuda.Graph(), genesis.ones(2, device="cuda")
+            ...     g.capture_begin()
+            ...     y = x + 1
+            ...     g.capture_end()
+            ...     g.replay()
+            ...     y.tolist()
+            [2.0, 2.0]
         """
         handle = _handle_of("capture_begin", pool)
         if capture_error_mode not in get_args(CaptureMode):
@@ -64,7 +75,10 @@ class Graph:
         self._stream = stream
 
     def capture_end(self) -> None:
-        """End the capture. Raises: CaptureError: none is underway, or it was broken."""
+        """End the capture that capture_begin() began. See `genesis.cuda.Graph.capture_begin`.
+
+        Raises: CaptureError: none is underway, or it was broken.
+        """
         self._graph.end()
 
     def replay(self) -> None:
@@ -75,12 +89,30 @@ class Graph:
         self._graph.replay()
 
     def reset(self) -> None:
-        """Forget what was captured, and give its memory back once no tensor uses it."""
+        """Forget what was captured, and give its memory back once no tensor uses it.
+
+        Example:
+            >>> from genesis.settings import override
+            >>> with override(cuda="simulated"):
+            ...     g, x = genesis.cuda.Graph(), genesis.ones(2, device="cuda")
+            ...     with genesis.cuda.graph(g):
+            ...         _ = x.add_(1)
+            ...     g.reset()
+            ...     with genesis.cuda.graph(g):
+            ...         _ = x.mul_(2)
+            ...     g.replay()
+            ...     x.tolist()
+            [2.0, 2.0]
+        """
         self._graph.reset()
         self._stream = None
 
     def pool(self) -> PoolHandle:
-        """The graph's memory pool, for the capture of another graph. Raises: CaptureError: nothing was captured."""
+        """The graph's memory pool, for the capture of another graph. See `genesis.cuda.graph_pool_handle`.
+
+        Returns: the name of the pool, for the argument pool of genesis.cuda.graph.
+        Raises: CaptureError: nothing was captured.
+        """
         return self._graph.handle
 
 
@@ -106,6 +138,16 @@ class graph:  # noqa: N801  (PyTorch's name)
             "thread_local": by this one; "relaxed": nothing.
     Raises: CaptureError: the graph holds a capture; the stream is the default one or is being captured; a stream that
         took part was not waited for.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     x, g = genesis.ones(3, device="cuda"), genesis.cuda.Graph()
+        ...     with genesis.cuda.graph(g):
+        ...         y = x * 2
+        ...     g.replay()
+        ...     y.tolist()
+        [2.0, 2.0, 2.0]
     """
 
     def __init__(
@@ -161,6 +203,8 @@ def _default_stream() -> Stream:
 
 def graph_pool_handle() -> PoolHandle:
     """A memory pool that several graphs can share, by their pool argument.
+
+    Returns: a name for the pool, for the argument pool of genesis.cuda.graph.
 
     Example:
         >>> from genesis.settings import override

@@ -41,7 +41,7 @@ class Captures:
 
     @contextmanager
     def unrestricted(self) -> Iterator[None]:
-        """What a capture forbids this thread is allowed inside; nothing to do where none is underway."""
+        """Allow this thread inside the block what captures forbid; does nothing while none is underway."""
         if not self.num_underway:
             yield
             return

@@ -93,7 +93,7 @@ class ExecutableGraph(Protocol):
 
 
 class CapturedGraph(Protocol):
-    """What a capture has found. Kernels, memory and events that it names must outlive it."""
+    """A graph of captured work. Kernels, memory and events that it names must outlive it."""
 
     num_nodes: int
 

@@ -1,4 +1,4 @@
-"""What calls of cuda.bindings return: a status and values."""
+"""Results of calls of cuda.bindings: a status and values."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class _Thread(threading.local):
 
 
 class Captured:
-    """What a capture noted."""
+    """The work that a capture noted."""
 
     def __init__(self, work: list[Work]) -> None:
         self._work, self.num_nodes = work, len(work)

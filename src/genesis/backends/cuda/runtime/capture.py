@@ -19,7 +19,7 @@ from genesis.errors import CaptureError
 
 
 class Graph:
-    """What was launched on a stream while it was captured, ready to be launched again."""
+    """Launches that were captured on a stream, ready to be launched again."""
 
     def __init__(self) -> None:
         self._capture: Capture | None = None
@@ -156,14 +156,14 @@ class Graph:
 
 
 def _redirect(device: int, stream: int, taken: GraphMemory | None) -> None:
-    """What is allocated on the stream comes from a graph's memory from now on; None: no longer."""
+    """Let allocations on the stream come from a graph's memory from now on; None: no longer."""
     memory.pool(device).redirect(stream, None if taken is None else taken.on(device))
     array.forget_shelves()
 
 
 @contextmanager
 def outside(device: int) -> Iterator[None]:
-    """What is launched inside the block is done now, even within a capture, and has been done when it ends.
+    """Run what is launched inside the block now, even within a capture; it has been done when the block ends.
 
     For what depends on nothing that is captured, such as tables; keep() what the graph reads of it.
     """

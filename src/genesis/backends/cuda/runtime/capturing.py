@@ -1,4 +1,4 @@
-"""Which streams are being captured into CUDA graphs, and refusing by name and line what no graph can hold.
+"""The streams that are being captured into CUDA graphs, and refusals, by name and line, of what no graph can hold.
 
 Everything here costs the code outside of captures one look at an empty dictionary.
 """

@@ -21,7 +21,7 @@ PoolHandle = tuple[int, int]
 
 
 class GraphPool(Pool):
-    """What captures allocate on one device."""
+    """The memory that captures allocate on one device."""
 
     def __init__(self, parent: Pool) -> None:
         super().__init__(parent._driver, parent._device)

@@ -122,7 +122,7 @@ class Pool:
         return shelf
 
     def redirect(self, stream: int, other: Pool | None) -> None:
-        """What is allocated on the stream comes from another pool, which shares this one's lock; None: from here."""
+        """Let allocations on the stream come from another pool, which shares this one's lock; None: from here."""
         with self._lock:
             self._routes.pop(stream, None)
             if other is not None:

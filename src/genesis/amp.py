@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar, overload
 from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd import Function
+from genesis.autograd.modes import Autocast
 from genesis.autograd.modes import state as thread
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, describe
@@ -144,6 +145,11 @@ class _Casts:
         if known is None or known[1] is not arg.array or known[2] != version:
             known = self.cache[key] = (arg, arg.array, version, F.cast(arg, target))
         return known[3]
+
+
+def with_new_cache(casts: Autocast | None) -> Autocast | None:
+    """These casts with a cache of their own: a CUDA graph must not read a cast weight that goes away before it."""
+    return _Casts(casts.targets, {}, casts.cache_enabled) if isinstance(casts, _Casts) else casts
 
 
 class GradScaler:

@@ -40,6 +40,8 @@ class Device(Protocol):
 class Changes(Protocol):
     count: int
 
+    def note(self) -> None: ...
+
 
 class Array(OnDevice, Protocol):
     """An array, as the dispatchers see it."""
@@ -229,8 +231,11 @@ def unwrapped(op: str, device: object, value: object) -> object:
 
 def note_change(values: object) -> None:
     """These arrays have been changed in place."""
-    for array in arrays_in((values,)):
-        array.changes.count += 1
+    if is_array(values):
+        values.changes.note()
+    elif isinstance(values, list | tuple):
+        for each in values:
+            note_change(each)
 
 
 def floats(x: Array) -> Array:

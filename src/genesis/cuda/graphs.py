@@ -10,6 +10,8 @@ import threading
 from types import TracebackType
 from typing import get_args
 
+from genesis.amp import with_new_cache
+from genesis.autograd.modes import Autocast, state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import CaptureMode
 from genesis.backends.cuda.runtime import capture, capturing, memory, streams
@@ -18,6 +20,7 @@ from genesis.cuda.device import index_of, is_available
 from genesis.cuda.streams import Stream, current_stream
 from genesis.cuda.streams import stream as stream_context
 from genesis.errors import describe
+from genesis.ndarray.array import replays
 
 
 class Graph:
@@ -70,8 +73,9 @@ class Graph:
         if capture_error_mode not in get_args(CaptureMode):
             expected = "'global', 'thread_local' or 'relaxed'"
             raise ValueError(describe("capture_begin", "capture_error_mode", expected, repr(capture_error_mode)))
-        stream = current_stream()
-        self._graph.begin(stream, handle, capture_error_mode)
+        stream, modes = current_stream(), _Modes()
+        self._graph.begin(stream, handle, capture_error_mode, modes.leave)
+        modes.enter()
         self._stream = stream
 
     def capture_end(self) -> None:
@@ -87,6 +91,7 @@ class Graph:
         Raises: CaptureError: nothing was captured. IndexError: a replay that is done has met an index out of range.
         """
         self._graph.replay()
+        replays.count += 1
 
     def reset(self) -> None:
         """Forget what was captured, and give its memory back once no tensor uses it.
@@ -182,6 +187,32 @@ class graph:  # noqa: N801  (PyTorch's name)
                 self.cuda_graph._graph.abandon()
         finally:
             self._stream_context.__exit__(None, None, None)
+
+
+class _Modes:
+    """Modes of a thread that captures: its ops read weights where they lie, not what was made of them before."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._before: tuple[bool, Autocast | None] | None = None
+
+    def enter(self) -> None:
+        with _entering:
+            replays.captures += 1
+        self._before = state.folding, state.autocast
+        state.folding, state.autocast = False, with_new_cache(state.autocast)
+
+    def leave(self) -> None:
+        if self._before is None:
+            return
+        with _entering:
+            replays.captures -= 1
+        if threading.get_ident() == self._thread:
+            state.folding, state.autocast = self._before
+        self._before = None
+
+
+_entering = threading.Lock()
 
 
 class _Defaults(threading.local):

@@ -119,7 +119,7 @@ class ConvBNReLU(ArrayFunction):
         if training:
             for statistic in (*running, count):
                 if statistic is not None:
-                    statistic.changes.count += 1
+                    statistic.changes.note()
         else:
             mean = running[0]  # the array itself, so that a change of it before backward is noticed
         if True in ctx.needs_input_grad:

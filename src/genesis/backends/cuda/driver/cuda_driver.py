@@ -177,7 +177,8 @@ class CudaDriver:
 
     def synchronize_stream(self, device: int, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuStreamSynchronize(STREAMS[stream]), "synchronize a stream")
+        with self.unrestricted():
+            self.check(device, cu.cuStreamSynchronize(STREAMS[stream]), "synchronize a stream")
 
     def is_capturing(self, device: int, stream: int) -> bool:
         self.activate(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from genesis.backends.cuda import driver
@@ -27,6 +27,7 @@ class Graph:
         self._memory: GraphMemory | None = None
         self._driver: driver.Driver | None = None  # of the capture; another one may be in force when the graph goes
         self._device, self._stream = 0, 0
+        self._replayed_on: int | None = None  # the stream of the latest replay
         self._lock = threading.Lock()  # of replays: what precedes a launch belongs to it
 
     def __del__(self) -> None:
@@ -48,9 +49,13 @@ class Graph:
             raise CaptureError("pool: expected a graph that has been captured")
         return self._memory.handle
 
-    def begin(self, stream: streams.Stream, handle: PoolHandle | None, mode: CaptureMode) -> None:
+    def begin(
+        self, stream: streams.Stream, handle: PoolHandle | None, mode: CaptureMode, on_end: Callable[[], None]
+    ) -> None:
         """Capture what is launched on the stream until end() or abandon().
 
+        Args:
+            on_end: called once when the capture is over, however it ended.
         Raises: CaptureError: it holds a capture; the stream is the default one, or is being captured.
         """
         if self._memory is not None:
@@ -65,7 +70,7 @@ class Graph:
         except BaseException:
             graph_pool.release(taken)
             raise
-        capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken))
+        capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken), on_end)
         try:
             with capturing.lock:
                 self._driver = driver.get()
@@ -137,17 +142,27 @@ class Graph:
             capturing.refuse(device, "launches a graph", "replay it outside of the capture")
         with self._lock:
             stream = current_handle(device)
-            for prepare in capture.before_replay:
-                prepare(stream)
+            if capture.before_replay:
+                self._wait_for_latest(stream)
+                for prepare in capture.before_replay:
+                    prepare(stream)
+            self._replayed_on = stream
             executable.launch(stream)
         faults.check(device)
+
+    def _wait_for_latest(self, stream: int) -> None:
+        """Replays of a graph follow each other, on whatever streams; what is done before one must do so too."""
+        latest = self._replayed_on
+        if latest is not None and latest != stream and latest not in capturing.underway:
+            event = streams.Stream(self._device, handle=latest).record_event()
+            event.wait(streams.Stream(self._device, handle=stream))
 
     def reset(self) -> None:
         """Forget what was captured, and give its memory back. Raises: CaptureError: the capture goes on."""
         if self._is_capturing:
             raise CaptureError(f"{user_line()}: reset: expected the capture to have ended")
         executable, taken = self._executable, self._memory
-        self._executable = self._capture = self._memory = None
+        self._executable = self._capture = self._memory = self._replayed_on = None
         if executable is not None:
             with self._unrestricted():
                 executable.destroy()

@@ -31,9 +31,11 @@ class Capture:
         before_replay: called with the stream of each replay.
     """
 
-    def __init__(self, mode: CaptureMode, on_join: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, mode: CaptureMode, on_join: Callable[[int, int], None], on_end: Callable[[], None] = lambda: None
+    ) -> None:
         """on_join: told the device and the handle of each stream."""
-        self.mode, self._on_join = mode, on_join
+        self.mode, self._on_join, self._on_end = mode, on_join, on_end
         self.thread = threading.get_ident()
         self.streams: dict[int, int] = {}
         self.kept: list[object] = []
@@ -52,6 +54,7 @@ class Capture:
         self.is_over = True
         for stream in self.streams:
             underway.pop(stream, None)
+        self._on_end()
 
 
 def here(device: int) -> Capture | None:

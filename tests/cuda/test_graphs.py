@@ -10,6 +10,7 @@ import pytest
 import genesis
 from genesis import Tensor, nn, optim
 from genesis import functional as F
+from genesis.backends.cuda.engine import planner, tuner
 from genesis.backends.cuda.ops.random import launch as random
 from genesis.cuda import CaptureError, Graph, graph
 from tests.cuda.capturing import OPS, captured, captured_value, seeded
@@ -130,6 +131,36 @@ def test_ops_that_are_not_warm(name: str) -> None:
     for _ in range(2):
         g.replay()
         assert y.tolist() == OPS[name](x).tolist()
+
+
+def test_a_capture_chooses_kernels_without_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within a block that tunes: nothing could be timed, and a choice by heuristics must not outlast it."""
+    image, weight, x = seeded(1, 3, 6, 6), seeded(2, 3, 3, 3), seeded(16, 24)
+    planner.forget()
+    with monkeypatch.context() as patch, genesis.tuning(budget=60):
+        patch.setattr(tuner.Contest, "visit", lambda self, deadline: pytest.fail("kernels are timed"))
+        g, y = captured(lambda: F.conv2d(image, weight).sum() + (x @ x.T).sum())
+    assert planner.all_plans() == [], "what is called next may tune"
+    g.replay()
+    assert y.item() == pytest.approx((F.conv2d(image, weight).sum() + (x @ x.T).sum()).item(), rel=1e-5)
+
+
+def test_a_graph_that_goes_while_it_is_replayed() -> None:
+    x = genesis.ones(1 << 12, device="cuda")
+
+    def steps() -> Tensor:
+        y = x
+        for _ in range(50):
+            y = y + 1
+        return y
+
+    g, y = captured(steps)
+    for _ in range(3):
+        g.replay()
+    del g
+    others = [genesis.full((1 << 12,), -1.0, device="cuda") for _ in range(60)]
+    assert y.tolist() == [51.0] * (1 << 12)
+    assert others[-1][0].item() == -1
 
 
 # --- random numbers ---------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def count_globally(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
 
 def own_update(r: Regression, x: genesis.Tensor) -> None:
     params = [param.array for param in r.model.parameters()]
-    ops.sgd_step(params, params, None, 0.1, 0.0, 0.0, 0.0, False, False, False)
+    ops.sgd_step(params, params, None, (0.1, 0.0, 0.0, 0.0), False, False, False)
 
 
 def schedule(r: Regression, x: genesis.Tensor) -> genesis.Tensor:

@@ -10,6 +10,7 @@ import functools
 import linecache
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 from genesis import dtypes
@@ -41,6 +42,22 @@ class Changes(Protocol):
     count: int
 
     def note(self) -> None: ...
+
+
+class Capture(Protocol):
+    """A CUDA graph in the making.
+
+    Attributes:
+        kept: what the graph reads; it lives as long as the graph.
+        before_replay: called before each replay, with its stream, which is the current one.
+    """
+
+    kept: list[object]
+    before_replay: list[Callable[[int], None]]
+
+    @property
+    def outside(self) -> Callable[[int], AbstractContextManager[None]]:
+        """outside(device_index): a block in which launches run, instead of becoming part of the graph."""
 
 
 class Array(OnDevice, Protocol):
@@ -100,6 +117,7 @@ _HANDLES = {  # what is written for an argument, by its annotation
     "Handle": _ONE,
     "Handle | None": "None if {name} is None else " + _ONE,
     "Handle | Number": "{name} if type({name}) is not array else " + _ONE,
+    "Handle | Numbers": "{name} if type({name}) is not array else " + _ONE,
     "Sequence[Handle]": f"[{_EACH} for each in {{name}}]",
     "Sequence[Handle] | None": f"None if {{name}} is None else [{_EACH} for each in {{name}}]",
     "Sequence[Handle | None]": f"[None if each is None else {_EACH} for each in {{name}}]",

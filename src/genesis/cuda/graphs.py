@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import get_args
 
-from genesis.amp import with_new_cache
+from genesis.amp.casting import with_new_cache
 from genesis.autograd.modes import Autocast, state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import CaptureMode

@@ -175,7 +175,7 @@ def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> N
     for optimizer in optimizers:
         state = optimizer.state.get(tensor, {})
         for name, entry in list(state.items()):
-            if isinstance(entry, Tensor) and entry.shape == tensor.shape:
+            if isinstance(entry, Tensor) and entry.shape == tensor.shape and name != "step":
                 state[name] = Tensor(entry.array.mul(factor ** (-2 if name.endswith("_sq") else -1)))
 
 
@@ -192,7 +192,7 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selection
     """
     state = optimizer.state.get(parameter, {})
     for name, entry in state.items():
-        if not isinstance(entry, Tensor) or entry.shape != parameter.shape:
+        if not isinstance(entry, Tensor) or entry.shape != parameter.shape or name == "step":
             continue
         is_square = name.endswith("_sq")
         fresh = None

@@ -7,15 +7,18 @@ import functools
 import numbers
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar, cast, overload
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar, cast, overload
 
 from genesis import interop, shapes
 from genesis.autograd import enable_grad
 from genesis.autograd.modes import state as thread
-from genesis.errors import CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
+from genesis.callsite import user_line
+from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.interrupts import Call, at_once, held
-from genesis.ndarray import NDArray
+from genesis.ndarray import Device, NDArray
+from genesis.ndarray.capturing import capture_of, lasting, outside, replays
+from genesis.optim.capturable import Captured
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
@@ -39,6 +42,9 @@ class Batch:
     grads: list[NDArray] = dataclasses.field(default_factory=list)
     states: list[State] = dataclasses.field(default_factory=list)
     after: Sequence[Call] = ()  # made in one with the update
+    numbers: NDArray | None = None  # those of the options, where a CUDA graph reads them
+    found_inf: NDArray | None = None  # where it is true, the update does nothing
+    captured: bool = False  # into a CUDA graph
 
     def arrays(self, name: str) -> list[NDArray]:
         """The entry of this name in each parameter's state."""
@@ -101,6 +107,22 @@ class Optimizer:
     def _update(self, batch: Batch) -> None:
         """Update batch.params and the arrays in batch.states in place, in one with the calls in batch.after."""
         raise NotImplementedError
+
+    # In CUDA graphs, see capturable.py:
+    reads_numbers: ClassVar[bool] = False  # does _update take batch.numbers and batch.found_inf?
+
+    def structure(self, options: tuple[object, ...]) -> Hashable:
+        """What a CUDA graph fixes of the options, even if it reads the numbers. See `optim.Optimizer.step`.
+
+        Args:
+            options: of a group, as the subclass has them.
+        Returns: the flags.
+        """
+        return tuple([value for value in options if type(value) is not float])
+
+    def refusal(self, batch: Batch) -> str:
+        """Why the update of a batch cannot be captured; "" if it can. See `optim.Optimizer.step`."""
+        return ""
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -186,14 +208,39 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self.step_unless(None)
+        return loss
+
+    def step_unless(self, found_inf: Mapping[Device, NDArray] | None) -> None:
+        """step(), in which the device skips parameters where a flag is true. See `genesis.amp.GradScaler`.
+
+        Args:
+            found_inf: a 0-d bool array for each device; None: no flags.
+        Raises: CaptureError: what a CUDA graph would not do again; nothing has changed.
+        """
         batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        if replays.captures:
+            for batch in batches:
+                self._prepare_capture(batch)
+        if found_inf is not None:
+            if not self.reads_numbers:
+                raise CaptureError(
+                    f"{user_line()}: {self._name}.step: no CUDA graph can hold its scaled step, which the device would have to skip "
+                    "after an overflow: call it after replay()"
+                )
+            for batch in batches:
+                batch.found_inf = found_inf[batch.params[0].device]
         watcher = thread.watcher
         for batch in batches:
             if watcher is None:
                 self.update(batch)
             else:
                 watcher.update(self, batch)
-        return loss
+
+    def _prepare_capture(self, batch: Batch) -> None:
+        capture = capture_of(batch.params[0].device)
+        if capture is not None:
+            batch.numbers, batch.captured = Captured(self, batch, capture).numbers, True
 
     def _batches(self, group: Group) -> Iterable[Batch]:
         options = self._options(group)
@@ -234,7 +281,7 @@ class Optimizer:
         """The parameter's state, whose tensors have the parameter's shape: kernels rely on it."""
         state, shape = self.state.get(param, {}), param.array.shape
         for name, entry in state.items():
-            if isinstance(entry, Tensor) and entry.array.shape != shape:
+            if isinstance(entry, Tensor) and entry.array.shape != shape and name != "step":
                 expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
                 raise ShapeError(describe(f"{self._name}.step", name, expected, entry.array.shape))
         return state
@@ -337,10 +384,11 @@ class Optimizer:
 
 
 def zeros_like(array: NDArray) -> NDArray:
-    """Zeros in the shape, dtype and memory order of array."""
-    zeros = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
-    zeros.copy_into(0)
-    return zeros
+    """Zeros in the shape, dtype and memory order of array; not those of a CUDA graph, which would be so each time."""
+    with outside(array.device):
+        zeros = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
+        zeros.copy_into(0)
+    return lasting(zeros)
 
 
 def in_order_of(array: NDArray, other: NDArray) -> NDArray:

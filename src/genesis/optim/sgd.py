@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from genesis.interrupts import at_once
@@ -11,7 +12,7 @@ from genesis.tensor import Tensor
 
 
 class Options(NamedTuple):
-    """The options of sgd_step, in its order."""
+    """The numbers of sgd_step, in its order, and flags."""
 
     lr: float
     momentum: float
@@ -92,5 +93,20 @@ class SGD(Optimizer):
         options = batch.options
         assert isinstance(options, Options)
         buffers = batch.arrays("momentum_buffer") if options.momentum else None
-        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, *options, batch.fresh)
-        at_once([step, *batch.after])
+        numbers = options[:4] if batch.numbers is None else batch.numbers
+        first = batch.fresh and not batch.captured  # a replay's buffers are zeros at first, which comes to the same
+        flags = options.nesterov, options.maximize, first, batch.found_inf
+        at_once([call_of(ops.sgd_step, batch.params, batch.grads, buffers, numbers, *flags), *batch.after])
+
+    reads_numbers = True
+
+    def structure(self, options: tuple[object, ...]) -> Hashable:
+        assert isinstance(options, Options)
+        return options.momentum != 0, super().structure(options)
+
+    def refusal(self, batch: Batch) -> str:
+        options = batch.options
+        assert isinstance(options, Options)
+        if batch.fresh and options.momentum and options.dampening:
+            return "every replay would make a first step, which dampening is not for: make one before the capture"
+        return ""

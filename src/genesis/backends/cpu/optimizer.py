@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Operand
 
+_FLOAT32_LIMIT = math.ldexp(1.0, 128)  # a loss is multiplied by a float32 scale
+
+
+Numbers: TypeAlias = "tuple[float, ...] | Tensor"
+
 
 def sgd_step(
-    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, lr: float, momentum: float,
-    dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, numbers: Numbers,
+    nesterov: bool, maximize: bool, first: bool, found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
+    if found_inf is not None and found_inf:
+        return
     if params[0].dtype in (torch.float16, torch.bfloat16):
         # torch 2.13's fused kernel loses the gradients of 64 and more 16-bit elements.
-        _sgd_step_in_float32(params, grads, buffers, lr, momentum, dampening, weight_decay, nesterov, maximize, first)
+        _sgd_step_in_float32(params, grads, buffers, numbers, nesterov, maximize, first)
         return
+    lr, momentum, dampening, weight_decay = _values(numbers)
     torch._fused_sgd_(
         _flat(params), _flat(grads), _flat(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
         dampening=dampening, nesterov=nesterov, maximize=maximize, is_first_step=first,
@@ -37,9 +46,14 @@ def _sgd_step_in_float32(
 
 def adam_step(
     params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    max_exp_avg_sqs: Sequence[Tensor] | None, step: int, lr: float, beta1: float, beta2: float, eps: float,
-    weight_decay: float, decoupled: bool, maximize: bool,
+    max_exp_avg_sqs: Sequence[Tensor] | None, step: int | Tensor, numbers: Numbers, decoupled: bool, maximize: bool,
+    found_inf: Tensor | None = None,
 ) -> None:  # fmt: skip
+    if found_inf is not None and found_inf:
+        return
+    if isinstance(step, Tensor):
+        step.add_(1)
+    lr, beta1, beta2, eps, weight_decay = _values(numbers)
     fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
     steps = [torch.tensor(float(step)) for _ in params]
     fused(
@@ -47,6 +61,10 @@ def adam_step(
         lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps,
         amsgrad=max_exp_avg_sqs is not None, maximize=maximize,
     )  # fmt: skip
+
+
+def _values(numbers: Numbers) -> tuple[float, ...]:
+    return numbers if isinstance(numbers, tuple) else tuple(numbers.tolist())
 
 
 def _flat(arrays: Sequence[Tensor]) -> list[Tensor]:
@@ -62,6 +80,21 @@ def norms(arrays: Sequence[Tensor], ord: float) -> Tensor:
     return torch.stack(torch._foreach_norm(list(arrays), ord))
 
 
-def unscale_into(arrays: Sequence[Tensor], factor: float) -> Tensor:
+def update_scale(
+    scale: Tensor, growth_tracker: Tensor, found_inf: Tensor, growth_factor: float, backoff_factor: float,
+    growth_interval: int,
+) -> None:  # fmt: skip
+    if found_inf:
+        scale.mul_(backoff_factor)
+        growth_tracker.zero_()
+        return
+    growth_tracker.add_(1)
+    if growth_tracker == growth_interval:
+        if scale * growth_factor < _FLOAT32_LIMIT:
+            scale.mul_(growth_factor)
+        growth_tracker.zero_()
+
+
+def unscale_into(arrays: Sequence[Tensor], factor: Operand) -> Tensor:
     torch._foreach_mul_(list(arrays), factor)
     return torch.stack([array.isfinite().all() for array in arrays]).all().logical_not()

@@ -58,16 +58,16 @@ def check_step(
 
 
 SGD = {
-    "plain": (0.0, 0.0, 0.0, False, False),
-    "momentum": (0.9, 0.1, 0.01, False, False),
-    "nesterov": (0.9, 0.0, 0.0, True, True),
+    "plain": ((0.1, 0.0, 0.0, 0.0), False, False),
+    "momentum": ((0.1, 0.9, 0.1, 0.01), False, False),
+    "nesterov": ((0.1, 0.9, 0.0, 0.0), True, True),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", SGD)
 def test_sgd_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dtype) -> None:
-    calls = [(0.1, *SGD[case], first) for first in (True, False)]
+    calls = [(*SGD[case], first) for first in (True, False)]
     buffers = None if case == "plain" else [torch.zeros_like(p) for p in arrays(dtype)]
     check_step(cuda, put, get, "sgd_step", [arrays(dtype), None, buffers], calls)
 
@@ -82,8 +82,75 @@ def test_adam_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dt
     states = [[torch.zeros_like(p) for p in arrays(dtype)] for _ in range(3)]
     roles = [arrays(dtype), None, *states[:2], states[2] if amsgrad else None]
     eps = 1e-3 if dtype in (torch.float16, torch.bfloat16) else 1e-8
-    calls = [(step, 0.01, 0.9, 0.99, eps, 0.1, decoupled, maximize) for step in (1, 2)]
+    calls = [(step, (0.01, 0.9, 0.99, eps, 0.1), decoupled, maximize) for step in (1, 2)]
     check_step(cuda, put, get, "adam_step", roles, calls)
+
+
+# --- numbers in device memory, as CUDA graphs read them ---------------------------------------------------------------
+def bits(held: list[Any], get: Get) -> list[Any]:
+    return [None if role is None else [get(x).tolist() for x in role] for role in held]
+
+
+def put_all(put: Put, roles: list[Tensors | None]) -> list[Any]:
+    return [None if role is None else [put(x.clone()) for x in role] for role in roles]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_sgd_step_reads_its_numbers_from_an_array(
+    cuda: Backend, put: Put, get: Get, device: str, dtype: torch.dtype
+) -> None:
+    backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
+    roles = [arrays(dtype), arrays(dtype, 1), arrays(dtype, 2)]
+    results, flags, numbers = [], (True, False, False), (0.1, 0.9, 0.0, 0.01)
+    for given, found in ((numbers, None), (torch.tensor(numbers, dtype=torch.float64), torch.tensor(False))):
+        held = put_all(put, roles)
+        backend.sgd_step(*held, put(given), *flags, put(found))
+        results.append(bits(held, get))
+    assert results[0] == results[1] != bits(roles, lambda x: x)
+    held = put_all(put, roles)
+    backend.sgd_step(*held, numbers, *flags, put(torch.tensor(True)))
+    assert bits(held, get) == bits(roles, lambda x: x), "skipped"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_adam_step_reads_and_counts_in_arrays(
+    cuda: Backend, put: Put, get: Get, device: str, dtype: torch.dtype
+) -> None:
+    backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
+    moments = [arrays(dtype, 2), [x.abs() for x in arrays(dtype, 3)], [x.abs() for x in arrays(dtype, 4)]]
+    roles = [arrays(dtype), arrays(dtype, 1), *moments]
+    numbers, flags = (0.1, 0.9, 0.99, 1e-3, 0.01), (True, False)
+    expected, held = put_all(put, roles), put_all(put, roles)
+    step, given = put(torch.tensor(4)), put(torch.tensor(numbers, dtype=torch.float64))
+    for count in (5, 6):
+        backend.adam_step(*expected, count, numbers, *flags)
+        backend.adam_step(*held, step, given, *flags, put(torch.tensor(False)))
+        backend.adam_step(*held, step, numbers, *flags, put(torch.tensor(True)))  # skipped
+        assert get(step).item() == count
+    for results, known in zip(held, expected, strict=True):
+        check(results, [get(x) for x in known], get)
+    if dtype is not torch.float64:  # where a bit of a power may differ
+        assert bits(held, get) == bits(expected, get)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_update_scale(cuda: Backend, put: Put, get: Get, device: str) -> None:
+    backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
+    scale, tracker = put(torch.tensor(2.0**125, dtype=torch.float64)), put(torch.tensor(0))
+    seen = []
+    for found in (False, True, False, False, False, False, False, False, False, False):
+        backend.update_scale(scale, tracker, put(torch.tensor(found)), 4.0, 0.5, 2)
+        seen.append((math.log2(get(scale).item()), get(tracker).item()))
+    grown = [(124, 1), (126, 0), (126, 1), (126, 0), (126, 1), (126, 0), (126, 1), (126, 0)]  # below 2¹²⁸
+    assert seen == [(125, 1), (124, 0), *grown]
+
+
+def test_unscale_into_by_an_array(cuda: Backend, put: Put, get: Get) -> None:
+    held = [put(x) for x in arrays()]
+    assert not get(cuda.unscale_into(held, put(torch.tensor(0.5, dtype=torch.float64)))).item()
+    check(held, [x * 0.5 for x in arrays()], get)
 
 
 def test_step_of_arrays_in_any_order_of_memory(cuda: Backend, put: Put, get: Get) -> None:
@@ -95,7 +162,7 @@ def test_step_of_arrays_in_any_order_of_memory(cuda: Backend, put: Put, get: Get
     held = [[put(param.clone()), put(base)], [put(g) for g in grads], [put(b.clone()) for b in buffers]]
     held[0][1] = cuda.view(held[0][1], (4, 3), (6, 2), 0)
     params[1] = base.clone()[:, ::2]
-    call = (0.1, 0.9, 0.0, 0.1, False, False, False)
+    call = ((0.1, 0.9, 0.0, 0.1), False, False, False)
     reference("sgd_step", [params, grads, buffers], *call)
     cuda.sgd_step(*held, *call)
     check(held[0], params, get)

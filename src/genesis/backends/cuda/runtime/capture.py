@@ -70,7 +70,7 @@ class Graph:
         except BaseException:
             graph_pool.release(taken)
             raise
-        capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken), on_end)
+        capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken), on_end, outside)
         try:
             with capturing.lock:
                 self._driver = driver.get()
@@ -161,13 +161,14 @@ class Graph:
         """Forget what was captured, and give its memory back. Raises: CaptureError: the capture goes on."""
         if self._is_capturing:
             raise CaptureError(f"{user_line()}: reset: expected the capture to have ended")
-        executable, taken = self._executable, self._memory
+        capture, executable, taken = self._capture, self._executable, self._memory
         self._executable = self._capture = self._memory = self._replayed_on = None
         if executable is not None:
             with self._unrestricted():
                 executable.destroy()
         if taken is not None:
-            graph_pool.release(taken)
+            graph_pool.release(taken)  # waits for replays
+        del capture  # and what it keeps for them
 
 
 def _redirect(device: int, stream: int, taken: GraphMemory | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from genesis.backends.cuda import driver
@@ -29,13 +30,18 @@ class Capture:
         streams: handle → device; it begins with one stream, others join by waiting for an event of the capture.
         kept: what the graph reads, and nobody else may need any more.
         before_replay: called with the stream of each replay.
+        outside: outside(device) of capture.py.
     """
 
     def __init__(
-        self, mode: CaptureMode, on_join: Callable[[int, int], None], on_end: Callable[[], None] = lambda: None
+        self,
+        mode: CaptureMode,
+        on_join: Callable[[int, int], None],
+        on_end: Callable[[], None],
+        outside: Callable[[int], AbstractContextManager[None]],
     ) -> None:
         """on_join: told the device and the handle of each stream."""
-        self.mode, self._on_join, self._on_end = mode, on_join, on_end
+        self.mode, self._on_join, self._on_end, self.outside = mode, on_join, on_end, outside
         self.thread = threading.get_ident()
         self.streams: dict[int, int] = {}
         self.kept: list[object] = []

@@ -19,6 +19,10 @@ def current_stream(device_index: int = 0) -> int:
     return streams.current_handle(device_index)
 
 
+def capture(device_index: int = 0) -> capturing.Capture | None:
+    return capturing.here(device_index)
+
+
 def record_stream(x: DeviceArray, stream: int) -> None:
     x.storage.record_stream(stream)
 

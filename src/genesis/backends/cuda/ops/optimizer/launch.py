@@ -10,7 +10,7 @@ import functools
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,37 +35,50 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 _BLOCK = 2048
+Numbers: TypeAlias = "tuple[float, ...] | DeviceArray"
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 def sgd_step(
-    params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None, lr: float,
-    momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool,
+    params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None,
+    numbers: Numbers, nesterov: bool, maximize: bool, first: bool, found_inf: DeviceArray | None = None,
 ) -> None:  # fmt: skip
     if buffers is not None and first:
         doing = "makes the first step with momentum"
         capturing.refuse(params[0].device_index, doing, "every replay would be a first one; make one step before")
     roles = [params, grads] if buffers is None else [params, grads, buffers]
-    numbers = (float(lr), float(momentum), float(dampening), float(weight_decay))
+    there, here = _split(numbers, 4)
     flags = {"HAS_MOMENTUM": buffers is not None, "NESTEROV": nesterov, "MAXIMIZE": maximize, "FIRST": first}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._sgd_kernel, (), numbers, flags)
+        group.launch(kernels._sgd_kernel, (there, found_inf), here, flags)
 
 
 def adam_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], exp_avgs: Sequence[DeviceArray],
-    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int, lr: float,
-    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
+    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int | DeviceArray,
+    numbers: Numbers, decoupled: bool, maximize: bool, found_inf: DeviceArray | None = None,
 ) -> None:  # fmt: skip
-    if params:
-        doing = "makes a step whose number the host counts"
-        capturing.refuse(params[0].device_index, doing, "capture the gradients, and step after replay()")
     roles = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
-    corrections = (1 - beta1**step, math.sqrt(1 - beta2**step))
-    numbers = (float(lr), float(beta1), float(beta2), float(eps), float(weight_decay), *corrections)
+    there, here = _split(numbers, 5)
+    beta1, beta2 = here[1:3]
+    corrections, corrected = None, (1.0, 1.0)
+    if isinstance(step, DeviceArray):
+        corrections = array.empty((2,), dtypes.float64, step.device_index)
+        launch(kernels._adam_advance_kernel, (1,), corrections, step, there, found_inf, beta1, beta2)
+    else:
+        if params:
+            doing = "makes a step whose number the host counts"
+            capturing.refuse(params[0].device_index, doing, "capture the gradients, and step after replay()")
+        assert there is None, "a step that the host counts has its numbers there"
+        corrected = 1 - beta1**step, math.sqrt(1 - beta2**step)
     flags = {"DECOUPLED": decoupled, "AMSGRAD": max_exp_avg_sqs is not None, "MAXIMIZE": maximize}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._adam_kernel, (), numbers, flags)
+        group.launch(kernels._adam_kernel, (there, corrections, found_inf), (*here, *corrected), flags)
+
+
+def _split(numbers: Numbers, count: int) -> tuple[DeviceArray | None, tuple[float, ...]]:
+    """The numbers of a step: where they lie in device memory, if they do, and as arguments of its kernel."""
+    return (numbers, (0.0,) * count) if isinstance(numbers, DeviceArray) else (None, numbers)
 
 
 # --- scaling and norms ------------------------------------------------------------------------------------------------
@@ -76,11 +89,21 @@ def scale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> N
         group.launch(kernels._scale_kernel, (None, pointer), (number,), {})
 
 
-def unscale_into(arrays: Sequence[DeviceArray], factor: float) -> DeviceArray:
+def unscale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> DeviceArray:
     found = storage.full((), False, dtypes.bool_, arrays[0].device_index)
+    pointer = factor if isinstance(factor, DeviceArray) else None
+    number = 1.0 if isinstance(factor, DeviceArray) else float(factor)
     for group in _groups([arrays]):
-        group.launch(kernels._scale_kernel, (found, None), (float(factor),), {})
+        group.launch(kernels._scale_kernel, (found, pointer), (number,), {})
     return found
+
+
+def update_scale(
+    scale: DeviceArray, growth_tracker: DeviceArray, found_inf: DeviceArray, growth_factor: float,
+    backoff_factor: float, growth_interval: int,
+) -> None:  # fmt: skip
+    numbers = (float(growth_factor), float(backoff_factor), growth_interval)
+    launch(kernels._update_scale_kernel, (1,), scale, growth_tracker, found_inf, *numbers, LIMIT=math.ldexp(1.0, 128))
 
 
 def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:

@@ -17,7 +17,7 @@ from genesis.tensor import Tensor
 
 
 class Scaling(NamedTuple):
-    """What a GradScaler knows on the host; growth_tracker: steps in a row without overflow."""
+    """The state of a GradScaler on the host; growth_tracker: steps in a row without overflow."""
 
     scale: float
     growth_tracker: float

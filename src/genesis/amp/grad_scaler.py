@@ -194,7 +194,7 @@ class GradScaler:
     # --- in CUDA graphs ---------------------------------------------------------------------------------------------
 
     def _round_on(self, device: Device) -> Round:
-        """What is known since the last update: of eager calls, or of the capture that takes in launches on a device."""
+        """The present round: of eager calls, or of the capture that takes in launches on a device."""
         capture = capture_of(device)
         if capture is None:
             return self._round

@@ -30,8 +30,8 @@ class Graph:
     tensors that it reads, copy new inputs into them, and read its results after replay(). Memory that was allocated
     during the capture belongs to the graph's own pool until reset(), or until the graph is deleted.
 
-    Random numbers are drawn anew in each replay, as if its calls had been made then. Python's numbers, such as learning
-    rates, keep the values of the capture.
+    Random numbers are drawn anew in each replay, as if its calls had been made then, and optimizers' options are read
+    anew. Other Python numbers keep the values of the capture.
 
     Example:
         >>> from genesis.settings import override

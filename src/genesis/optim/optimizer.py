@@ -112,7 +112,7 @@ class Optimizer:
     reads_numbers: ClassVar[bool] = False  # does _update take batch.numbers and batch.found_inf?
 
     def structure(self, options: tuple[object, ...]) -> Hashable:
-        """What a CUDA graph fixes of the options, even if it reads the numbers. See `optim.Optimizer.step`.
+        """The part of the options that a CUDA graph fixes, even if it reads the numbers. See `optim.Optimizer.step`.
 
         Args:
             options: of a group, as the subclass has them.
@@ -225,8 +225,8 @@ class Optimizer:
         if found_inf is not None:
             if not self.reads_numbers:
                 raise CaptureError(
-                    f"{user_line()}: {self._name}.step: no CUDA graph can hold its scaled step, which the device would have to skip "
-                    "after an overflow: call it after replay()"
+                    f"{user_line()}: {self._name}.step: no CUDA graph can hold its scaled step, which the device would "
+                    "have to skip after an overflow: call it after replay()"
                 )
             for batch in batches:
                 batch.found_inf = found_inf[batch.params[0].device]

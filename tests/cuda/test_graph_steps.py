@@ -331,6 +331,13 @@ def test_only_the_gradients_are_captured() -> None:
     assert training.state() == one.state()
 
 
+class OwnStep(optim.SGD):
+    """A user's optimizer."""
+
+    def step(self, closure: Any = None) -> Any:
+        raise AssertionError("it is not called, nor passed over")
+
+
 def test_misuse_of_a_scaler_in_a_capture() -> None:
     training, (x, target) = Training("sgd", scaler()), batches()[0]
     scale, lars = training.scaler, optim.LARS([p := nn.Parameter(genesis.ones(3, device="cuda"))], lr=0.1)
@@ -345,6 +352,8 @@ def test_misuse_of_a_scaler_in_a_capture() -> None:
             scale.unscale_(training.optimizer)
         with pytest.raises(CaptureError, match="no CUDA graph can hold its scaled step"):
             scale.step(lars)
+        with pytest.raises(CaptureError, match=r"OwnStep has a step\(\) of its own"):
+            scale.step(OwnStep([p], lr=0.1))
         scale.step(training.optimizer)
         scale.update()
     g, _ = captured(lambda: training(x, target))

@@ -9,8 +9,9 @@ from typing import TypeVar, overload
 
 from genesis import dtypes
 from genesis.amp.device_scale import DeviceScale, Round, Scaling
+from genesis.callsite import user_line
 from genesis.dtypes import DType
-from genesis.errors import DTypeError, GraphError, describe
+from genesis.errors import CaptureError, DTypeError, GraphError, describe
 from genesis.interrupts import at_once, held
 from genesis.ndarray import Device, NDArray, ops
 from genesis.ndarray.capturing import capture_of
@@ -139,6 +140,7 @@ class GradScaler:
             closure: only where the scaler is not enabled: its gradients would not be scaled.
         Returns: what optimizer.step() returned, or None.
         Raises: GraphError: called twice since update(), or there are no gradients; DTypeError: a closure is given.
+            CaptureError: a CUDA graph is captured, and the device cannot skip the optimizer's step.
         """
         if not self._enabled:
             return optimizer.step() if closure is None else optimizer.step(closure)
@@ -155,6 +157,11 @@ class GradScaler:
             raise GraphError("GradScaler.step: the optimizer's parameters have no gradients; call backward() first")
         present.stepped.add(id(optimizer))
         if present.is_captured:
+            if type(optimizer).step is not Optimizer.step:
+                raise CaptureError(
+                    f"{user_line()}: GradScaler.step: {type(optimizer).__name__} has a step() of its own, which the "
+                    "device cannot skip after an overflow: call it after replay()"
+                )
             optimizer.step_unless({found[0].device: functools.reduce(ops.logical_or, found)})
         elif not any(flag.item() for flag in found):
             optimizer.step()

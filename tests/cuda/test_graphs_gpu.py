@@ -151,11 +151,10 @@ class TestGpu:
                         losses.append(step(net, optimizer, scaler, batch).item())
                     schedule.step()
                 parameters = [parameter.tolist() for parameter in net.parameters()]
-                runs.append(
-                    (repr(losses), parameters, scaler.state_dict(), int(optimizer.state[net.fc.weight]["step"]))
-                )
+                count = int(optimizer.state[next(iter(net.parameters()))]["step"])
+                runs.append((repr(losses), parameters, scaler.state_dict(), count))
             assert runs[0] == runs[1]
-            assert runs[0][3] == 7
+            assert runs[0][3] < len(batches), "a step was skipped"
 
     def test_a_replayed_training_step_costs_little_on_the_host(self) -> None:
         net = genesis.models.create("resnet18").to("cuda")

@@ -37,6 +37,7 @@ from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.cli.info import versions
 from genesis.files import replaced
+from genesis.records import ConvGeometry
 from genesis.settings import override
 
 NAME = "bench_conv"
@@ -164,12 +165,12 @@ class Data:
         operands = (self.input, self.weight, self.grad)
         x, w, g = (cuda.from_dlpack(each.contiguous(memory_format=torch.channels_last)) for each in operands)
         shape = self.shape
-        geometry = ((shape.stride,) * 2, (shape.padding,) * 2, (1, 1), 1)
+        geometry = ConvGeometry((shape.stride,) * 2, (shape.padding,) * 2, (1, 1), 1)
         if self.direction == "forward":
-            return lambda: cuda.conv_forward(x, w, None, *geometry)
+            return lambda: cuda.conv_forward(x, w, None, geometry)
         if self.direction == "input_grad":
-            return lambda: cuda.conv_input_grad(g, w, shape.input, *geometry)
-        return lambda: cuda.conv_weight_grad(g, x, shape.weight, *geometry)
+            return lambda: cuda.conv_input_grad(g, w, shape.input, geometry)
+        return lambda: cuda.conv_weight_grad(g, x, shape.weight, geometry)
 
 
 class Operands(NamedTuple):

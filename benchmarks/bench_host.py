@@ -24,6 +24,7 @@ import genesis.torch
 from genesis import backends, dtypes, nn
 from genesis import functional as F
 from genesis.backends.cuda import driver
+from genesis.records import ConvGeometry
 
 CALLS, ROUNDS = 100, 30  # at most so many calls in a round
 LONGEST_ROUND = 0.05  # seconds, where a call takes long
@@ -124,7 +125,8 @@ def conv_alone(device: str, torch_device: torch.device) -> Sides:
     backend, (x, _) = backends.get(device), images(device, torch_device)
     weight = nn.Conv2d(CHANNELS, CHANNELS, 1, device=device, dtype=genesis.bfloat16).weight
     handle, taps = x.array.handle, weight.array.handle
-    return {"genesis": lambda: backend.conv_forward(handle, taps, None, (1, 1), (0, 0), (1, 1), 1)}
+    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+    return {"genesis": lambda: backend.conv_forward(handle, taps, None, geometry)}
 
 
 def conv2d(device: str, torch_device: torch.device) -> Sides:

@@ -26,7 +26,9 @@ class Layer(NamedTuple):
 ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "nn", "optim", "backends", "recording")
-SHARED = ("errors", "dtypes", "shapes", "settings", "callsite", "precision", "files", "interrupts", "distribution")
+SHARED = (
+    "errors", "dtypes", "shapes", "records", "settings", "callsite", "precision", "files", "interrupts", "distribution",
+)  # fmt: skip
 LAYERS = {  # from the bottom up
     "foundation": Layer(SHARED, ()),
     "backends": Layer(("backends",), ("foundation",)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from genesis import dtypes
-from genesis.dtypes import DType, Number
+from genesis.dtypes import DType, HostArray, Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import CPU, Device, NDArray
 from genesis.shapes import Shape, channels_last_strides
@@ -114,7 +114,7 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     return Tensor(array)
 
 
-def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[np.ndarray, DType]:
+def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[HostArray, DType]:
     """A fresh numpy array with data's values, and the dtype that a tensor of them has (Python's floats keep all their
     bits here, for whoever asks for float64)."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
@@ -133,14 +133,14 @@ def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[np.nd
     return values, _FROM_NUMPY[values.dtype]
 
 
-def _require_held(values: np.ndarray, dtype: DType) -> None:
+def _require_held(values: HostArray, dtype: DType) -> None:
     """Python numbers that an integer dtype cannot hold are refused; arrays and tensors are cast."""
     if dtype.category == dtypes.INTEGER and values.dtype != np.bool_:
         for extreme in (values.min(), values.max()):
             dtypes.number("tensor", "data", extreme.item(), dtype)
 
 
-def _without_tensors(data: object) -> Any:  # nested lists of what is there instead
+def _without_tensors(data: object) -> Any:  # nested lists, with the values of tensors in their places
     if isinstance(data, Tensor):
         return data.tolist()
     return [_without_tensors(item) for item in data] if isinstance(data, list | tuple) else data

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import weakref
 
-import numpy as np
-
-from genesis.dtypes import DType
+from genesis.dtypes import DType, HostArray
 from genesis.ndarray import Device, NDArray
 from genesis.shapes import Shape
 
@@ -45,7 +43,7 @@ class Memory:
 _in_use: weakref.WeakValueDictionary[tuple[int, DType], Memory] = weakref.WeakValueDictionary()
 
 
-def _restored(bits: np.ndarray, dtype: DType, device: str) -> Memory:
+def _restored(bits: HostArray, dtype: DType, device: str) -> Memory:
     return Memory(NDArray.from_numpy(bits, dtype).to_device(Device(device)))
 
 

@@ -13,7 +13,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from genesis.errors import describe
 
@@ -81,11 +81,20 @@ def float32_precision(precision: str | None) -> Iterator[None]:
         _thread.precision = before
 
 
-def follows_forward(backward: Callable[[Any, G], R]) -> Callable[[Any, G], R]:
+class HasPrecision(Protocol):
+    """The context of a Function whose forward has set its precision."""
+
+    precision: str
+
+
+Context = TypeVar("Context", bound=HasPrecision)
+
+
+def follows_forward(backward: Callable[[Context, G], R]) -> Callable[[Context, G], R]:
     """Decorate a Function's backward to compute in ctx.precision, which its forward has set."""
 
     @functools.wraps(backward)
-    def in_precision(ctx: Any, grad: G) -> R:
+    def in_precision(ctx: Context, grad: G) -> R:
         if ctx.precision == get_float32_precision():
             return backward(ctx, grad)
         with float32_precision(ctx.precision):

@@ -17,6 +17,7 @@ import numpy as np
 import safetensors
 
 from genesis import dtypes
+from genesis.dtypes import HostArray
 from genesis.errors import CheckpointError, OutOfMemoryError
 from genesis.files import MAX_HEADER, kind_of
 from genesis.ndarray import NDArray
@@ -122,6 +123,6 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _little_endian(values: np.ndarray) -> np.ndarray:
+def _little_endian(values: HostArray) -> HostArray:
     """The file's byte order, or back from it: the same change on a big-endian machine, none on others."""
     return values if sys.byteorder == "little" else values.byteswap()

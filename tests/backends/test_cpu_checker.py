@@ -13,6 +13,7 @@ from genesis import backends, dtypes, nn
 from genesis.backends import OPS
 from genesis.errors import MismatchError
 from genesis.nn import functional as F
+from genesis.records import ConvGeometry
 from genesis.settings import override
 
 
@@ -96,8 +97,8 @@ def test_packed_convolutions_are_checked() -> None:
     input, weight = (genesis.randn(shape, device="cuda").array.handle for shape in [(1, 2, 5, 5), (3, 2, 3, 3)])
     with override(check="cpu"):
         active = backends.active["cuda"]
-        geometry = ((1, 1), (0, 0), (1, 1), 1)
-        packed = active.conv_prepack(weight, None, (1, 2, 5, 5), *geometry)
+        geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+        packed = active.conv_prepack(weight, None, (1, 2, 5, 5), geometry)
         assert active.conv_prepacked(input, packed, None, "relu").shape == (1, 3, 3, 3)
         cuda.copy_into(packed.weight, 1.0)
         with pytest.raises(MismatchError, match=r"^conv_prepacked: result 0 differs"):

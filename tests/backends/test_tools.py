@@ -13,6 +13,7 @@ from genesis.backends.contract import TRAITS
 from genesis.backends.tools import operands, timer
 from genesis.ndarray import ops
 from genesis.ndarray.array import backend_of
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 from genesis.settings import override
 
 CPU = genesis.device("cpu")
@@ -99,18 +100,21 @@ def test_gflops_of_a_matrix_product(capsys: pytest.CaptureFixture[str], monkeypa
     assert f"{2 * 10 * 20 * 30 / 1e3:.1f} GFLOP/s" in line
 
 
+GEOMETRY, OPTIONS = ConvGeometry((2, 2), (1, 1), (1, 1), 2), NormOptions(True, 0.1, 1e-5)
+
+
 @pytest.mark.parametrize(
     ("op", "shapes", "rest", "expected"),
     [
         ("matmul", [(7, 2, 3), (3, 5)], (), 2 * 7 * 2 * 3 * 5),
         ("linear", [(4, 2, 3), (5, 3), (5,)], (), 2 * 8 * 3 * 5),
-        ("conv_forward", [(2, 4, 9, 9), (6, 2, 3, 3), None], ((2, 2), (1, 1), (1, 1), 2), 2 * 2 * 6 * 25 * 2 * 9),
-        ("conv_input_grad", [(2, 6, 5, 5), (6, 2, 3, 3)], ((2, 4, 9, 9), (2, 2), (1, 1), (1, 1), 2), 2 * 2 * 25 * 108),
-        ("conv_weight_grad", [(2, 6, 5, 5), (2, 4, 9, 9)], ((6, 2, 3, 3), (2, 2), (1, 1), (1, 1), 2), 2 * 2 * 25 * 108),
+        ("conv_forward", [(2, 4, 9, 9), (6, 2, 3, 3), None], (GEOMETRY,), 2 * 2 * 6 * 25 * 2 * 9),
+        ("conv_input_grad", [(2, 6, 5, 5), (6, 2, 3, 3)], ((2, 4, 9, 9), GEOMETRY), 2 * 2 * 25 * 108),
+        ("conv_weight_grad", [(2, 6, 5, 5), (2, 4, 9, 9)], ((6, 2, 3, 3), GEOMETRY), 2 * 2 * 25 * 108),
         (
             "conv_bn_relu",
-            [(2, 4, 9, 9), (6, 4, 3, 3), None, (6,), (6,), (6,), (6,), None],
-            (True, 0.1, 1e-5, (1, 1), (1, 1), (1, 1), 1, "relu"),
+            [(2, 4, 9, 9), (6, 4, 3, 3), None],
+            (NormState(None, None, None, None), None, OPTIONS, ConvGeometry((1, 1), (1, 1), (1, 1), 1), "relu"),
             2 * 2 * 6 * 81 * 4 * 9,
         ),
     ],
@@ -123,9 +127,10 @@ def test_counted_operations(op: str, shapes: list, rest: tuple, expected: int) -
 
 def test_the_backward_of_a_fused_convolution_counts_the_gradients_that_are_asked_for() -> None:
     grad, input, weight = (genesis.ones(shape).array.handle for shape in [(2, 6, 9, 9), (2, 4, 9, 9), (6, 4, 3, 3)])
+    saved = SavedConvNorm(input, weight, *[None] * 7)
     one = 2 * 2 * 6 * 81 * 4 * 9
     for needs, expected in [((True, True, False), 2 * one), ((False, True, True), one)]:
-        assert TRAITS["conv_bn_relu_backward"].flops(grad, input, weight, *[None] * 13, needs) == expected
+        assert TRAITS["conv_bn_relu_backward"].flops(grad, saved, *[None] * 3, needs) == expected
 
 
 def test_a_long_list_is_shown_by_its_first() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, Windows
 from tests.conformance.fuzz_draw import Call, Draw, drawn_by
 
 
@@ -22,15 +23,15 @@ def conv(name: str, d: Draw) -> Any:
         (size + 2 * p - (k - 1) * e - 1) // s + 1
         for size, p, k, e, s in zip((height, width), padding, kernel, dilation, stride, strict=True)
     ]
-    how = (stride, padding, dilation, groups)
+    how = ConvGeometry(stride, padding, dilation, groups)
     x = d.tensor((batch, channels, height, width), dtype)
     weight = d.tensor((filters, channels // groups, *kernel), dtype)
     grad = d.tensor((batch, filters, *sizes), dtype)
     if name == "conv_forward":
-        return x, weight, d.tensor((filters,), dtype) if d.chance() else None, *how
+        return x, weight, d.tensor((filters,), dtype) if d.chance() else None, how
     if name == "conv_input_grad":
-        return grad, weight, tuple(x.shape), *how
-    return grad, x, tuple(weight.shape), *how
+        return grad, weight, tuple(x.shape), how
+    return grad, x, tuple(weight.shape), how
 
 
 @drawn_by("conv_bn_relu conv_bn_begin conv_bn_finish")
@@ -38,9 +39,9 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
     """In one call or two, and its backward. Not in 16 bits: there rounding decides which sums near 0 have gradients."""
     dtype, training = d.choice([torch.float32, torch.float64]), d.chance(0.7)
     batch, channels, filters, size, kernel = (d.integer(*ends) for ends in ((2, 3), (1, 4), (1, 5), (4, 7), (1, 3)))
-    how = ((d.integer(1, 2),) * 2, (d.integer(0, 1),) * 2, (1, 1), 1)
+    how = ConvGeometry((d.integer(1, 2),) * 2, (d.integer(0, 1),) * 2, (1, 1), 1)
     activation = d.choice(["relu", None])
-    out = (size + 2 * how[1][0] - kernel) // how[0][0] + 1
+    out = (size + 2 * how.padding[0] - kernel) // how.stride[0] + 1
     x = d.tensor((batch, channels, size, size), dtype)
     weight = d.tensor((filters, channels, kernel, kernel), dtype)
     gamma, beta = (d.tensor((filters,), dtype) for _ in range(2))
@@ -51,15 +52,15 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
 
     def run(backend: Any, x: Any, weight: Any, gamma: Any, *rest: Any) -> Any:
         beta, mean, variance, skip, grad, addend = rest
-        options = (training, 0.2, 1e-3, *how)
+        norm, options = NormState(gamma, beta, mean, variance), NormOptions(training, 0.2, 1e-3)
         if name == "conv_bn_relu":
-            y, *saved = backend.conv_bn_relu(x, weight, None, gamma, beta, mean, variance, skip, *options, activation)
+            y, *found = backend.conv_bn_relu(x, weight, None, norm, skip, options, how, activation)
         else:
-            begun = backend.conv_bn_begin(x, weight, None, gamma, beta, mean, variance, *options)
-            y, *saved = backend.conv_bn_finish(x, weight, gamma, beta, mean, variance, *begun, skip, 1e-3, activation)
+            begun = backend.conv_bn_begin(x, weight, None, norm, options, how)
+            y, *found = backend.conv_bn_finish(x, weight, norm, begun, skip, options.eps, activation)
         needs = (True, True, False, True, True, skip is not None)
-        saved = (x, weight, None, gamma, beta, *saved)
-        grads = backend.conv_bn_relu_backward(grad, *saved, training, *how, activation, needs, False, addend)
+        saved = SavedConvNorm(x, weight, None, gamma, beta, *found)
+        grads = backend.conv_bn_relu_backward(grad, saved, training, how, activation, needs, False, addend)
         return y, mean, variance, grads
 
     return Call(run, (x, weight, gamma, beta, mean, variance, residual, grad, addend), slack=10.0)
@@ -72,9 +73,9 @@ def conv_bn_relu_inference(name: str, d: Draw) -> Call:
     groups, batch, size, kernel = d.integer(1, 2), d.integer(1, 3), d.integer(3, 7), (d.integer(1, 3), d.integer(1, 3))
     channels, filters = d.integer(1, 3) * groups, d.integer(1, 3) * groups
     given = d.choice([dtype, torch.float32]) if dtype is torch.bfloat16 else dtype
-    how = ((d.integer(1, 2), 1), (1, d.integer(0, 2)), (1, 1), groups)
-    rows = (size + 2 * how[1][0] - kernel[0]) // how[0][0] + 1
-    columns = size + 2 * how[1][1] - kernel[1] + 1
+    how = ConvGeometry((d.integer(1, 2), 1), (1, d.integer(0, 2)), (1, 1), groups)
+    rows = (size + 2 * how.padding[0] - kernel[0]) // how.stride[0] + 1
+    columns = size + 2 * how.padding[1] - kernel[1] + 1
     x = d.tensor((batch, channels, size, size), dtype)
     weight = d.tensor((filters, channels // groups, *kernel), given)
     bias, gamma, beta = (d.tensor((filters,), given) if d.chance(0.7) else None for _ in range(3))
@@ -82,8 +83,9 @@ def conv_bn_relu_inference(name: str, d: Draw) -> Call:
     residual = d.tensor((batch, filters, rows, columns), dtype) if d.chance() else None
     activation = d.choice(["relu", None])
 
-    def run(backend: Any, *operands: Any) -> Any:
-        return backend.conv_bn_relu_inference(*operands, 1e-3, *how, activation)
+    def run(backend: Any, x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+        *norm, residual = rest
+        return backend.conv_bn_relu_inference(x, weight, bias, NormState(*norm), residual, 1e-3, how, activation)
 
     return Call(run, (x, weight, bias, gamma, beta, mean, variance, residual), slack=10.0)
 
@@ -98,13 +100,12 @@ def pooling(name: str, d: Draw) -> Call:
     shape, dtype = (d.integer(1, 3), d.integer(1, 5), height, width), d.floating()
     x = d.distinct((*shape[:2], height * width), dtype).view(shape) / 8
     ceil = d.chance()
-    options: tuple[Any, ...] = (kernel, stride, padding)
+    options: tuple[Any, ...] = (Windows(kernel, stride, padding, dilation, ceil),)
     if name == "max_pool2d":
-        options = (*options, dilation, ceil)
-        y = torch.ops.aten.max_pool2d_with_indices(x.double(), *options)[0]
+        y = torch.ops.aten.max_pool2d_with_indices(x.double(), *options[0])[0]
     else:
-        options = (*options, ceil, d.chance(), d.choice([None, None, 3]))
-        y = torch.ops.aten.avg_pool2d(x.double(), *options)
+        options = (*options, d.chance(), d.choice([None, None, 3]))
+        y = torch.ops.aten.avg_pool2d(x.double(), kernel, stride, padding, ceil, *options[1:])
 
     def run(backend: Any, x: Any, grad: Any) -> Any:
         result = getattr(backend, name)(x, *options)
@@ -193,7 +194,7 @@ def attention(name: str, d: Draw) -> Call:
 
     def run(backend: Any, grad: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
         y, saved = backend.attention(query, key, value, mask, causal, scale)
-        return y, backend.attention_backward(grad, query, key, value, mask, y, saved, causal, scale)
+        return y, backend.attention_backward(grad, SavedAttention(query, key, value, mask, y, saved), causal, scale)
 
     return Call(run, (grad, query, key, value, mask))
 

@@ -24,11 +24,9 @@ from tests.docs import examples
 NAMESPACES = (
     "genesis.nn.functional", "genesis.nn", "genesis.nn.init", "genesis.nn.utils", "genesis.Tensor", "genesis.optim",
     "genesis.optim.lr_scheduler", "genesis", "genesis.amp", "genesis.autograd", "genesis.cuda", "genesis.growth",
-    "genesis.data", "genesis.models", "genesis.profiler",
+    "genesis.data", "genesis.models", "genesis.profiler", "genesis.torch",
 )  # fmt: skip
 MISSING: dict[str, int] = {}  # namespaces of which so many entries may still lack something; it only goes down
-FRAGMENTS = 42  # docstrings of the whole package that begin with a fragment; it only goes down
-LATER = ("genesis.functional.fused", "genesis.torch")  # being rewritten; a test says when one can go
 
 SECTION = re.compile(
     r"^(Args|Attributes|Returns|Returns \(iteration\)|Raises|Grad|Shape|Source|Example|Examples):", re.MULTILINE
@@ -64,8 +62,7 @@ class Entry(NamedTuple):
 
 
 def is_ours(value: object) -> bool:
-    module = getattr(value, "__module__", None) or ""
-    return module.startswith("genesis") and not module.startswith(LATER)
+    return (getattr(value, "__module__", None) or "").startswith("genesis")
 
 
 def public_names(space: Any) -> list[str]:
@@ -259,20 +256,7 @@ def fragments() -> list[str]:
 
 
 def test_docstrings_begin_with_a_sentence() -> None:
-    assert len(fragments()) <= FRAGMENTS, "\n".join(fragments())
-
-
-@pytest.mark.parametrize("module", LATER)
-def test_an_exception_that_complies_is_taken_out(module: str) -> None:
-    space = importlib.import_module(module)
-    functions = [getattr(space, name) for name in public_names(space)]
-    ours = [Entry(each.__name__, each) for each in functions if inspect.isfunction(each) and is_in(module, each)]
-    assert ours
-    assert any(missing(entry) for entry in ours), f"{module} complies: take it out of LATER"
-
-
-def is_in(module: str, function: Callable[..., object]) -> bool:
-    return function.__module__.startswith(module)
+    assert fragments() == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import genesis
 from genesis import nn, optim
 from genesis.errors import GraphError
 from genesis.ndarray import ops
+from genesis.records import SGDOptions
 from tests.graphs.steps import (
     Regression,
     Training,
@@ -98,7 +99,7 @@ def count_globally(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
 
 def own_update(r: Regression, x: genesis.Tensor) -> None:
     params = [param.array for param in r.model.parameters()]
-    ops.sgd_step(params, params, None, (0.1, 0.0, 0.0, 0.0), False, False, False)
+    ops.sgd_step(params, params, None, SGDOptions(0.1, 0.0, 0.0, 0.0, False, False), False)
 
 
 def schedule(r: Regression, x: genesis.Tensor) -> genesis.Tensor:

@@ -16,6 +16,7 @@ import genesis
 from genesis import nn
 from genesis.autograd import modes
 from genesis.backends.cpu import packing
+from genesis.records import SGDOptions
 
 X_SHAPE = (2, 4, 7, 6)
 
@@ -195,7 +196,9 @@ def step(layer: nn.ConvBNReLU) -> None:
     from genesis.ndarray import ops
 
     arrays = [p.array for p in layer.parameters()]
-    ops.sgd_step(arrays, [array.full_like(0.5) for array in arrays], None, (0.1, 0.0, 0.0, 0.0), False, False, True)
+    ops.sgd_step(
+        arrays, [array.full_like(0.5) for array in arrays], None, SGDOptions(0.1, 0.0, 0.0, 0.0, False, False), True
+    )
 
 
 def train_once(layer: nn.ConvBNReLU) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import bridge, entries, handing, modules, ops
+from genesis.torch import bridge, entries, modules, ops, pass_through
 from tests.torch.residual_blocks import BLOCKS
 
 
@@ -64,7 +64,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], nn.Module]:
 
         def by_itself(*args: Any) -> Any:
             with monkeypatch.context() as patch:
-                patch.setattr(handing, "enabled", False)
+                patch.setattr(pass_through, "enabled", False)
                 return forward(*args)
 
         net.forward = by_itself  # type: ignore[method-assign]

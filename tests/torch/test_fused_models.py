@@ -190,12 +190,18 @@ def test_fake_and_meta_tensors() -> None:
         assert copy.deepcopy(net).to("meta")(images().to("meta")).is_meta
 
 
-def test_shallow_copies_are_asked_themselves() -> None:
+@pytest.mark.parametrize("attributes", ["shared", "copied", "of a layer that is gone"])
+def test_shallow_copies_are_asked_themselves(attributes: str) -> None:
     """As replicas of DataParallel are: their attributes are those of the original."""
     theirs, ours = pair(Chain())
+    originals = []
     for net in (theirs, ours):
         for name in ("c", "b", "r"):
             layer = copy.copy(getattr(net, name))
+            if attributes != "of a layer that is gone":
+                originals.append(getattr(net, name))
+            if attributes == "copied":
+                layer.__dict__ = {key: copy.copy(value) for key, value in layer.__dict__.items()}
             layer._parameters = {key: p.detach() * 2 for key, p in layer._parameters.items()}
             setattr(net, name, layer)
         net.c.stride = (2, 1)  # type: ignore[assignment,union-attr]

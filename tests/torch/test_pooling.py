@@ -27,7 +27,7 @@ WINDOWS: list[dict[str, Any]] = [
 @pytest.fixture(params=["cpu", "simulated"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The op takes tensors in host memory; they go to the CPU backend, or to the CUDA backend on a simulated device."""
-    monkeypatch.setattr(pooling, "_takes", lambda input: True)
+    monkeypatch.setattr(pooling, "takes", lambda input: True)
     if request.param == "cpu":
         yield request.param
         return
@@ -136,7 +136,7 @@ def test_autocast_keeps_the_dtype(kernels: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_opaque_to_the_compiler(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    monkeypatch.setattr(pooling, "_takes", lambda input: True)
+    monkeypatch.setattr(pooling, "takes", lambda input: True)
     seen: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -162,7 +162,7 @@ def test_opaque_to_the_compiler(monkeypatch: pytest.MonkeyPatch, dynamic: bool) 
 def test_custom_ops_keep_what_they_promise(window: dict[str, Any], with_places: bool) -> None:
     for x in (torch.randn(2, 4, 7, 6), torch.randn(2, 4, 7, 6).to(memory_format=torch.channels_last)):
         x.requires_grad_(with_places)
-        windows = pooling._windows(x, **{"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, **window})
+        windows = pooling.windows_of(x, **{"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, **window})
         assert windows is not None
         args = (x, *windows, with_places)
         tests = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
@@ -173,7 +173,7 @@ def test_the_rest_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooling, "call", None)  # never comes to it
     x = torch.arange(32.0).reshape(2, 1, 4, 4)
     assert torch.equal(max_pool2d(x, 2), F.max_pool2d(x, 2))
-    monkeypatch.setattr(pooling, "_takes", lambda input: True)
+    monkeypatch.setattr(pooling, "takes", lambda input: True)
     assert torch.equal(max_pool2d(x, 2, return_indices=True)[1], F.max_pool2d(x, 2, return_indices=True)[1])
     assert max_pool2d(x, 7, 3, 1, ceil_mode=True).shape == (2, 1, 1, 1)  # a window larger than all there is
     for arguments, message in (
@@ -188,5 +188,5 @@ def test_which_tensors_are_taken() -> None:
     class Subclass(Tensor):
         pass
 
-    assert not pooling._takes(torch.ones(1, 1, 4, 4))  # PyTorch's own kernels are as good as any on the CPU
-    assert not pooling._takes(torch.ones(1, 1, 4, 4).as_subclass(Subclass))
+    assert not pooling.takes(torch.ones(1, 1, 4, 4))  # PyTorch's own kernels are as good as any on the CPU
+    assert not pooling.takes(torch.ones(1, 1, 4, 4).as_subclass(Subclass))

@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="networks, or beginnings of their names; default: all")
     parser.add_argument("--checks", default="eager,unfuse", help=f"of {','.join(CHECKS)}")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one network")
+    parser.add_argument("--jobs", type=int, default=1, help="networks at a time")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     chosen = [n for n in networks() if not arguments.names or n.name.startswith(tuple(arguments.names))]
@@ -45,19 +47,25 @@ def main() -> int:
         print(json.dumps(check(chosen[0], arguments.checks.split(","))))
         return 0
     bad = 0
-    for network in chosen:
-        begin = time.monotonic()
-        result = _in_a_process(network.name, arguments.checks, arguments.timeout)
-        bad += result["verdict"] not in ("right", "too large", NOT_RUN)
-        print(
-            f"{network.name:<44}{result['verdict']:<14}{time.monotonic() - begin:6.1f} s  {result['detail']}",
-            flush=True,
-        )
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        running = {
+            pool.submit(_in_a_process, network.name, arguments.checks, arguments.timeout): network for network in chosen
+        }
+        for done in as_completed(running):
+            result = done.result()
+            bad += result["verdict"] not in ("right", "too large", NOT_RUN)
+            name, seconds = running[done].name, float(result["seconds"])
+            print(f"{name:<44}{result['verdict']:<14}{seconds:6.1f} s  {result['detail']}", flush=True)
     print(f"{len(chosen)} networks, {bad} wrong or failed")
     return bad != 0
 
 
 def _in_a_process(name: str, checks: str, timeout: float) -> dict[str, str]:
+    begin = time.monotonic()
+    return _verdict(name, checks, timeout) | {"seconds": str(time.monotonic() - begin)}
+
+
+def _verdict(name: str, checks: str, timeout: float) -> dict[str, str]:
     command = [sys.executable, "-m", "tests.torch.zoo", "--child", "--checks", checks, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[2])

@@ -37,6 +37,7 @@ _OF_TIMM = (  # one network or more of each module of timm that has convolutions
     "tresnet_m", "vgg11_bn", "visformer_tiny", "vovnet39a", "ese_vovnet19b_dw", "xception41", "legacy_xception",
     "xception65p",
 )  # fmt: skip
+_IN_BLOCKS = ("bat_resnext26ts", "halonet26t")  # their attention divides the picture into blocks
 _ENCODERS = ("resnet18", "efficientnet-b0", "mobilenet_v2", "densenet121", "se_resnet50", "dpn68", "mobileone_s0")
 _DECODERS = (
     "Unet",
@@ -91,16 +92,18 @@ def _of_timm() -> Iterator[Network]:
     for name in filter(known.__contains__, _OF_TIMM):
         size = timm.get_pretrained_cfg(name)
         fixed = size is not None and size.fixed_input_size
-        side = size.input_size[1] if fixed else 96
+        side = size.input_size[1] if fixed else 256 if name in _IN_BLOCKS else 96
         yield Network(f"timm:{name}", lambda n=name: timm.create_model(n), side)
 
 
 def _of_segmentation_models() -> Iterator[Network]:
     library = importlib.import_module("segmentation_models_pytorch")
     for index, decoder in enumerate(_DECODERS):
+        side = 128 if decoder == "PAN" else 64
         for encoder in (_ENCODERS[index % len(_ENCODERS)], _ENCODERS[(index + 3) % len(_ENCODERS)]):
-            yield Network(
-                f"smp:{decoder}-{encoder}",
-                lambda d=decoder, e=encoder: getattr(library, d)(encoder_name=e, encoder_weights=None),
-                64,
-            )
+            if (decoder, encoder) != ("DeepLabV3", "densenet121"):  # which segmentation_models refuses
+                yield Network(
+                    f"smp:{decoder}-{encoder}",
+                    lambda d=decoder, e=encoder: getattr(library, d)(encoder_name=e, encoder_weights=None),
+                    side,
+                )

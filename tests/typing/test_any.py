@@ -1,4 +1,4 @@
-"""A ratchet on explicit Any, package by package: the goal of all together is below 300.
+"""A ratchet on explicit Any, package by package: all together at most 250.
 
 `python -m tests.typing.test_any` prints what there is, as the table that stands here.
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 from tests.typing.checkers import ROOT
 
 MOST = {  # annotations with an Any that is written out
-    "autograd": 16, "backends": 85, "checkpoint": 2, "cli": 1, "creation": 5, "cuda": 23, "data": 1,
-    "export": 3, "functional": 12, "fusion": 1, "graphs": 8, "growth": 8, "interop": 2, "interrupts": 1, "models": 2,
-    "ndarray": 3, "nn": 5, "optim": 2, "pickling": 1, "precision": 2, "profiler": 1, "recording": 3,
-    "segmentation": 3, "tensor": 4, "tensor_files": 2, "torch": 180,
+    "autograd": 14, "backends": 76, "checkpoint": 2, "cli": 1, "creation": 3, "cuda": 20, "data": 1, "export": 3,
+    "functional": 12, "fusion": 1, "graphs": 8, "growth": 8, "interop": 2, "interrupts": 1, "models": 2,
+    "ndarray": 3, "nn": 5, "optim": 2, "recording": 3, "segmentation": 3, "tensor": 4, "tensor_files": 1, "torch": 56,
 }  # fmt: skip
+TOGETHER = 250
 SLACK = 5  # so many fewer are no reason yet to lower a limit
 
 
@@ -37,6 +37,7 @@ def test_no_package_says_any_more_often(tmp_path: Path) -> None:
     found = count(tmp_path)
     more = {name: number for name, number in found.items() if number > MOST.get(name, 0)}
     assert not more, f"more explicit Any than { ({name: MOST.get(name, 0) for name in more}) }: {more}"
+    assert sum(found.values()) <= TOGETHER, f"{sum(found.values())} explicit Any together, more than {TOGETHER}"
     fewer = {name: found.get(name, 0) for name, most in MOST.items() if most - found.get(name, 0) > SLACK}
     assert not fewer, f"fewer explicit Any: lower the limits in MOST to {fewer}"
 

@@ -99,7 +99,7 @@ class Function(Differentiable):
     @classmethod
     def apply(cls: type[TensorForward[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @classmethod
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls, *args: object, **kwargs: object) -> object:
         """Run forward and, if an input requires grad, record a node."""
         # On the way of every op: the common case, no graph and one output, does as little as it can.
         modes = state.__dict__

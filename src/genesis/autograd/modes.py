@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from genesis.optim.optimizer import Batch, Optimizer
     from genesis.tensor import Tensor
 
 P = ParamSpec("P")
@@ -23,7 +24,7 @@ class Watcher(Protocol):
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""
 
-    def update(self, optimizer: Any, batch: Any) -> None:
+    def update(self, optimizer: Optimizer, batch: Batch) -> None:
         """Make this update of an optimizer's step."""
 
 

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
-from genesis import dtypes
+from genesis import dtypes, records
 from genesis.backends.refusals import LIBRARY_ERRORS, refusal
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError
+from genesis.records import rebuilt
+from genesis.records import record as record  # for the dispatchers
 
 if TYPE_CHECKING:
     from genesis.backends.backend import Backend
@@ -117,12 +119,12 @@ _HANDLES = {  # what is written for an argument, by its annotation
     "Handle": _ONE,
     "Handle | None": "None if {name} is None else " + _ONE,
     "Handle | Number": "{name} if type({name}) is not array else " + _ONE,
-    "Handle | Numbers": "{name} if type({name}) is not array else " + _ONE,
     "Sequence[Handle]": f"[{_EACH} for each in {{name}}]",
     "Sequence[Handle] | None": f"None if {{name}} is None else [{_EACH} for each in {{name}}]",
     "Sequence[Handle | None]": f"[None if each is None else {_EACH} for each in {{name}}]",
     "tuple[Handle | None, ...]": f"tuple([None if each is None else {_EACH} for each in {{name}}])",
 }
+_FIELDS = {"A": _HANDLES["Handle"], "A | None": _HANDLES["Handle | None"]}  # of a record, by its annotation there
 
 
 def dispatcher(stub: Op, kinds: dict[str, str], returned: str, in_place: tuple[str, ...], floating: bool) -> Op:
@@ -165,9 +167,7 @@ def _source(op: str, kinds: dict[str, str], returned: str, in_place: tuple[str, 
         if_floating = " and x.dtype.is_floating_point" if floating else ""
         return _PROMOTING.format(op=op, floating=floating, if_floating=if_floating)
     first = arrays[0] if kinds[arrays[0]] == "Handle" else f"{arrays[0]}[0]"
-    handles = {
-        name: _HANDLES[kind].format(op=op, name=name) if name in arrays else name for name, kind in kinds.items()
-    }
+    handles = {name: _handle(op, name, kind) if name in arrays else name for name, kind in kinds.items()}
     if first == arrays[0]:
         handles[first] = f"{first}.handle"
     source = _ON_ARRAYS.format(
@@ -178,6 +178,18 @@ def _source(op: str, kinds: dict[str, str], returned: str, in_place: tuple[str, 
     return "".join([line for line in source.splitlines(keepends=True) if line.strip()])
 
 
+def _handle(op: str, name: str, kind: str) -> str:
+    """Source code for an argument with handles in the place of arrays."""
+    if kind in _HANDLES:
+        return _HANDLES[kind].format(op=op, name=name)
+    kind = kind.partition("[")[0]  # of a record: NormState[Handle]
+    fields = [
+        _FIELDS.get(annotation.__forward_arg__, "{name}").format(op=op, name=f"{name}[{place}]")
+        for place, annotation in enumerate(vars(records)[kind].__annotations__.values())
+    ]
+    return f"record(records.{kind}, ({', '.join(fields)}))"
+
+
 def _result(returned: str) -> str:
     """Source code for the result: arrays around handles; values of the backend's own stay as they are."""
     if returned == "Handle":
@@ -186,7 +198,9 @@ def _result(returned: str) -> str:
         return "result"
     if "Opaque" in returned:
         return "(array(result[0], device), *result[1:])"
-    return "tuple([None if handle is None else array(handle, device) for handle in result])"
+    arrays = "[None if handle is None else array(handle, device) for handle in result]"
+    kind = returned.partition("[")[0]
+    return f"record(records.{kind}, {arrays})" if kind in vars(records) else f"tuple({arrays})"
 
 
 def promoted(op: str, x: Any, y: Any, floating: bool) -> object:
@@ -239,8 +253,9 @@ def arrays_in(values: Iterable[object]) -> Iterator[Array]:
 def unwrapped(op: str, device: object, value: object) -> object:
     """An argument with handles in the place of arrays, which must live on device."""
     if isinstance(value, list | tuple):
-        return type(value)(
-            [item.handle if getattr(item, "device", None) is device else unwrapped(op, device, item) for item in value]
+        return rebuilt(
+            value,
+            [item.handle if getattr(item, "device", None) is device else unwrapped(op, device, item) for item in value],
         )
     if not is_array(value):
         return value

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
+from genesis.records import ConvGeometry, SavedConvNorm
 from genesis.shapes import Shape
-
-Pair = tuple[int, int]
 
 
 class Shaped(Protocol):
@@ -24,10 +23,8 @@ def linear(x: Shaped, weight: Shaped, *_: object) -> int:
     return 2 * math.prod(x.shape) * weight.shape[0]
 
 
-def conv_forward(
-    input: Shaped, weight: Shaped, bias: object, stride: Pair, padding: Pair, dilation: Pair, *_: object
-) -> int:
-    sizes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+def conv_forward(input: Shaped, weight: Shaped, bias: object, geometry: ConvGeometry) -> int:
+    sizes = zip(input.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
     plane = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes]
     return 2 * input.shape[0] * math.prod(plane) * math.prod(weight.shape)
 
@@ -40,14 +37,18 @@ def conv_weight_grad(grad: Shaped, input: Shaped, weight_shape: Shape, *_: objec
     return _per_output(grad) * math.prod(weight_shape)
 
 
-def conv_bn_relu(input: Shaped, weight: Shaped, *args: Any) -> int:
-    stride, padding, dilation = args[9:12]
-    return conv_forward(input, weight, None, stride, padding, dilation)
+def conv_bn_relu(
+    input: Shaped, weight: Shaped, bias: object, norm: object, residual: object, options: object,
+    geometry: ConvGeometry, activation: object,
+) -> int:  # fmt: skip
+    return conv_forward(input, weight, bias, geometry)
 
 
-def conv_bn_relu_backward(grad: Shaped, input: Shaped, weight: Shaped, *args: Any) -> int:
-    needs_input, needs_weight, *_ = args[13]
-    return (needs_input + needs_weight) * _per_output(grad) * math.prod(weight.shape)
+def conv_bn_relu_backward(
+    grad: Shaped, saved: SavedConvNorm[Shaped], training: bool, geometry: object, activation: object,
+    needs: tuple[bool, ...], *_: object,
+) -> int:  # fmt: skip
+    return (needs[0] + needs[1]) * _per_output(grad) * math.prod(saved.weight.shape)
 
 
 def _per_output(grad: Shaped) -> int:

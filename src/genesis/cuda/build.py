@@ -18,12 +18,29 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from genesis.cuda.modules import load
 from genesis.errors import describe
 
 _KEYS = {"name", "sources", "functions", "options", "include_dirs"}
+
+
+class ModuleTable(TypedDict):
+    """A table [[tool.genesis.kernels.modules]]."""
+
+    name: str
+    sources: list[str]
+    functions: NotRequired[list[str]]
+    options: NotRequired[list[str]]
+    include_dirs: NotRequired[list[str]]
+
+
+class Table(TypedDict):
+    """The table [tool.genesis.kernels]."""
+
+    architectures: NotRequired[list[str]]
+    modules: list[ModuleTable]
 
 
 def build(root: Path, architectures: Sequence[str] | None = None) -> Iterator[Path]:
@@ -42,15 +59,14 @@ def build(root: Path, architectures: Sequence[str] | None = None) -> Iterator[Pa
     if not chosen:
         raise ValueError(describe("kernels build", "architectures", "at least one, such as sm_90", "none"))
     for entry in table["modules"]:
-        given = {key: value for key, value in entry.items() if key not in ("name", "sources", "include_dirs")}
         sources = [root / source for source in entry["sources"]]
         folders = [root / folder for folder in entry.get("include_dirs", [])]
-        module = load(entry["name"], sources, **given, include_dirs=folders)
+        module = load(entry["name"], sources, entry.get("functions"), entry.get("options", ()), folders)
         for arch in chosen:
             yield from module.build_ahead(arch)
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _table(path: Path) -> Table:
     """The table [tool.genesis.kernels], checked."""
     project = tomllib.loads(path.read_text(encoding="utf-8"))
     table = project.get("tool", {}).get("genesis", {}).get("kernels")
@@ -61,4 +77,5 @@ def _table(path: Path) -> dict[str, Any]:
         if unknown or missing:
             problem = f"unknown: {', '.join(sorted(unknown))}" if unknown else f"missing: {', '.join(sorted(missing))}"
             raise ValueError(f"{path}: tool.genesis.kernels.modules takes {', '.join(sorted(_KEYS))}; {problem}")
-    return dict(table)
+    found: Table = table
+    return found

@@ -12,7 +12,7 @@ and the kernels in [tool.genesis.kernels], see build.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
@@ -20,12 +20,18 @@ from hatchling.plugin import hookimpl
 from genesis.cuda.build import build
 
 
+class BuildData(TypedDict):
+    """The part of hatchling's data that the hook extends."""
+
+    artifacts: list[str]
+
+
 class KernelBuildHook(BuildHookInterface):
     """hatchling's name for it is "genesis-kernels"."""
 
     PLUGIN_NAME = "genesis-kernels"
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, version: str, build_data: BuildData) -> None:
         """Before the wheel is put together. Cubins are ignored by version control, so they are named one by one."""
         root = Path(self.root)
         for path in build(root):

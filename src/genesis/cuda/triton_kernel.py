@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.runtime import streams
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 Grid = int | Sequence[int] | Callable[[dict[str, object]], int | Sequence[int]]
+
+
+class Launcher(Protocol):
+    """A kernel with its grid: call it with the kernel's arguments and launch options."""
+
+    def __call__(self, *args: object, **named: object) -> None: ...
 
 
 class TritonKernel:
@@ -38,7 +44,7 @@ class TritonKernel:
     def __repr__(self) -> str:
         return f"<Triton kernel {self.name}({', '.join(self.kernel.arg_names)})>"
 
-    def __getitem__(self, grid: Grid) -> Callable[..., None]:
+    def __getitem__(self, grid: Grid) -> Launcher:
         """A launcher for this grid: 1 to 3 numbers of programs, or a function of the arguments by name."""
 
         def call(*args: object, **named: object) -> None:

@@ -13,10 +13,11 @@ from genesis.export import ops_views
 from genesis.export.graph import Array, Emitter, Graph, Operand, Result, element_type, numpy_dtype
 from genesis.export.program import Contents, Program, Step
 from genesis.export.registry import NotExportableError, translation_of
-from genesis.export.sizes import Runs, Size, rebuilt
+from genesis.export.sizes import Runs, Size
 from genesis.export.tracing import results_of
 from genesis.ndarray import NDArray
 from genesis.recording import Call, Value
+from genesis.records import rebuilt
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -14,12 +14,10 @@ from genesis.export.ops_dense import normalize
 from genesis.export.ops_views import END, reshape_to
 from genesis.export.registry import translates
 from genesis.export.sizes import Dim, Shape, Size
+from genesis.records import ConvGeometry, NormOptions, Pair, Windows
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-Pair = tuple[int, int]
-Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
 
 
 def _batched(e: Emitter, x: Operand, spatial: int) -> Input:
@@ -33,7 +31,7 @@ def _unbatched(e: Emitter, y: ir.Value, x: Operand, spatial: int) -> ir.Value:
 # --- convolution ------------------------------------------------------------------------------------------------------
 
 
-def _conv(e: Emitter, x: Input, weight: Operand, bias: Input, geometry: Geometry, extra: Pair = (0, 0)) -> ir.Value:
+def _conv(e: Emitter, x: Input, weight: Operand, bias: Input, geometry: ConvGeometry, extra: Pair = (0, 0)) -> ir.Value:
     spatial = weight.ndim - 2
     stride, padding, dilation, groups = geometry
     before, after = padding[-spatial:], [p + more for p, more in zip(padding[-spatial:], extra[-spatial:], strict=True)]
@@ -45,7 +43,13 @@ def _conv(e: Emitter, x: Input, weight: Operand, bias: Input, geometry: Geometry
 
 @translates("Conv2d")
 def conv2d(
-    e: Emitter, input: Operand, weight: Operand, bias: Operand | None, geometry: Geometry, extra: Pair, strides: object
+    e: Emitter,
+    input: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    geometry: ConvGeometry,
+    extra: Pair,
+    strides: object,
 ) -> ir.Value:
     spatial = weight.ndim - 2
     y = _conv(e, _batched(e, input, spatial), weight, bias, geometry, extra)
@@ -53,16 +57,13 @@ def conv2d(
 
 
 @translates("conv_forward")
-def conv_forward(
-    e: Emitter, input: Operand, weight: Operand, bias: Operand | None, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int,
-) -> ir.Value:  # fmt: skip
-    return _conv(e, input, weight, bias, (stride, padding, dilation, groups))
+def conv_forward(e: Emitter, input: Operand, weight: Operand, bias: Operand | None, geometry: ConvGeometry) -> ir.Value:
+    return _conv(e, input, weight, bias, geometry)
 
 
 @translates("ConvTranspose2d")
 def conv_transpose2d(
-    e: Emitter, input: Operand, weight: Operand, bias: Operand | None, geometry: Geometry, size: tuple[Dim, Dim],
+    e: Emitter, input: Operand, weight: Operand, bias: Operand | None, geometry: ConvGeometry, size: tuple[Dim, Dim],
     extra: Pair,
 ) -> ir.Value:  # fmt: skip
     spatial = weight.ndim - 2
@@ -81,7 +82,7 @@ def conv_transpose2d(
         output_padding = [more - n * s for more, n, s in zip(output_padding, ends, stride, strict=True)]
     y = e.op(
         "ConvTranspose", x, weight, bias, strides=stride, pads=[*padding, *padding], dilations=dilation,
-        group=geometry[3], kernel_shape=kernel, output_padding=output_padding,
+        group=geometry.groups, kernel_shape=kernel, output_padding=output_padding,
     )  # fmt: skip
     return _unbatched(e, y, input, spatial)
 
@@ -97,13 +98,11 @@ class Fused(TypedDict):
     """The named arguments of ConvBNReLU.forward."""
 
     running: tuple[Operand, Operand]
-    training: bool
-    momentum: float
-    eps: float
-    geometry: Geometry
+    count: Operand | None
+    options: NormOptions
+    geometry: ConvGeometry
     strides: object
     activation: str | None
-    count: Operand | None
 
 
 @translates("ConvBNReLU")
@@ -111,10 +110,10 @@ def conv_bn_relu(
     e: Emitter, input: Operand, weight: Operand, bias: Operand | None, gamma: Operand | None, beta: Operand | None,
     residual: Operand | None, **settings: Unpack[Fused],
 ) -> ir.Value:  # fmt: skip
-    if settings["training"]:
+    if settings["options"].training:
         raise e.refuse("normalizes by the statistics of a batch; call .eval()")
     convolved = Operand(_conv(e, input, weight, bias, settings["geometry"]), e.shape, e.dtype)
-    y = normalize(e, convolved, gamma, beta, *settings["running"], settings["eps"])
+    y = normalize(e, convolved, gamma, beta, *settings["running"], settings["options"].eps)
     if residual is not None:
         y = e.op("Add", y, e.cast(residual, e.dtype))
     return y if settings["activation"] is None else e.op("Relu", y)
@@ -132,12 +131,12 @@ def conv_prepacked(e: Emitter, *args: object, **kwargs: object) -> ir.Value:
 
 @translates("MaxPool2d")
 def max_pool2d(
-    e: Emitter, x: Operand, spatial: int, windows: tuple[Pair, Pair, Pair, Pair, bool], return_indices: bool
+    e: Emitter, x: Operand, spatial: int, windows: Windows, return_indices: bool
 ) -> ir.Value | tuple[ir.Value, ir.Value]:
     kernel, stride, padding, dilation = (pair[-spatial:] for pair in windows[:4])
     y, *found = e.ops(
         "MaxPool", 2 if return_indices else 1, _batched(e, x, spatial), kernel_shape=kernel, strides=stride,
-        pads=[*padding, *padding], dilations=dilation, ceil_mode=int(windows[4]),
+        pads=[*padding, *padding], dilations=dilation, ceil_mode=int(windows.ceil_mode),
     )  # fmt: skip
     y = _unbatched(e, y, x, spatial)
     if not found:
@@ -148,15 +147,15 @@ def max_pool2d(
 
 @translates("AvgPool2d")
 def avg_pool2d(
-    e: Emitter, x: Operand, spatial: int, windows: tuple[Pair, Pair, Pair, bool, bool, int | None]
+    e: Emitter, x: Operand, spatial: int, windows: Windows, count_include_pad: bool, divisor_override: int | None
 ) -> ir.Value:
     kernel, stride, padding = (pair[-spatial:] for pair in windows[:3])
-    ceil_mode, count_include_pad, divisor = windows[3:]
-    if divisor is not None and ceil_mode:
+    divisor = divisor_override
+    if divisor is not None and windows.ceil_mode:
         raise e.refuse("divisor_override with ceil_mode has no translation to ONNX")
     y = e.op(
         "AveragePool", _batched(e, x, spatial), kernel_shape=kernel, strides=stride, pads=[*padding, *padding],
-        ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad or divisor is not None),
+        ceil_mode=int(windows.ceil_mode), count_include_pad=int(count_include_pad or divisor is not None),
     )  # fmt: skip
     if divisor is not None:
         y = e.op("Mul", y, e.number(math.prod(kernel) / divisor, x.dtype))

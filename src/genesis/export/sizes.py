@@ -11,6 +11,7 @@ import numpy as np
 from genesis.export.registry import NotExportableError
 from genesis.export.tracing import Trace
 from genesis.recording import Call, Kind, Value
+from genesis.records import rebuilt
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,15 +114,6 @@ def _require_equal_constants(values: Sequence[Value], traces: Sequence[Trace], l
     held = [trace.given.get(value.number) for value, trace in zip(values, traces, strict=True)]
     if any(each is not held[0] for each in held) and len({value.shape for value in values}) > 1:
         raise DependsOnSizeError(f"a tensor from outside of the run depends on the sizes of the inputs ({line})")
-
-
-def rebuilt(kind: list[object] | tuple[object, ...], parts: list[object]) -> object:
-    """A list, tuple or named tuple of the kind of another, with these parts."""
-    if isinstance(kind, list):
-        return parts
-    make = getattr(type(kind), "_make", tuple)
-    made: object = make(parts)
-    return made
 
 
 def _merged(parts: Sequence[object], call: Call) -> object:

@@ -17,6 +17,7 @@ from genesis.functional.random import dropout
 from genesis.functional.shape import expand, transpose, tril, unsqueeze
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
+from genesis.records import SavedAttention
 from genesis.shapes import Shape
 
 __all__ = ["scaled_dot_product_attention"]
@@ -93,7 +94,7 @@ class Attention(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
-        return *ops.attention_backward(grad, *ctx.saved, *ctx.options), None
+        return *ops.attention_backward(grad, SavedAttention(*ctx.saved), *ctx.options), None
 
 
 def _by_formula(

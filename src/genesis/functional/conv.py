@@ -7,11 +7,10 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import Size, as_planes, from_planes, per_dimension, planar, remembered, shapes_of
 from genesis.ndarray import NDArray, ops
 from genesis.precision import follows_forward, get_float32_precision
+from genesis.records import ConvGeometry, Pair
 from genesis.shapes import Shape, channels_last_strides
 
 __all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
-
-Pair = tuple[int, int]
 
 
 def conv1d(
@@ -35,7 +34,7 @@ def conv1d(
         >>> F.conv1d(genesis.ones(1, 1, 4), genesis.ones(1, 1, 3)).tolist()
         [[[3.0, 3.0]]]
     """
-    geometry, extra, strides = check_conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+    geometry, extra, strides = check_conv("conv1d", 1, (input, weight, bias), stride, padding, dilation, groups)
     return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
 
 
@@ -65,11 +64,8 @@ def conv2d(
         >>> F.conv2d(genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3)).item()
         9.0
     """
-    geometry, extra, strides = check_conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+    geometry, extra, strides = check_conv("conv2d", 2, (input, weight, bias), stride, padding, dilation, groups)
     return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
-
-
-Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
 
 
 class Conv2d(ArrayFunction):
@@ -83,13 +79,13 @@ class Conv2d(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Context, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: Geometry, extra: Pair,
+        ctx: Context, input: NDArray, weight: NDArray, bias: NDArray | None, *, geometry: ConvGeometry, extra: Pair,
         strides: Shape | None,
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv2d", input, weight, bias)
         as_it_is = input.strides == strides
         if as_it_is and True not in ctx.needs_input_grad:
-            return ops.conv_forward(input, weight, bias, *geometry)
+            return ops.conv_forward(input, weight, bias, geometry)
         spatial = weight.ndim - 2
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         planes = input
@@ -99,7 +95,7 @@ class Conv2d(ArrayFunction):
             ctx.save(planes if needs_weight else None, weight if needs_input else None)
             ctx.input_shape, ctx.weight_shape, ctx.geometry, ctx.extra = input.shape, weight.shape, geometry, extra
             ctx.precision = get_float32_precision()
-        y = ops.conv_forward(planes, as_planes(weight, spatial), bias, *geometry)
+        y = ops.conv_forward(planes, as_planes(weight, spatial), bias, geometry)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
@@ -113,11 +109,11 @@ class Conv2d(ArrayFunction):
         if needs_input:
             shape = planes_shape(ctx.input_shape, spatial)
             padded = (*shape[:2], shape[2] + ctx.extra[0], shape[3] + ctx.extra[1])
-            grad_input = ops.conv_input_grad(grad, as_planes(weight, spatial), padded, *ctx.geometry)
+            grad_input = ops.conv_input_grad(grad, as_planes(weight, spatial), padded, ctx.geometry)
             grad_input = _cut(grad_input, shape[2], shape[3])
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
-            grad_weight = ops.conv_weight_grad(grad, planes, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
+            grad_weight = ops.conv_weight_grad(grad, planes, planes_shape(ctx.weight_shape, spatial), ctx.geometry)
             grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
         return grad_input, grad_weight, ops.sum(grad, (0, 2, 3)) if needs_bias else None
 
@@ -149,7 +145,7 @@ def conv_transpose1d(
     [[[1.0, 1.0, 1.0, 1.0]]]
     """
     options = (stride, padding, output_padding, groups, dilation)
-    return convolve_transposed("conv_transpose1d", 1, input, weight, bias, *options)
+    return convolve_transposed("conv_transpose1d", 1, (input, weight, bias), *options)
 
 
 def conv_transpose2d(
@@ -178,18 +174,18 @@ def conv_transpose2d(
         [[[[1.0, 1.0], [1.0, 1.0]]]]
     """
     options = (stride, padding, output_padding, groups, dilation)
-    return convolve_transposed("conv_transpose2d", 2, input, weight, bias, *options)
+    return convolve_transposed("conv_transpose2d", 2, (input, weight, bias), *options)
 
 
 def convolve_transposed(
-    op: str, spatial: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Size, padding: Size,
-    output_padding: Size, groups: int, dilation: Size,
+    op: str, spatial: int, operands: Operands, stride: Size, padding: Size, output_padding: Size, groups: int,
+    dilation: Size,
 ) -> Tensor:  # fmt: skip
     """The transposed convolution in so many dimensions, under the name that its errors speak of."""
-    operands = shapes_of(op, OPERANDS, (input, weight, bias), required=2)
+    shapes = tuple(shapes_of(op, OPERANDS, operands, required=2))
     options = (stride, padding, output_padding, groups, dilation)
-    geometry, size, extra = _check_transposed(op, spatial, *operands, *options)
-    return ConvTranspose2d.apply(input, weight, bias, geometry=geometry, size=size, extra=extra)
+    geometry, size, extra = _check_transposed(op, spatial, shapes, *options)
+    return ConvTranspose2d.apply(*operands, geometry=geometry, size=size, extra=extra)
 
 
 @remembered
@@ -202,8 +198,8 @@ def transpose_geometry(
     output_padding: Size,
     groups: int,
     dilation: Size,
-) -> tuple[Geometry, Pair, Pair]:
-    """(stride, padding, dilation, groups) of the planes, the size of the result's, and what is padded to the input."""
+) -> tuple[ConvGeometry, Pair, Pair]:
+    """The geometry of the planes, the size of the result's, and what is padded to the input."""
     spatial = len(w_shape) - 2
     stride = per_dimension(op, "stride", stride, spatial, least=1)
     padding = per_dimension(op, "padding", padding, spatial, least=0)
@@ -223,7 +219,7 @@ def transpose_geometry(
         sizes.append((size - 1) * s - 2 * p + d * (kernel - 1) + extra + 1)
     if min(sizes) < 1:
         raise ShapeError(describe(op, "input", f"an output of sizes >= 1, not {tuple(sizes)}", f"shape {x_shape}"))
-    geometry = (planar(stride, 1), planar(padding, 0), planar(dilation, 1), groups)
+    geometry = ConvGeometry(planar(stride, 1), planar(padding, 0), planar(dilation, 1), groups)
     # Where output_padding reaches a whole stride, no convolution maps the result to the input: it gets rows of zeros.
     extra = planar(tuple(o // s for o, s in zip(output_padding, stride, strict=True)), 0)
     return geometry, planar(tuple(sizes), 1), extra
@@ -241,7 +237,7 @@ class ConvTranspose2d(ArrayFunction):
         weight: NDArray,
         bias: NDArray | None,
         *,
-        geometry: Geometry,
+        geometry: ConvGeometry,
         size: Pair,
         extra: Pair,
     ) -> NDArray:
@@ -252,9 +248,9 @@ class ConvTranspose2d(ArrayFunction):
         ctx.save(planes if needs_weight else None, weight if needs_input else None)
         ctx.input_shape, ctx.weight_shape, ctx.geometry = input.shape, weight.shape, geometry
         ctx.precision = get_float32_precision()
-        channels = weight.shape[1] * geometry[-1]
+        channels = weight.shape[1] * geometry.groups
         shape = (planes.shape[0], channels, *size)
-        y = ops.conv_input_grad(planes, as_planes(weight, spatial), shape, *geometry, bias)
+        y = ops.conv_input_grad(planes, as_planes(weight, spatial), shape, geometry, bias)
         return from_planes(y, spatial, input.ndim)
 
     @staticmethod
@@ -267,11 +263,11 @@ class ConvTranspose2d(ArrayFunction):
         grad_input = grad_weight = None
         if needs_input:
             height, width = planes_shape(ctx.input_shape, spatial)[2:]
-            grad_input = ops.conv_forward(grad, as_planes(weight, spatial), None, *ctx.geometry)
+            grad_input = ops.conv_forward(grad, as_planes(weight, spatial), None, ctx.geometry)
             grad_input = _cut(grad_input, height, width)
             grad_input = from_planes(grad_input, spatial, len(ctx.input_shape))
         if needs_weight:
-            grad_weight = ops.conv_weight_grad(planes, grad, planes_shape(ctx.weight_shape, spatial), *ctx.geometry)
+            grad_weight = ops.conv_weight_grad(planes, grad, planes_shape(ctx.weight_shape, spatial), ctx.geometry)
             grad_weight = from_planes(grad_weight, spatial, len(ctx.weight_shape))
         return grad_input, grad_weight, ops.sum(grad, (0, 2, 3)) if needs_bias else None
 
@@ -280,34 +276,28 @@ class ConvTranspose2d(ArrayFunction):
 
 
 OPERANDS = ("input", "weight", "bias")
+Operands = tuple[Tensor, Tensor, Tensor | None]
+Shapes = tuple[Shape, Shape, Shape | None]  # of the operands
 
 
 def check_conv(
-    op: str,
-    spatial: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Size,
-    padding: Size | str,
-    dilation: Size,
-    groups: int,
-) -> tuple[Geometry, Pair, Shape | None]:
+    op: str, spatial: int, operands: Operands, stride: Size, padding: Size | str, dilation: Size, groups: int
+) -> tuple[ConvGeometry, Pair, Shape | None]:
     """All that is checked before a convolution in so many dimensions; and what Conv2d wants: see check_shapes()."""
+    input, weight, bias = operands
     if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the fast path of most calls
-        return check_shapes(
-            op, spatial, input.array.shape, weight.array.shape, None, stride, padding, dilation, groups
-        )  # fmt: skip
-    operands = shapes_of(op, OPERANDS, (input, weight, bias), required=2)
-    return check_shapes(op, spatial, *operands, stride, padding, dilation, groups)
+        shapes = input.array.shape, weight.array.shape, None
+        return check_shapes(op, spatial, shapes, stride, padding, dilation, groups)
+    given = tuple(shapes_of(op, OPERANDS, operands, required=2))
+    return check_shapes(op, spatial, given, stride, padding, dilation, groups)
 
 
 @remembered
 def check_shapes(
-    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Size,
-    padding: Size | str, dilation: Size, groups: int,
-) -> tuple[Geometry, Pair, Shape | None]:  # fmt: skip
+    op: str, spatial: int, shapes: Shapes, stride: Size, padding: Size | str, dilation: Size, groups: int
+) -> tuple[ConvGeometry, Pair, Shape | None]:
     """Return conv_geometry()'s result, and the strides of an input that can be convolved unchanged, if any."""
+    x_shape, w_shape, bias_shape = shapes
     _check_ranks(op, spatial, x_shape, w_shape)
     geometry, extra = conv_geometry(op, x_shape, w_shape, stride, padding, dilation, groups)
     check_bias(op, bias_shape, w_shape[0])
@@ -317,13 +307,14 @@ def check_shapes(
 
 @remembered
 def _check_transposed(
-    op: str, spatial: int, x_shape: Shape, w_shape: Shape, bias_shape: Shape | None, stride: Size, padding: Size,
-    output_padding: Size, groups: int, dilation: Size,
-) -> tuple[Geometry, Pair, Pair]:  # fmt: skip
+    op: str, spatial: int, shapes: Shapes, stride: Size, padding: Size, output_padding: Size, groups: int,
+    dilation: Size,
+) -> tuple[ConvGeometry, Pair, Pair]:  # fmt: skip
+    x_shape, w_shape, bias_shape = shapes
     _check_ranks(op, spatial, x_shape, w_shape)
     options = (stride, padding, output_padding, groups, dilation)
     geometry, size, extra = transpose_geometry(op, x_shape, w_shape, *options)
-    check_bias(op, bias_shape, w_shape[1] * geometry[-1])
+    check_bias(op, bias_shape, w_shape[1] * geometry.groups)
     return geometry, size, extra
 
 
@@ -358,8 +349,8 @@ def check_dtypes(op: str, input: NDArray, weight: NDArray, bias: NDArray | None)
 @remembered
 def conv_geometry(
     op: str, x_shape: Shape, w_shape: Shape, stride: Size, padding: Size | str, dilation: Size, groups: int
-) -> tuple[Geometry, Pair]:
-    """(stride, padding, dilation, groups) of the convolution of planes, and the extra that "same" pads at the end."""
+) -> tuple[ConvGeometry, Pair]:
+    """The geometry of the convolution of planes, and the extra that "same" pads at the end."""
     spatial = len(w_shape) - 2
     stride = per_dimension(op, "stride", stride, spatial, least=1)
     dilation = per_dimension(op, "dilation", dilation, spatial, least=1)
@@ -378,7 +369,7 @@ def conv_geometry(
             expected = f"a padded size of at least the dilated kernel's, {tuple(r + 1 for r in reach)}"
             raise ShapeError(describe(op, "input", expected, padded))
     extra = tuple(a - b for a, b in zip(after, before, strict=True))
-    return (planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
+    return ConvGeometry(planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
 
 
 def _paddings(op: str, padding: Size | str, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:

@@ -44,9 +44,9 @@ def conv(
     """
     _check("conv", input, weight, bias)
     with float32_precision(precision):
-        input = _with_channels(input)
-        geometry, extra, strides = check_conv("conv", 2, input, weight, bias, stride, padding, dilation, groups)
-        return Conv2d.apply(input, weight, bias, geometry=geometry, extra=extra, strides=strides)
+        operands = (_with_channels(input), weight, bias)
+        geometry, extra, strides = check_conv("conv", 2, operands, stride, padding, dilation, groups)
+        return Conv2d.apply(*operands, geometry=geometry, extra=extra, strides=strides)
 
 
 def conv_into(
@@ -101,7 +101,7 @@ def transposed_conv(
     _check("transposed_conv", input, weight, bias)
     with float32_precision(precision):
         options = (stride, padding, output_padding, groups, dilation)
-        return convolve_transposed("transposed_conv", 2, _with_channels(input), weight, bias, *options)
+        return convolve_transposed("transposed_conv", 2, (_with_channels(input), weight, bias), *options)
 
 
 def transposed_conv_into(
@@ -179,7 +179,7 @@ def transposed_conv_output_shape(
     geometry, sizes, _ = transpose_geometry(
         op, full, weight_shape, stride, padding, output_padding, groups, dilation
     )  # fmt: skip
-    return (*full[:-3], weight_shape[1] * geometry[-1], *sizes)
+    return (*full[:-3], weight_shape[1] * geometry.groups, *sizes)
 
 
 # --- checks: one message per case, before anything is computed --------------------------------------------------------

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Gradients, Tensor, modes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conv import (
     Conv2d,
-    Geometry,
     check_bias,
     check_dtypes,
     check_shapes,
@@ -20,6 +18,7 @@ from genesis.functional.conv import (
 from genesis.functional.normalization import check_several_values, check_statistics
 from genesis.functional.windows import Size, remembered, require_tensor, shapes_of
 from genesis.ndarray import NDArray, ops
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm, record
 from genesis.shapes import Shape
 
 __all__ = ["PackedConv", "conv_bn_relu", "conv_prepack", "conv_prepacked", "fold_batch_norm"]
@@ -41,14 +40,16 @@ def conv_bn_relu(
         running_mean, running_var: (K,); in training they are updated in place, and may be None.
         training: normalize by the statistics of this batch, else by the running ones.
         momentum: the share of this batch in the running statistics.
+        eps: added to the variance.
+        stride, padding, dilation, groups: as in `F.conv2d`.
         residual: the shape of the result, added before the activation, or None.
         activation: "relu" or None.
         num_batches_tracked: (), int64: in training it grows by 1; or None.
     Returns: (N, K, P, Q), dtype of input.
     Raises: ValueError: as conv2d and batch_norm; the residual's shape differs. TypeError: as conv2d;
         num_batches_tracked is no int64.
-    Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and what the
-        backend wants: the convolution's output or less, and one bit per element where it can't tell the ReLU's mask.
+    Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and as the
+        backend needs them the convolution's output or less, and a mask of one bit per element for ReLU.
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
 
     Example:
@@ -57,8 +58,8 @@ def conv_bn_relu(
         9.0
     """
     tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
-    operands = shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2)
-    geometry, strides, is_empty = _check(*operands, training, stride, padding, dilation, groups, activation)
+    shapes = tuple(shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2))
+    geometry, strides, is_empty = _check(shapes, training, stride, padding, dilation, groups, activation)
     count = None if num_batches_tracked is None else _count("conv_bn_relu", num_batches_tracked)
     if is_empty:  # nothing to normalize, and nothing to learn from
         if count is not None and training:
@@ -68,8 +69,9 @@ def conv_bn_relu(
         input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
     running = (None if running_mean is None else running_mean.array, None if running_var is None else running_var.array)
     return ConvBNReLU.apply(
-        input, weight, bias, gamma, beta, residual, running=running, training=training, momentum=momentum,
-        eps=eps, geometry=geometry, strides=strides, activation=activation, count=count,
+        input, weight, bias, gamma, beta, residual, running=running, count=count,
+        options=record(NormOptions, (training, momentum, eps)), geometry=geometry, strides=strides,
+        activation=activation,
     )  # fmt: skip
 
 
@@ -78,14 +80,14 @@ _OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "runnin
 
 @remembered
 def _check(
-    x_shape: Shape, w_shape: Shape, bias: Shape | None, gamma: Shape | None, beta: Shape | None, mean: Shape | None,
-    var: Shape | None, residual: Shape | None, training: bool, stride: Any, padding: Any, dilation: Any, groups: Any,
-    activation: Any,
-) -> tuple[Geometry, Shape, bool]:  # fmt: skip
-    """All that is checked of shapes and settings; gives the convolution's geometry, the strides that its input must
-    have, and whether the result is empty."""
+    shapes: tuple[Any, ...], training: bool, stride: Size, padding: Size | str, dilation: Size, groups: int,
+    activation: str | None,
+) -> tuple[ConvGeometry, Shape, bool]:  # fmt: skip
+    """Check shapes, those of _OPERANDS, and settings; return the convolution's geometry, the strides that its input
+    must have, and whether the result is empty."""
     op = "conv_bn_relu"
-    geometry, _, strides = check_shapes(op, 2, x_shape, w_shape, bias, stride, padding, dilation, groups)
+    x_shape, w_shape, bias, gamma, beta, mean, var, residual = shapes
+    geometry, _, strides = check_shapes(op, 2, (x_shape, w_shape, bias), stride, padding, dilation, groups)
     if len(x_shape) != 4:
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {x_shape}"))
     if strides is None:
@@ -99,42 +101,58 @@ def _check(
     return geometry, strides, 0 in shape
 
 
+class _Settings(TypedDict):
+    """The named arguments of ConvBNReLU. strides: those that the input must have."""
+
+    running: tuple[NDArray | None, NDArray | None]  # mean and variance
+    count: NDArray | None
+    options: NormOptions
+    geometry: ConvGeometry
+    strides: Shape
+    activation: str | None
+
+
 class ConvBNReLU(ArrayFunction):
     adds_up = True
 
     @staticmethod
     def forward(
         ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
-        residual: NDArray | None, *, running: Sequence[NDArray | None], training: bool, momentum: float,
-        eps: float, geometry: Geometry, strides: Shape, activation: str | None, count: NDArray | None,
+        residual: NDArray | None, **settings: Unpack[_Settings],
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
-        if input.strides != strides:
+        if input.strides != settings["strides"]:
             input = input.contiguous(channels_last=True)
         if residual is not None:
             residual = residual.to(input.dtype)
-        mean, var = running
-        options = training, momentum, eps, *geometry, activation, count
-        y, mean, inverse_std, *kept = ops.conv_bn_relu(input, weight, bias, gamma, beta, mean, var, residual, *options)
-        if training:
+        running, count, options = settings["running"], settings["count"], settings["options"]
+        geometry, activation = settings["geometry"], settings["activation"]
+        norm = record(NormState, (gamma, beta, *running, count))
+        y, mean, inverse_std, *kept = ops.conv_bn_relu(
+            input, weight, bias, norm, residual, options, geometry, activation
+        )  # fmt: skip
+        if options.training:
             for statistic in (*running, count):
                 if statistic is not None:
                     statistic.changes.note()
-        else:
-            mean = running[0]  # the array itself, so that a change of it before backward is noticed
         if True in ctx.needs_input_grad:
-            ctx.save(input, weight, bias, gamma, beta, mean, inverse_std, *kept)
-            ctx.options = (training, *geometry, activation)
+            # A running mean is saved itself, so that a change of it before backward is noticed.
+            mean_used = mean if options.training else running[0]
+            ctx.save(input, weight, bias, gamma, beta, mean_used, inverse_std, *kept)
+            ctx.options = options.training, geometry, activation
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: NDArray) -> Gradients:
-        if ctx.options[-1] is not None:
-            args = *ctx.saved, *ctx.options, ctx.needs_input_grad, ctx.owns_grad, ctx.addend
-            return ops.conv_bn_relu_backward(grad, *args)
-        *needs, needs_residual = ctx.needs_input_grad  # without activation the gradient of the residual is grad itself
-        args = *ctx.saved, *ctx.options, (*needs, False), ctx.owns_grad and not needs_residual, ctx.addend
-        *grads, _ = ops.conv_bn_relu_backward(grad, *args)
+        saved, (training, geometry, activation) = record(SavedConvNorm, ctx.saved), ctx.options
+        needs, may_overwrite, addend = ctx.needs_input_grad, ctx.owns_grad, ctx.addend
+        if activation is not None:
+            return ops.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, may_overwrite, addend)
+        *needs, needs_residual = needs  # without activation the gradient of the residual is grad itself
+        needs, may_overwrite = (*needs, False), may_overwrite and not needs_residual
+        *grads, _ = ops.conv_bn_relu_backward(
+            grad, saved, training, geometry, None, needs, may_overwrite, addend
+        )  # fmt: skip
         return *grads, grad if needs_residual else None
 
 
@@ -152,8 +170,12 @@ def fold_batch_norm(
         scale = γ / √(var + eps);  weight' = weight · scale;  bias' = (bias − mean) · scale + β
 
     Args:
-        weight: (K, C / groups, R, S); the others (K,) or None.
-    Returns: weight and bias in the dtype of weight; computed in float64 where weight is that, else in float32.
+        weight: (K, C / groups, R, S).
+        bias, gamma, beta: (K,) or None.
+        mean, var: (K,), the running statistics.
+        eps: added to the variance.
+    Returns: weight (K, C / groups, R, S) and bias (K,), dtype of weight; computed in float64 if weight is, else in
+        float32.
 
     Example:
         >>> one, kernel = genesis.ones(1), genesis.ones(1, 1, 1, 1)
@@ -171,9 +193,12 @@ def fold_batch_norm(
 
 
 class PackedConv:
-    """A convolution prepared for inference: the backend's own packed weight, and what must be known of it to check."""
+    """A convolution prepared for inference: the backend's packed weight, its geometry, shape, dtype and device.
 
-    def __init__(self, packed: Any, weight: Tensor, geometry: Geometry) -> None:
+    Made by `F.conv_prepack`.
+    """
+
+    def __init__(self, packed: Any, weight: Tensor, geometry: ConvGeometry) -> None:
         self.packed = packed
         self.geometry = geometry
         self.fits_all_shapes: bool = packed.fits_all_shapes  # it is as good for inputs of other sizes
@@ -184,7 +209,21 @@ def conv_prepack(
     weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Size = 1, padding: Size | str = 0,
     dilation: Size = 1, groups: int = 1,
 ) -> PackedConv:  # fmt: skip
-    """weight in the layout in which conv_prepacked runs fastest, for inputs like input_shape (others work too)."""
+    """Pack a weight in the layout in which conv_prepacked runs fastest.
+
+    Args:
+        weight: (K, C / groups, R, S), any floating dtype.
+        bias: (K,), dtype of weight, or None.
+        input_shape: four ints, (N, C, H, W): the layout is chosen for such inputs, and other sizes work too.
+        stride, padding, dilation, groups: as in `F.conv2d`.
+    Returns: the packed convolution, for conv_prepacked.
+    Raises: ValueError: weight or input_shape is not 4-d; channels don't match; "same" with an even kernel size.
+
+    Example:
+        >>> packed = F.conv_prepack(genesis.ones(1, 1, 3, 3), None, (1, 1, 5, 5))
+        >>> F.conv_prepacked(genesis.ones(1, 1, 5, 5), packed).shape
+        (1, 1, 3, 3)
+    """
     op = "conv_prepack"
     require_tensor(op, "weight", weight)
     if len(input_shape) != 4 or weight.array.ndim != 4:
@@ -193,7 +232,7 @@ def conv_prepack(
     if any(extra):
         raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', weight.array.shape[2:]))
     check_bias(op, None if bias is None else bias.array.shape, weight.array.shape[0])
-    packed = ops.conv_prepack(weight.array, None if bias is None else bias.array, tuple(input_shape), *geometry)
+    packed = ops.conv_prepack(weight.array, None if bias is None else bias.array, tuple(input_shape), geometry)
     return PackedConv(packed, weight, geometry)
 
 
@@ -201,6 +240,14 @@ def conv_prepacked(
     input: Tensor, packed: PackedConv, residual: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
     """activation(conv2d(input) + residual) with a weight from conv_prepack; without gradient.
+
+    Args:
+        input: (N, C, H, W), cast to the dtype of the packed weight.
+        packed: the result of conv_prepack.
+        residual: the shape of the result, added before the activation; or None.
+        activation: "relu" or None.
+    Returns: (N, K, P, Q), dtype of the packed weight.
+    Raises: ValueError: input is not 4-d; channels don't match; the residual's shape differs.
 
     Example:
         >>> x = genesis.ones(1, 1, 3, 3)
@@ -236,7 +283,7 @@ class ConvPrepacked(ArrayFunction):
 
 
 @remembered
-def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
+def _output_shape(x_shape: Shape, w_shape: Shape, geometry: ConvGeometry) -> Shape:
     stride, padding, dilation, _ = geometry
     sizes = [
         (x_shape[2 + i] + 2 * padding[i] - dilation[i] * (w_shape[2 + i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
@@ -245,7 +292,7 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
 
 
 def _count(op: str, tensor: Any) -> NDArray:
-    """The array of what counts batches."""
+    """The array of num_batches_tracked, checked."""
     require_tensor(op, "num_batches_tracked", tensor)
     array: NDArray = tensor.array
     if array.dtype is not dtypes.int64:

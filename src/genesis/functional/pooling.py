@@ -8,6 +8,7 @@ from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import as_planes, from_planes, per_dimension, planar, remembered, require_tensor
 from genesis.ndarray import NDArray, ops
+from genesis.records import Pair, Windows
 from genesis.shapes import Shape
 
 __all__ = [
@@ -17,9 +18,6 @@ __all__ = [
 
 Size = int | tuple[int, ...]
 OutputSize = int | None | tuple[int | None, ...]
-Pair = tuple[int, int]
-MaxWindows = tuple[Pair, Pair, Pair, Pair, bool]  # kernel_size, stride, padding, dilation, ceil_mode
-AvgWindows = tuple[Pair, Pair, Pair, bool, bool, int | None]  # …, ceil_mode, count_include_pad, divisor_override
 
 
 @overload
@@ -52,8 +50,8 @@ def max_pool1d(
     Example: >>> F.max_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[1.0, 3.0]]
     """
-    options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    return _max_pool("max_pool1d", 1, input, *options)
+    windows = _check_windows("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return MaxPool2d.apply(input, spatial=1, windows=windows, return_indices=bool(return_indices))
 
 
 @overload
@@ -94,30 +92,19 @@ def max_pool2d(
         >>> F.max_pool2d(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
         [[[3.0]]]
     """
-    options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    return _max_pool("max_pool2d", 2, input, *options)
-
-
-def _max_pool(
-    op: str, spatial: int, input: Tensor, kernel_size: Size, stride: Size | None, padding: Size, dilation: Size,
-    ceil_mode: bool, return_indices: bool,
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
-    dilation = planar(per_dimension(op, "dilation", dilation, spatial, least=1), 1)
-    windows = (kernel_size, stride, padding, dilation, bool(ceil_mode))
-    return MaxPool2d.apply(input, spatial=spatial, windows=windows, return_indices=bool(return_indices))
+    windows = _check_windows("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return MaxPool2d.apply(input, spatial=2, windows=windows, return_indices=bool(return_indices))
 
 
 class MaxPool2d(ArrayFunction):
     @staticmethod
     def forward(
-        ctx: Context, x: NDArray, *, spatial: int, windows: MaxWindows, return_indices: bool
+        ctx: Context, x: NDArray, *, spatial: int, windows: Windows, return_indices: bool
     ) -> Any:  # one array, or with return_indices two
         differentiable = any(ctx.needs_input_grad)
         find = "indices" if return_indices else "places" if differentiable else None
         planes = as_planes(x, spatial)
-        kernel_size, stride, padding, dilation, ceil_mode = windows
-        y, found = ops.max_pool2d(planes, kernel_size, stride, padding, dilation, ceil_mode, find)
+        y, found = ops.max_pool2d(planes, windows, find)
         if differentiable:
             ctx.save(found)
             ctx.spatial, ctx.windows, ctx.ndim, ctx.planes_shape = spatial, windows, x.ndim, planes.shape
@@ -127,7 +114,7 @@ class MaxPool2d(ArrayFunction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray, grad_indices: None = None) -> NDArray:
         (found,) = ctx.saved
-        grad_x = ops.max_pool2d_backward(as_planes(grad, ctx.spatial), ctx.planes_shape, found, *ctx.windows)
+        grad_x = ops.max_pool2d_backward(as_planes(grad, ctx.spatial), ctx.planes_shape, found, ctx.windows)
         return from_planes(grad_x, ctx.spatial, ctx.ndim)
 
 
@@ -146,7 +133,11 @@ def avg_pool1d(
     Example: >>> F.avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[0.5, 2.5]]
     """
-    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+    windows = _check_windows("avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
+    count_include_pad = bool(count_include_pad)
+    return AvgPool2d.apply(
+        input, spatial=1, windows=windows, count_include_pad=count_include_pad, divisor_override=None
+    )  # fmt: skip
 
 
 def avg_pool2d(
@@ -173,30 +164,27 @@ def avg_pool2d(
     """
     if divisor_override == 0:
         raise ValueError(describe("avg_pool2d", "divisor_override", "a number other than 0", 0))
-    options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg_pool("avg_pool2d", 2, input, *options)
-
-
-def _avg_pool(
-    op: str, spatial: int, input: Tensor, kernel_size: Size, stride: Size | None, padding: Size, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None,
-) -> Tensor:  # fmt: skip
-    kernel_size, stride, padding = _check_windows(op, spatial, input, kernel_size, stride, padding, 1, ceil_mode)
-    windows = (kernel_size, stride, padding, bool(ceil_mode), bool(count_include_pad), divisor_override)
-    return AvgPool2d.apply(input, spatial=spatial, windows=windows)
+    windows = _check_windows("avg_pool2d", 2, input, kernel_size, stride, padding, 1, ceil_mode)
+    count_include_pad = bool(count_include_pad)
+    return AvgPool2d.apply(
+        input, spatial=2, windows=windows, count_include_pad=count_include_pad, divisor_override=divisor_override
+    )  # fmt: skip
 
 
 class AvgPool2d(ArrayFunction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, spatial: int, windows: AvgWindows) -> NDArray:
+    def forward(
+        ctx: Context, x: NDArray, *, spatial: int, windows: Windows, count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> NDArray:  # fmt: skip
         ctx.save(x)
-        ctx.spatial, ctx.windows = spatial, windows
-        return from_planes(ops.avg_pool2d(as_planes(x, spatial), *windows), spatial, x.ndim)
+        ctx.spatial, ctx.how = spatial, (windows, count_include_pad, divisor_override)
+        return from_planes(ops.avg_pool2d(as_planes(x, spatial), *ctx.how), spatial, x.ndim)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
         (x,) = ctx.saved
-        grad_x = ops.avg_pool2d_backward(as_planes(grad, ctx.spatial), as_planes(x, ctx.spatial), *ctx.windows)
+        grad_x = ops.avg_pool2d_backward(as_planes(grad, ctx.spatial), as_planes(x, ctx.spatial), *ctx.how)
         return from_planes(grad_x, ctx.spatial, x.ndim)
 
 
@@ -315,8 +303,8 @@ def _check_planes(op: str, spatial: int, input: Tensor) -> None:
 def _check_windows(
     op: str, spatial: int, input: Tensor, kernel_size: Size, stride: Size | None, padding: Size, dilation: Size,
     ceil_mode: bool,
-) -> tuple[Pair, Pair, Pair]:  # fmt: skip
-    """kernel_size, stride and padding for planes, when the input and the output they lead to are right."""
+) -> Windows:  # fmt: skip
+    """The windows on planes, when the input and the output they lead to are right."""
     _check_planes(op, spatial, input)
     return _windows(op, input.array.shape[-spatial:], kernel_size, stride, padding, dilation, ceil_mode)
 
@@ -324,7 +312,7 @@ def _check_windows(
 @remembered
 def _windows(
     op: str, sizes: Shape, kernel_size: Size, stride: Size | None, padding: Size, dilation: Size, ceil_mode: bool
-) -> tuple[Pair, Pair, Pair]:
+) -> Windows:
     spatial = len(sizes)
     kernel_size = per_dimension(op, "kernel_size", kernel_size, spatial, least=1)
     no_stride = stride is None or stride in ((), [])
@@ -339,7 +327,9 @@ def _windows(
         if windows - (ceil_mode and (windows - 1) * s >= size + p) < 1:
             expected = f"a size, with padding, of at least the window's {d * (k - 1) + 1}"
             raise ShapeError(describe(op, "input", expected, size + 2 * p))
-    return planar(kernel_size, 1), planar(stride, 1), planar(padding, 0)
+    return Windows(
+        planar(kernel_size, 1), planar(stride, 1), planar(padding, 0), planar(dilation, 1), bool(ceil_mode)
+    )  # fmt: skip
 
 
 def _check_output_size(op: str, spatial: int, input: Tensor, output_size: OutputSize) -> Pair:

@@ -184,5 +184,5 @@ def _kind_of(module: nn.Module | None) -> tuple[str, str]:
             hooked = module._forward_hooks or module._forward_pre_hooks
             return kind, "it has hooks" if hooked else ""
         if isinstance(module, layer):
-            return kind, f"a {type(module).__name__} may do something else"
+            return kind, f"{type(module).__name__} is a subclass of {layer.__name__}"
     return OTHER, ""

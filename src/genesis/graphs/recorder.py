@@ -17,6 +17,7 @@ from genesis.graphs.trace import untraced
 from genesis.ndarray import NDArray
 from genesis.nn import Parameter
 from genesis.recording import Call, Kind, Value, values_in
+from genesis.records import rebuilt
 from genesis.tensor import Tensor
 
 
@@ -100,7 +101,7 @@ class Recorder:
         if traits.in_place and traits.in_place[0] in traits.lists and Kind.GRADIENT in fixed:
             self.refuse("changes gradients in place")
         self._check_operands(call)
-        if traits.in_training and traits.argument("training", call.args, {}) and Kind.BUFFER in fixed:
+        if traits.trains(call.args, {}) and Kind.BUFFER in fixed:
             self.refuse("normalizes by the statistics of a batch")
         elif any(value.memory.kind in fixed for value in call.changed):
             parts = "an argument, a parameter or a buffer" if Kind.BUFFER in fixed else "an argument"
@@ -135,5 +136,5 @@ class Recorder:
         if isinstance(place, Value):
             return self._recorder.given.get(place.number, place)
         if isinstance(place, list | tuple) and values_in(place):
-            return list(map(self._constant, place))
+            return rebuilt(place, map(self._constant, place))
         return place

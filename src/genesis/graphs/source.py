@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from genesis.backends.backend import Op
-from genesis.recording import Call, Value
+from genesis.recording import Call, Value, values_in
 
 
 class Recording:
@@ -48,8 +48,10 @@ class Recording:
     def _value(self, place: object) -> str:
         if isinstance(place, Value):
             return f"v{place.number}"
-        if isinstance(place, list):
-            return f"[{', '.join(map(self._value, place))}]"
+        if isinstance(place, list | tuple) and values_in(place):
+            kind = "" if type(place) in (list, tuple) else self._name("c", type(place))
+            parts = ", ".join(map(self._value, place))
+            return f"[{parts}]" if isinstance(place, list) else f"{kind}({parts})" if kind else f"({parts},)"
         return self._name("c", place)
 
     def _name(self, letter: str, value: object) -> str:

@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import repeat
 from operator import setitem
-from typing import NamedTuple
 
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, each
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.records import AdamOptions
 from genesis.tensor import Tensor
-
-
-class Options(NamedTuple):
-    """The numbers of adam_step, in its order, and flags."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    decoupled_weight_decay: bool
-    maximize: bool
 
 
 class Adam(Optimizer):
@@ -80,9 +68,9 @@ class Adam(Optimizer):
         for name, beta in zip(("betas[0]", "betas[1]"), betas, strict=True):
             require_number(self._name, {name: beta}, name, below=1.0)
 
-    def _options(self, group: Group) -> Options:
+    def _options(self, group: Group) -> AdamOptions:
         beta1, beta2 = group["betas"]
-        return Options(
+        return AdamOptions(
             float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]),
             bool(group["decoupled_weight_decay"]), bool(group["maximize"]),
         )  # fmt: skip
@@ -102,17 +90,14 @@ class Adam(Optimizer):
         #   m ← beta1·m + (1 − beta1)·g,   v ← beta2·v + (1 − beta2)·g²
         #   p ← p − lr·m / (1 − beta1ᵗ) / (√(v / (1 − beta2ᵗ)) + eps)     (amsgrad: the largest v so far)
         options, first = batch.options, batch.states[0]
-        assert isinstance(options, Options)
         step = first["step"]
         largest = batch.arrays("max_exp_avg_sq") if "max_exp_avg_sq" in first else None
         averages = batch.arrays("exp_avg"), batch.arrays("exp_avg_sq")
-        numbers = options[:5] if batch.numbers is None else batch.numbers
-        flags = options.decoupled_weight_decay, options.maximize, batch.found_inf
         states = batch.params, batch.grads, *averages, largest
         if isinstance(step, Tensor):  # the device counts, see capturable.py
-            at_once([call_of(ops.adam_step, *states, step.array, numbers, *flags), *batch.after])
+            at_once([call_of(ops.adam_step, *states, step.array, options, batch.inputs), *batch.after])
             return
-        update = call_of(ops.adam_step, *states, step + 1, numbers, *flags)
+        update = call_of(ops.adam_step, *states, step + 1, options, batch.inputs)
         # In one with the update: no interrupt comes between.
         at_once([update, *batch.after, each(setitem, batch.states, repeat("step"), repeat(step + 1))])
 

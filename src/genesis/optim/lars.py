@@ -7,6 +7,7 @@ from typing import NamedTuple
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.records import SGDOptions
 from genesis.tensor import Tensor
 
 
@@ -104,5 +105,6 @@ class LARS(Optimizer):
                 ops.scale_into([step], rates.select(0, index))
         buffers = batch.arrays("momentum_buffer") if momentum else None
         # SGD at rate 1, without dampening and decay: step and momentum contain lr·λ already, as in the paper.
-        numbers, first = (1.0, momentum, 0.0, 0.0), batch.fresh and not batch.captured
-        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, numbers, nesterov, False, first), *batch.after])
+        sgd = SGDOptions(lr=1.0, momentum=momentum, dampening=0.0, weight_decay=0.0, nesterov=nesterov, maximize=False)
+        first = batch.fresh and not batch.captured
+        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, sgd, first), *batch.after])

@@ -19,6 +19,7 @@ from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import capture_of, lasting, outside, replays
 from genesis.optim.capturable import Captured
+from genesis.records import StepInputs
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
@@ -42,8 +43,7 @@ class Batch:
     grads: list[NDArray] = dataclasses.field(default_factory=list)
     states: list[State] = dataclasses.field(default_factory=list)
     after: Sequence[Call] = ()  # made in one with the update
-    numbers: NDArray | None = None  # those of the options, where a CUDA graph reads them
-    found_inf: NDArray | None = None  # where it is true, the update does nothing
+    inputs: StepInputs[NDArray] = StepInputs()  # what the device gives, in place of the host
     captured: bool = False  # into a CUDA graph
 
     def arrays(self, name: str) -> list[NDArray]:
@@ -109,7 +109,7 @@ class Optimizer:
         raise NotImplementedError
 
     # In CUDA graphs, see capturable.py:
-    reads_numbers: ClassVar[bool] = False  # does _update take batch.numbers and batch.found_inf?
+    reads_numbers: ClassVar[bool] = False  # does _update take batch.inputs?
 
     def structure(self, options: tuple[object, ...]) -> Hashable:
         """The part of the options that a CUDA graph fixes, even if it reads the numbers. See `optim.Optimizer.step`.
@@ -229,7 +229,7 @@ class Optimizer:
                     "have to skip after an overflow: call it after replay()"
                 )
             for batch in batches:
-                batch.found_inf = found_inf[batch.params[0].device]
+                batch.inputs = batch.inputs._replace(found_inf=found_inf[batch.params[0].device])
         watcher = thread.watcher
         for batch in batches:
             if watcher is None:
@@ -240,7 +240,7 @@ class Optimizer:
     def _prepare_capture(self, batch: Batch) -> None:
         capture = capture_of(batch.params[0].device)
         if capture is not None:
-            batch.numbers, batch.captured = Captured(self, batch, capture).numbers, True
+            batch.inputs, batch.captured = StepInputs(Captured(self, batch, capture).numbers), True
 
     def _batches(self, group: Group) -> Iterable[Batch]:
         options = self._options(group)

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.records import SGDOptions
 from genesis.tensor import Tensor
-
-
-class Options(NamedTuple):
-    """The numbers of sgd_step, in its order, and flags."""
-
-    lr: float
-    momentum: float
-    dampening: float
-    weight_decay: float
-    nesterov: bool
-    maximize: bool
 
 
 class SGD(Optimizer):
@@ -74,8 +63,8 @@ class SGD(Optimizer):
                 f"got momentum {group['momentum']} and dampening {group['dampening']}"
             )
 
-    def _options(self, group: Group) -> Options:
-        return Options(
+    def _options(self, group: Group) -> SGDOptions:
+        return SGDOptions(
             float(group["lr"]), float(group["momentum"]), float(group["dampening"]), float(group["weight_decay"]),
             bool(group["nesterov"]), bool(group["maximize"]),
         )  # fmt: skip
@@ -91,22 +80,21 @@ class SGD(Optimizer):
         #   b ← g if fresh else momentum·b + (1 − dampening)·g
         #   p ← p − lr·(g + momentum·b if nesterov else b if momentum else g)
         options = batch.options
-        assert isinstance(options, Options)
+        assert isinstance(options, SGDOptions)
         buffers = batch.arrays("momentum_buffer") if options.momentum else None
-        numbers = options[:4] if batch.numbers is None else batch.numbers
         first = batch.fresh and not batch.captured  # a replay's buffers are zeros at first, which comes to the same
-        flags = options.nesterov, options.maximize, first, batch.found_inf
-        at_once([call_of(ops.sgd_step, batch.params, batch.grads, buffers, numbers, *flags), *batch.after])
+        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, options, first, batch.inputs)
+        at_once([step, *batch.after])
 
     reads_numbers = True
 
     def structure(self, options: tuple[object, ...]) -> Hashable:
-        assert isinstance(options, Options)
+        assert isinstance(options, SGDOptions)
         return options.momentum != 0, super().structure(options)
 
     def refusal(self, batch: Batch) -> str:
         options = batch.options
-        assert isinstance(options, Options)
+        assert isinstance(options, SGDOptions)
         if batch.fresh and options.momentum and options.dampening:
             return "every replay would make a first step, which dampening is not for: make one before the capture"
         return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from genesis import backends
 from genesis.dtypes import DType
@@ -41,7 +40,7 @@ class Profiler:
         self.description = "operation"
         self.flops = 0  # of one iteration
         self._device = device if isinstance(device, Device) else Device(device)
-        self._marks: list[Any] = []
+        self._marks: list[object] = []  # the backend's own
 
     def describe_operation(
         self, name: str, input_shape: Shape, weight_shape: Shape, output_shape: Shape, dtype: DType

@@ -16,6 +16,7 @@ from genesis.ndarray import NDArray
 from genesis.nn import Module
 from genesis.recording.calls import Call, Region, values_in
 from genesis.recording.values import Kind, Value, Values
+from genesis.records import rebuilt
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _GIVEN = (Kind.PARAMETER, Kind.BUFFER, Kind.CONSTANT)
@@ -80,7 +81,7 @@ class Recorder:
             placed = [self.place(part) for part in arg]
             if all(new is old for new, old in zip(placed, arg, strict=True)):
                 return arg
-            return placed if isinstance(arg, list) else tuple(placed)
+            return rebuilt(arg, placed)
         return self.declare(Kind.CONSTANT, arg) if isinstance(arg, self._handles) else arg
 
     # --- where it listens ---------------------------------------------------------------------------------------------
@@ -96,11 +97,7 @@ class Recorder:
             def noted(*args: object, **kwargs: object) -> object:
                 result = function(*args, **kwargs)
                 if threading.get_ident() == self._thread and not self._is_paused:
-                    changed = traits.in_place
-                    if traits.in_training and traits.argument("training", args, kwargs):
-                        changed = (*changed, *traits.in_training)
-                    touched = [traits.argument(parameter, args, kwargs) for parameter in changed]
-                    call = self.note(op, function, args, kwargs, result, touched)
+                    call = self.note(op, function, args, kwargs, result, traits.changed(args, kwargs))
                     if on_call is not None:
                         on_call(call, args)
                 return result

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from genesis.errors import DeviceError, describe
 from genesis.torch.backend import backend_of
-from genesis.torch.unprepared import UNPREPARED
+from genesis.torch.unprepared import UNPREPARED, Unprepared
+
+if TYPE_CHECKING:
+    from genesis.records import ConvGeometry, NormState
+    from genesis.torch.prepared import Chain, Folded
+
+    Norm = NormState[torch.Tensor]
 
 
-def call(op: str, first: torch.Tensor, *args: Any) -> Any:
-    """backend.op(first, *args) of the backend of first's device; tensors in, tensors out.
+def call(op: str, first: torch.Tensor, *args: object) -> Any:
+    """Return backend.op(first, *args) on the backend of first's device; tensors in, tensors out.
 
-    On the CPU these are the backend's own arrays. On CUDA the op runs on PyTorch's current stream, and all memory that
-    it takes comes from PyTorch's allocator. What is no array (a packed weight) is handed on as it is.
+    On the CPU these are the backend's own arrays. On CUDA the op runs on PyTorch's current stream, and all its memory
+    comes from PyTorch's allocator. Arguments and results that are no arrays (a packed weight) pass unchanged.
     """
     if first.is_cuda:
         return _handles().call(op, first, args)
@@ -25,51 +32,59 @@ def call(op: str, first: torch.Tensor, *args: Any) -> Any:
     raise DeviceError(describe(op, "input", "a tensor on cpu or cuda", first.device))
 
 
-def call_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
-    """call() with the backend's own arrays as the results, for another call to take."""
+def call_arrays(op: str, first: torch.Tensor, *args: object) -> Any:
+    """call() whose results are the backend's own arrays, for another call to take."""
     return _handles().call_arrays(op, first, args) if first.is_cuda else call(op, first, *args)
 
 
-def call_cuda(op: str, first: torch.Tensor, *args: Any) -> Any:
-    """call() for the CUDA backend; on a simulated device with tensors in host memory."""
+def call_cuda(op: str, first: torch.Tensor, *args: object) -> object:
+    """call() on the CUDA backend; on a simulated device with tensors in host memory."""
     return _handles().call(op, first, args)
 
 
-def call_cuda_arrays(op: str, first: torch.Tensor, *args: Any) -> Any:
-    """call_arrays() for the CUDA backend."""
+def call_cuda_arrays(op: str, first: torch.Tensor, *args: object) -> object:
+    """call_arrays() on the CUDA backend."""
     return _handles().call_arrays(op, first, args)
 
 
-def prepare(x: torch.Tensor, *args: Any) -> Any:
-    """A convolution and batch norm in training, ready for tensors that look like these: see prepared.py."""
-    return _prepared().prepare(x, *args) if x.is_cuda else UNPREPARED
+def prepare(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry
+) -> Chain | Unprepared:
+    """Prepare a convolution and batch norm in training for tensors that look like these: see prepared.py."""
+    return prepare_cuda(x, weight, bias, norm, eps, geometry) if x.is_cuda else UNPREPARED
 
 
-def prepare_inference(x: torch.Tensor, *args: Any) -> Any:
-    """The same in inference, with all that follows."""
-    return _prepared().prepare_inference(x, *args) if x.is_cuda else UNPREPARED
+def prepare_inference(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry,
+    has_residual: bool, activation: str | None,
+) -> Folded | Unprepared:  # fmt: skip
+    """Prepare a convolution, batch norm, sum and activation in inference."""
+    how = (eps, geometry, has_residual, activation)
+    return prepare_inference_cuda(x, weight, bias, norm, *how) if x.is_cuda else UNPREPARED
 
 
-def prepare_cuda(*args: Any) -> Any:
-    """prepare() for the CUDA backend."""
-    return _prepared().prepare(*args)
+def prepare_cuda(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry
+) -> Chain | Unprepared:
+    """prepare() on the CUDA backend."""
+    from genesis.torch import prepared
+
+    return prepared.prepare(x, weight, bias, norm, eps, geometry)
 
 
-def prepare_inference_cuda(*args: Any) -> Any:
-    """prepare_inference() for the CUDA backend."""
-    return _prepared().prepare_inference(*args)
+def prepare_inference_cuda(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry,
+    has_residual: bool, activation: str | None,
+) -> Folded | Unprepared:  # fmt: skip
+    """prepare_inference() on the CUDA backend."""
+    from genesis.torch import prepared
+
+    return prepared.prepare_inference(x, weight, bias, norm, eps, geometry, has_residual, activation)
 
 
 @functools.cache
-def _handles() -> Any:
-    """The CUDA backend is loaded when it is needed."""
+def _handles() -> ModuleType:
+    """genesis.torch.handles, which loads the CUDA backend: not before it is needed."""
     from genesis.torch import handles
 
     return handles
-
-
-@functools.cache
-def _prepared() -> Any:
-    from genesis.torch import prepared
-
-    return prepared

@@ -1,16 +1,17 @@
 """Genesis as a backend of torch.compile: torch.compile(model, backend="genesis").
 
-Dynamo records what the model's code does, guards whatever it read on the way, and records anew when that changes. Its
-graphs come here as calls of torch's functions. Convolution → batch norm (→ sum) → ReLU becomes one op in them, max
-pooling on CUDA another, and the rest goes to a compiler of PyTorch's.
+Dynamo traces the model's code, guards all state that it read, and traces again when that changes. Its graphs arrive
+here as calls of torch's functions. Convolution → batch norm (→ sum) → ReLU becomes one op in them, max pooling on CUDA
+another, and one of PyTorch's compilers compiles the rest.
 """
 
 from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from types import BuiltinFunctionType
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, fx
@@ -18,7 +19,9 @@ from torch.nn import functional
 
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ADD, CONV, NORM, OTHER, POOL, RELU
+from genesis.records import ConvGeometry, Windows
 from genesis.torch import pooling
+from genesis.torch.shapes import Pair
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _RELUS = {torch.relu, torch.relu_, functional.relu, functional.relu_, "relu", "relu_"}
@@ -28,16 +31,30 @@ _IN_PLACE -= {operator.index, operator.indexOf, operator.inv, operator.invert, o
 _logger = logging.getLogger("genesis.torch")
 
 
+class Compiled(Protocol):
+    """A compiled graph: called with the graph's inputs, it returns its outputs."""
+
+    def __call__(self, *inputs: object) -> object: ...
+
+
 def genesis(
-    graph: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
-) -> Callable[..., Any]:
+    graph: fx.GraphModule,
+    inputs: Sequence[object],
+    *,
+    mode: str | None = None,
+    options: dict[str, object] | None = None,
+) -> Compiled:
     """The backend: torch.compile(model, backend="genesis"), or backend=genesis.torch.dynamo.genesis.
 
+    The logger "genesis.torch" lists the fused chains at level INFO.
+
     Args:
-        mode: as of torch.compile, for the compiler of all that is not fused.
+        graph: the traced graph; it is changed in place.
+        inputs: examples of its inputs.
+        mode: of torch.compile, for the compiler of everything that is not fused.
         options: {"compiler": name} chooses that compiler among PyTorch's ("inductor" by default; "aot_eager" compiles
-            nothing and starts at once, "cudagraphs" captures that); other options are that compiler's.
-    What was fused is logged at level INFO by the logger "genesis.torch".
+            nothing and starts at once, "cudagraphs" captures that); other options are passed to it.
+    Returns: the compiled graph.
 
     Example:
         >>> import genesis.torch.dynamo, torch
@@ -55,14 +72,13 @@ def genesis(
         return torch._TorchCompileInductorWrapper(mode or "default", options, None)(graph, inputs)
     from torch._dynamo.backends.registry import lookup_backend
 
-    compiler: Any = lookup_backend(name)
-    return compiler(graph, inputs, **options)
+    return lookup_backend(name)(graph, inputs, **options)
 
 
 def fuse_graph(module: fx.GraphModule) -> Fusion:
-    """Put Genesis' ops into a graph of Dynamo's, in place.
+    """Replace convolutions, batch norms, sums, ReLUs and max poolings in a Dynamo graph by Genesis' ops, in place.
 
-    Returns: what was fused, by the names of the graph's nodes, and what was left and why.
+    Returns: the fused chains by the names of their nodes, and the convolutions that were left, each with the reason.
     """
     graph = module.graph
     nodes = [node for node in graph.nodes if node.op != "output"]
@@ -75,7 +91,7 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     for chain in chains:
         allowed = next((part for part in _parts(_without_promotion(chain, nodes)) if order.allows(part)), None)
         if allowed is None:
-            left.append((steps[chain.conv].name, "other code depends on when its layers run"))
+            left.append((steps[chain.conv].name, "a node between its layers conflicts with their move"))
         else:
             fusion.add("", steps, [allowed])
             _fuse_chain(graph, nodes, allowed)
@@ -93,12 +109,13 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
 
 
 # --- reading the graph ---
-def _value(node: Any) -> Any:
-    """The tensor without numbers with which Dynamo recorded a node; None for what is no node."""
+def _value(node: object) -> Any:
+    """The fake tensor of a node, or tuple of them; None for an argument that is no node."""
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
-def _argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
+def _argument(node: fx.Node, position: int, name: str, default: object = None) -> Any:
+    """An argument of a call, by position or name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
@@ -120,7 +137,7 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
                 kind, operands = ADD, tuple(numbers[x] for x in node.args if isinstance(x, fx.Node))
         elif target in _POOLS:
             kind = POOL
-    # Buffers of a norm and weights are no values that flow: _Order looks after them.
+    # Weights, and a norm's buffers, are no operands of a step: _Order checks them.
     return Step(kind, numbers[node], operands, node.name, obstacle)
 
 
@@ -128,20 +145,20 @@ def _why_not_conv(node: fx.Node) -> str:
     input, result = _value(_argument(node, 0, "input")), _value(node)
     weight = _value(_argument(node, 1, "weight"))
     if not all(isinstance(x, Tensor) for x in (input, weight, result)) or not isinstance(node.args[0], fx.Node):
-        return "its arguments are no plain tensors"
+        return "its operands are not plain tensors"
     if input.dim() != 4:
-        return "its input has no batch"
+        return "its input has no batch dimension"
     if not result.dtype.is_floating_point:
         return f"its dtype is {result.dtype}"
     if not (input.device == weight.device and input.device.type in ("cpu", "cuda")):
         return f"it runs on {input.device}"
     if any(isinstance(size, int) and size < 1 for size in (*result.shape, *input.shape)):
         return "its result is empty"
-    return "" if _geometry(node) is not None else "it pads one side more than the other"
+    return "" if _geometry(node) is not None else "its padding is asymmetric"
 
 
-def _geometry(node: fx.Node) -> tuple[Any, ...] | None:
-    """Stride, padding and dilation as pairs, groups; None where padding differs from side to side."""
+def _geometry(node: fx.Node) -> ConvGeometry | None:
+    """Stride, padding and dilation as pairs, groups; None if the padding is asymmetric."""
     stride, padding, dilation = (
         _argument(node, position, name, default)
         for position, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
@@ -153,12 +170,11 @@ def _geometry(node: fx.Node) -> tuple[Any, ...] | None:
         if any(r % 2 for r in reach):
             return None
         padding = tuple(r // 2 for r in reach)
-    return stride, _pair(padding), dilation, _argument(node, 6, "groups", 1)
+    return ConvGeometry(stride, _pair(padding), dilation, _argument(node, 6, "groups", 1))
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    return values * 2 if len(values) == 1 else values
+def _pair(value: int | Sequence[int]) -> Pair:
+    return (value[0], value[-1]) if isinstance(value, Sequence) else (value, value)
 
 
 def _why_not_norm(node: fx.Node) -> str:
@@ -171,14 +187,14 @@ def _why_not_norm(node: fx.Node) -> str:
         _argument(node, 7, "eps", 1e-5),
     )
     if not isinstance(options[0], bool) or any(not isinstance(x, int | float) for x in options[1:]):
-        return "its batch norm's options are computed"
+        return "its batch norm's training, momentum or eps is not a constant"
     return ""
 
 
-def _norm_options(node: fx.Node) -> list[Any]:
+def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
     """Training, momentum, eps."""
-    names = ("training", False), ("momentum", 0.1), ("eps", 1e-5)
-    return [_argument(node, 5 + i, name, default) for i, (name, default) in enumerate(names)]
+    training, momentum = _argument(node, 5, "training", False), _argument(node, 6, "momentum", 0.1)
+    return training, float(momentum), float(_argument(node, 7, "eps", 1e-5))
 
 
 def _parts(chain: Chain) -> list[Chain]:
@@ -197,8 +213,8 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
 
 
 class _Effects(NamedTuple):
-    """What a node does beside its result: memory that it reads and changes; whether it switches a mode, or may do
-    anything."""
+    """The side effects of a node: storages that it reads and writes; whether it may do anything else, such as switch a
+    mode."""
 
     reads: frozenset[int]
     changes: frozenset[int]
@@ -206,24 +222,25 @@ class _Effects(NamedTuple):
 
 
 class _Order:
-    """Which chains may run at their end: a convolution moves past all that stands between it and the last layer."""
+    """The order of side effects: a fused chain runs in place of its last layer, so that its convolution moves there."""
 
     def __init__(self, nodes: list[fx.Node]) -> None:
         self._nodes = nodes
         self._effects = [_effects(node) for node in nodes]
 
     def allows(self, chain: Chain) -> bool:
+        """Return whether no node between a chain's layers conflicts with its move."""
         parts = {part for part in (chain.conv, chain.norm, chain.add, chain.relu) if part is not None}
         own = [self._effects[part] for part in parts]
-        inside = {key for part in parts for key in _memory([self._nodes[part]])}  # seen by nobody else
+        inside = {key for part in parts for key in _memory([self._nodes[part]])}  # internal to the chain
         reads = frozenset().union(*(x.reads for x in own)) - inside
         changes = frozenset().union(*(x.changes for x in own)) - inside
         between = [self._effects[i] for i in range(chain.conv + 1, chain.last) if i not in parts]
         return not any(x.unknown or x.changes & (reads | changes) or x.reads & changes for x in between)
 
 
-def _memory(nodes: Iterable[Any]) -> frozenset[int]:
-    """The storages behind the values of nodes: views have that of their base."""
+def _memory(nodes: Iterable[object]) -> frozenset[int]:
+    """The storages of nodes' values: a view has that of its base."""
     values = [_value(node) for node in nodes]
     tensors = [x for value in values for x in (value if isinstance(value, tuple | list) else (value,))]
     return frozenset(x.untyped_storage()._cdata for x in tensors if isinstance(x, Tensor) and not x.is_sparse)
@@ -251,18 +268,23 @@ _PURE = {"torch.nn.functional", "torch.functional", "_operator", "torch._C._nn",
 _MODES = {torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast, torch._C._set_grad_enabled}
 
 
-def _is_builtin(target: Any) -> bool:
-    """A function of torch's own, such as torch.cat."""
-    return type(target) is type(torch.cat) and getattr(torch, target.__name__, None) is target
+def _is_builtin(target: object) -> bool:
+    """Return whether this is a function of torch's own in C, such as torch.cat."""
+    return isinstance(target, _BUILTIN) and getattr(torch, target.__name__, None) is target
+
+
+_BUILTIN: type[BuiltinFunctionType] = type(torch.cat)
 
 
 # --- writing it ---
 def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
     conv, norm, last = nodes[chain.conv], nodes[chain.norm], nodes[chain.last]
     residual = None
-    if chain.add is not None:  # looked up now, as it may be the end of another chain
+    if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
         residual = next(x for x in nodes[chain.add].args if x is not norm)
-    dtype = _value(conv).dtype  # under autocast another than the operands'
+    dtype = _value(conv).dtype  # under autocast not that of the operands
+    geometry = _geometry(conv)
+    assert geometry is not None  # _step has asked
     with graph.inserting_before(last.next):
         operands = [
             x if x is None or _value(x).dtype == dtype else graph.call_method("to", (x, dtype))
@@ -271,9 +293,8 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         mean, var, gamma, beta = (
             _argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
         )
-        training, momentum, eps = _norm_options(norm)
         activation = None if chain.relu is None else "relu"
-        args = (*operands, gamma, beta, mean, var, residual, training, float(momentum), float(eps), *_geometry(conv))  # type: ignore[misc]
+        args = (*operands, gamma, beta, mean, var, residual, *_norm_options(norm), *geometry)
         both = graph.call_function(torch.ops.genesis.conv_bn_relu, (*args, activation))
         result = graph.call_function(operator.getitem, (both, 0))
         strides = _value(last).stride()
@@ -286,17 +307,17 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             graph.erase_node(nodes[position])
 
 
-def _pooling(node: fx.Node) -> Any:
-    """The windows of a max pooling that Genesis' kernels run; None for PyTorch's function."""
+def _pooling(node: fx.Node) -> Windows | None:
+    """The windows of a max pooling that Genesis' kernels run; None if PyTorch's function runs."""
     input = _value(node.args[0] if node.args else None)
     if not isinstance(input, Tensor) or not pooling.has_kernels(input) or not isinstance(_value(node), Tensor):
         return None  # with return_indices it has two results
     defaults = {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
     options = [_argument(node, 1 + i, name, default) for i, (name, default) in enumerate(defaults.items())]
-    return pooling._windows(input, *options)
+    return pooling.windows_of(input, *options)
 
 
-def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Any) -> None:
+def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Windows) -> None:
     needs_gradient = _value(node).requires_grad
     with graph.inserting_before(node):
         both = graph.call_function(torch.ops.genesis.max_pool2d, (node.args[0], *windows, needs_gradient))

@@ -1,4 +1,4 @@
-"""What fuse() puts on convolutions and poolings: an attribute of the layer, which its own forward calls."""
+"""The attribute `forward` that fuse() sets on convolutions, norms, activations and poolings, and on the model."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import copy
 import inspect
 import sys
 import weakref
-from typing import Any
+from types import CodeType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
-from genesis.torch import guards
+from genesis.records import NormState, record
+from genesis.torch import pooling
 from genesis.torch.bridge import call
 from genesis.torch.links import Computed, Link, versions_of_three
+from genesis.torch.modes import current_modes, is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     batch_norm,
     inside_model,
-    may_be_put_off,
+    materialize,
+    materialized,
+    may_defer,
     pending,
     relu,
-    settle,
-    settled,
 )  # fmt: skip
-from genesis.torch.pooling import max_pool2d, takes
-from genesis.torch.seen import SeenConvolution
 from genesis.torch.shapes import only_contiguous, plan
+from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
@@ -41,51 +43,90 @@ _GLOBAL_HOOKS = (
 )  # fmt: skip
 
 
-class _Entry:
-    """Of a layer, which it doesn't keep alive. Copies and pickles of the layer have their own."""
+Layer = TypeVar("Layer", bound=nn.Module)
 
-    layer: weakref.ref[Any]
 
-    def __init__(self, layer: nn.Module, name: str) -> None:
+class Forward(Protocol):
+    """A model's forward: a method, or a function that is an attribute of the model."""
+
+    __code__: CodeType
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+
+class _Entry(Generic[Layer]):
+    """A callable in place of a layer's forward; it doesn't keep the layer alive. Copies of the layer have their own."""
+
+    layer: weakref.ref[Layer]
+
+    _is_original = True  # False: copied by itself, perhaps into a copy of the layer
+
+    def __init__(self, layer: Layer, name: str) -> None:
         self.layer, self.name = weakref.ref(layer), name
         self.begin()
 
-    def owner(self) -> Any:
-        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original."""
-        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
+    def original(self) -> Layer:
+        """The layer that fuse() was given."""
         layer = self.layer()
+        assert layer is not None
+        return layer
+
+    def owner(self) -> Layer:
+        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original.
+
+        A copy shares the original's containers. Without one, the caller's frame need not be searched.
+        """
+        layer = self.layer()
+        if layer is not None and self._is_original and _holders(layer) == _ALONE:
+            return layer
+        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
         if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
+            assert layer is not None
             return layer
         return caller
 
     def begin(self) -> None:
         raise NotImplementedError
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Entry:
-        layer = self.layer()
+    def __copy__(self) -> Self:
+        kind, args, *state = self.__reduce__()
+        other = kind(*args)
+        other.__dict__.update(*state, _is_original=False)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Layer]) -> Self:
+        layer = self.original()
         return type(self)(memo.get(id(layer), layer), self.name)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.layer(), self.name)
 
 
-class ConvEntry(_Entry):
-    """In place of Conv2d.forward: the result is put off where everything is as the fused op wants it."""
+def _holders(layer: nn.Module) -> int:
+    """The number of references to a container that every module has of its own."""
+    return sys.getrefcount(layer.__dict__["_non_persistent_buffers_set"])
+
+
+_ALONE = _holders(nn.Identity())
+
+
+class ConvEntry(_Entry[nn.Conv2d]):
+    """The forward of a Conv2d: it defers the convolution wherever the fused op can compute it."""
 
     def begin(self) -> None:
         self.active = True
         self.next = ""  # what followed its batch norm the last time: "relu", "add", "value"
-        self.hands_on: bool | None = None  # its input to later uses: None, not known; False, nobody took it
-        self.unfused = 0  # calls in a row
-        self.calls = 0  # that were deferred
-        self.kinds: tuple[str, ...] = ()  # of what was fused with it
+        self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
+        self.unfused = 0  # calls in a row whose result no batch norm took
+        self.calls = 0  # calls that were deferred
+        self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
         self.reason = ""
-        self.seen: SeenConvolution | None = None
+        self.guarded: GuardedConv | None = None
 
-    def __call__(self, input: Tensor) -> Any:
+    def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
-            layer: Any = self.layer()
+            layer = self.original()
             return type(layer).forward(layer, input)
         conv = self.owner()
         state = conv.__dict__
@@ -93,65 +134,68 @@ class ConvEntry(_Entry):
             kind = type(conv)
             if (kind.forward, kind._conv_forward) != _PLAIN_FORWARD or "_conv_forward" in state:
                 return kind.forward(conv, input)
-            weight, bias = conv.weight, conv.bias  # of a parametrization, say
+            weight, bias = conv.weight, conv.bias  # for example of a parametrization
         else:
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
         link = None
         if self.active:
-            given: Any = input
+            given: Tensor | Computed = input
             if type(input) is Pending:
-                given = input.link if input.stage == 3 and input.value is None else settle(input)
+                given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
             link = self._link(conv, given, weight, bias)
         if link is None:
-            return type(conv)._conv_forward(conv, settled(input), weight, bias)
+            return type(conv)._conv_forward(conv, materialized(input), weight, bias)
         return pending(link, 0)
 
-    def _link(self, conv: Any, input: Any, weight: Tensor, bias: Tensor | None) -> Link | None:
+    def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
+        """The deferred convolution; None if it is to be computed now."""
         strides, inner = None, None
         if type(input) is Computed:
             strides = input.plan.strides
             input, inner = input.take()
         operands = (input, weight) if bias is None else (input, weight, bias)
         settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-        known = self.seen
+        known = self.guarded
         is_known = known is not None and known.fits(operands, strides, settings)
-        if not (guards.nothing_else_watches() if is_known else guards.nothing_watches()) or not may_be_put_off():
+        if not (no_python_mode_intercepts() if is_known else nothing_intercepts()) or not may_defer():
             return None
         if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
-            known = self._see(operands, strides, settings)
+            known = self._guard(operands, strides, settings)
             if known is None:
                 return None
-            self.seen = known
+            self.guarded = known
         assert known is not None
-        modes = guards.modes()
+        modes = current_modes()
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         self.calls += 1
-        if input.is_inference():  # it has no counter of changes
+        if input.is_inference():  # it has no version counter
             if modes[:2] != (False, True):
                 return None
             dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, *known.plan.geometry)
+            link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
-    def _see(self, operands: tuple[Any, ...], given_strides: Any, settings: Any) -> SeenConvolution | None:
-        """What the op makes of these operands; None if it does not take them."""
+    def _guard(
+        self, operands: tuple[Tensor, ...], given_strides: tuple[int, ...] | None, settings: Settings
+    ) -> GuardedConv | None:
+        """Plan the convolution of these operands; None if the op does not take them."""
         input, weight, bias = operands if len(operands) == 3 else (*operands, None)
-        if type(input) is not Tensor or not guards.is_plain(weight) or not (bias is None or guards.is_plain(bias)):
+        if type(input) is not Tensor or not is_plain(weight) or not (bias is None or is_plain(bias)):
             return None
-        *geometry, padding_mode = settings
+        stride, padding, dilation, groups, padding_mode = settings
         dtype = _compute_dtype(input, weight, bias)
         if dtype is None or padding_mode != "zeros":
             return None
         strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
-        how = plan(input.shape, weight.shape, *geometry, strides, weight.stride())
-        return None if how is None else SeenConvolution(operands, given_strides, settings, how, dtype)
+        how = plan(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
+        return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
 
-    # --- what became of its results ---------------------------------------------------------------------------------
+    # --- how its results were used ----------------------------------------------------------------------------------
     def fused(self, stage: int) -> None:
         self.unfused = 0
         if stage == 1:
@@ -159,8 +203,8 @@ class ConvEntry(_Entry):
         else:
             self.next, self.kinds = "add", ("norm", "add", "relu")
 
-    def settled(self, stage: int) -> None:
-        """Somebody wanted the value."""
+    def note_materialized(self, stage: int) -> None:
+        """Other code used the value."""
         if stage == 0:
             self.unfused += 1
             self.reason = self.reason or "no batch norm follows"
@@ -176,15 +220,15 @@ class ConvEntry(_Entry):
         self.active, self.reason = False, reason
 
 
-class NormEntry(_Entry):
-    """In place of BatchNorm2d.forward: what it does with a Pending, by the short way, and counting by the op."""
+class NormEntry(_Entry[nn.BatchNorm2d]):
+    """The forward of a BatchNorm2d: a fast path for a Pending, on which the op counts the batch."""
 
     def begin(self) -> None:
         pass
 
-    def __call__(self, input: Tensor) -> Any:
+    def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
-            norm: Any = self.layer()
+            norm = self.original()
             return type(norm).forward(norm, input)
         norm = self.owner()
         if type(input) is Pending and type(norm) is nn.BatchNorm2d:
@@ -197,24 +241,23 @@ class NormEntry(_Entry):
                     mean, var = buffers["running_mean"], buffers["running_var"]
                     if training and not tracks:
                         mean = var = None
-                    y = batch_norm(
-                        input, parameters["weight"], parameters["bias"], mean, var, training or mean is None,
-                        momentum, norm.eps, count,
-                    )  # fmt: skip
+                    tensors = (parameters["weight"], parameters["bias"], mean, var, count)
+                    state = record(NormState, tensors)
+                    y = batch_norm(input, state, training or mean is None, momentum, norm.eps)
                     if y is not NOT_HERE:
                         return y
         return type(norm).forward(norm, input)
 
 
-class ReLUEntry(_Entry):
-    """In place of ReLU.forward: of a Pending, by the short way."""
+class ReLUEntry(_Entry[nn.ReLU]):
+    """The forward of a ReLU: a fast path for a Pending."""
 
     def begin(self) -> None:
         pass
 
-    def __call__(self, input: Tensor) -> Any:
+    def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
-            layer: Any = self.layer()
+            layer = self.original()
             return type(layer).forward(layer, input)
         layer = self.owner()
         if type(input) is Pending and type(layer) is nn.ReLU:
@@ -224,26 +267,26 @@ class ReLUEntry(_Entry):
         return type(layer).forward(layer, input)
 
 
-class PoolEntry(_Entry):
-    """In place of MaxPool2d.forward: Genesis' kernel on CUDA."""
+class PoolEntry(_Entry[nn.MaxPool2d]):
+    """The forward of a MaxPool2d: Genesis' kernel on CUDA."""
 
     def begin(self) -> None:
         self.calls = 0
 
-    def __call__(self, input: Tensor) -> Any:
+    def __call__(self, input: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         compiling = is_compiling()
-        layer: Any = self.layer() if compiling else self.owner()
+        layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
-            input = settle(input)
-        if compiling or not takes(input) or not guards.nothing_watches():
+            input = materialize(input)
+        if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)
         self.calls += 1
         how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices)
-        return max_pool2d(input, *how)
+        return pooling.max_pool2d(input, *how)
 
 
 class Scriptable:
-    """What torch.jit.script asks for: the plain model, with the same parameters and buffers."""
+    """The plain model with the same parameters and buffers, which torch.jit.script compiles."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = weakref.ref(model)
@@ -254,16 +297,16 @@ class Scriptable:
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         return strip(copy.deepcopy(model, shared))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Scriptable:
+    def __deepcopy__(self, memo: dict[int, nn.Module]) -> Scriptable:
         model = self.model()
         return Scriptable(memo.get(id(model), model))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Scriptable, (self.model(),)
 
 
 def strip(model: nn.Module) -> nn.Module:
-    """Without anything of fuse's, but for the report."""
+    """Remove all attributes that fuse() set, except for the report."""
     for module in model.modules():
         state = module.__dict__
         forward = state.get(FORWARD)
@@ -276,17 +319,17 @@ def strip(model: nn.Module) -> nn.Module:
     return model
 
 
-class ModelEntry(_Entry):
-    """In place of the forward of the model that was fused: what leaves it is computed."""
+class ModelEntry(_Entry[nn.Module]):
+    """The forward of the model that was fused: it computes whatever in its output is pending."""
 
-    inner: Any = None  # a forward that was the model's own attribute
+    inner: Forward | None = None  # a forward that was the model's own attribute
 
     def begin(self) -> None:
         pass
 
     @property
-    def _original(self) -> Any:
-        model: Any = self.layer()
+    def _original(self) -> Forward:
+        model = self.original()
         return type(model).forward.__get__(model) if self.inner is None else self.inner
 
     @property
@@ -294,24 +337,24 @@ class ModelEntry(_Entry):
         return inspect.signature(self._original)
 
     @property
-    def __code__(self) -> Any:  # which torch.export asks for
+    def __code__(self) -> CodeType:  # which torch.export reads
         return self._original.__code__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if is_compiling():
-            model: Any = self.layer()
+            model = self.original()
             return type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
         model = self.owner()
         with inside_model():
             output = type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
-            return output if type(output) is Tensor else settled(output)
+            return output if type(output) is Tensor else materialized(output)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        entry: Any = super().__deepcopy__(memo)
+    def __deepcopy__(self, memo: dict[int, nn.Module]) -> Self:
+        entry = super().__deepcopy__(memo)
         entry.inner = copy.deepcopy(self.inner, memo)
         return entry
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return (*super().__reduce__(), {"inner": self.inner}) if self.inner is not None else super().__reduce__()
 
 

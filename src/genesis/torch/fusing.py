@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from genesis.errors import DTypeError, describe
@@ -22,7 +20,7 @@ from genesis.torch.entries import (
 from genesis.torch.pending import install
 from genesis.torch.reporting import Report, attach, detach
 
-_FORWARDS: dict[type[nn.Module], Any] = {
+_FORWARDS: dict[type[nn.Module], type[_Entry]] = {
     nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.ReLU: ReLUEntry, nn.MaxPool2d: PoolEntry
 }  # fmt: skip
 
@@ -30,14 +28,15 @@ _FORWARDS: dict[type[nn.Module], Any] = {
 def fuse(model: nn.Module) -> nn.Module:
     """Run convolution → batch norm (→ sum) → ReLU as one op wherever a model has that, in training and inference.
 
-    Nothing is traced and no layer is replaced: the model's own code runs at each call. What a convolution gives is put
-    off until that code shows what it does with it; where batch norm, a sum or ReLU follow, these become one op, and
-    with anything else the convolution is computed as ever. Max pooling layers run by Genesis' kernels on CUDA.
-    model.fusion, or report(model), says what was fused, and what was left and why.
+    Nothing is traced and no layer is replaced: the model's own code runs at each call. A convolution is deferred until
+    that code uses its result: batch norm, a sum and ReLU that follow run with it as one op, and before anything else
+    it is computed as usual. Max pooling layers run Genesis' kernels on CUDA. model.fusion, or report(model), lists the
+    chains that were fused, and the convolutions that were not, each with the reason.
 
     Args:
         model: any torch.nn.Module; its Conv2d and MaxPool2d layers get an attribute, which unfuse(model) removes.
     Returns: model.
+    Raises: TypeError: model is no torch.nn.Module.
 
     Example:
         >>> import genesis.torch, torch
@@ -67,13 +66,14 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def unfuse(model: nn.Module) -> nn.Module:
-    """The plain model again: the same modules, parameters, buffers and hooks, and no attribute of fuse's.
+    """Undo fuse(): the same modules, parameters, buffers and hooks, without any attribute that fuse() added.
 
-    For what wants to see plain layers: exporters, quantization, surgery on compiled code.
+    Exporters, quantization and other tools that need plain layers take the result.
 
     Args:
-        model: what fuse() was called with, or a part or copy of it; it is changed in place.
+        model: the model that fuse() was called with, or a part or copy of it; it is changed in place.
     Returns: model.
+    Raises: TypeError: model is no torch.nn.Module.
 
     Example:
         >>> import genesis.torch, torch
@@ -88,9 +88,14 @@ def unfuse(model: nn.Module) -> nn.Module:
 
 
 def report(model: nn.Module) -> Report:
-    """What became of each convolution and max pooling layer of a model that was fused, as far as its calls have shown.
+    """Report which convolutions and max pooling layers of a model are fused or replaced, and why others are not.
 
-    Before the first call it says what a Sequential's order promises.
+    It is based on the calls so far; before the first one, on the order of layers in each Sequential.
+
+    Args:
+        model: a model that fuse() was called with.
+    Returns: a report whose fused, left and replaced are read anew at each access; printing it lists all of them.
+    Raises: TypeError: model is no torch.nn.Module.
 
     Example:
         >>> import genesis.torch, torch
@@ -102,6 +107,6 @@ def report(model: nn.Module) -> Report:
     return Report(model)
 
 
-def _check(op: str, model: Any) -> None:
+def _check(op: str, model: object) -> None:
     if not isinstance(model, nn.Module):
         raise DTypeError(describe(op, "model", "a torch.nn.Module", type(model).__name__))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -13,37 +13,45 @@ from genesis.backends.cuda.runtime import capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, Windows, record
+from genesis.shapes import Shape
 from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
-_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # of arguments
+_PLAIN = frozenset((type(None), bool, int, float, str, tuple, ConvGeometry, NormOptions, Windows))  # of arguments
+_RECORDS = frozenset((NormState, BegunConvNorm, SavedConvNorm))  # of tensors
 _TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
-_layouts: dict[tuple[Any, ...], Layout] = {}  # by what PyTorch says of a tensor
+_layouts: dict[tuple[object, ...], Layout] = {}  # by shape, strides, dtype, alignment and device index
 _devices: dict[int, Device] = {}  # by PyTorch's index, -1 for host memory
 driver.forget_on_switch(_devices.clear)
 
 
-def call(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
-    """backend.op(first, *args), on PyTorch's current stream and in its memory; tensors in, tensors out."""
+def call(op: str, first: torch.Tensor, args: Sequence[object]) -> object:
+    """Return backend.op(first, *args), on PyTorch's current stream and in its memory; tensors in, tensors out."""
     result = call_arrays(op, first, args)
     if type(result) is tuple:
         return tuple([each.tensor if type(each) is TensorArray else _to_tensor(each) for each in result])
     return result.tensor if type(result) is TensorArray else _to_tensor(result)
 
 
-def call_arrays(op: str, first: torch.Tensor, args: Sequence[Any]) -> Any:
-    """call() with the backend's own arrays as the results, which the next call takes as arguments."""
+def call_arrays(op: str, first: torch.Tensor, args: Sequence[object]) -> Any:
+    """call() whose results are the backend's own arrays, which the next call takes as arguments."""
     device = device_of(first)
     handle, device_index, stream = device.handle, device.index, device.current_stream()
-    arrays: list[Any] = [handle(first)]
+    arrays: list[object] = [handle(first)]
     for arg in args:
         kind = type(arg)
+        if kind in _RECORDS:
+            assert isinstance(arg, tuple)
+            items = [each if each is None or type(each) is TensorArray else handle(each) for each in arg]
+            arrays.append(record(type(arg), items))
+            continue
         is_tensor = kind in _TENSORS or (
             kind not in _PLAIN and kind is not TensorArray and isinstance(arg, torch.Tensor)
         )
         arrays.append(handle(arg) if is_tensor else arg)
     run = getattr(backend_of("cuda"), op)
-    outside, lending.lender = lending.lender, device  # LentBy(device), written out: this is on the way of every call
+    outside, lending.lender = lending.lender, device  # LentBy(device), inlined, as every call comes here
     try:
         if stream == streams.current_handle(device_index):
             return run(*arrays)
@@ -60,7 +68,7 @@ def device_of(tensor: torch.Tensor) -> Device:
 
 
 class TensorArray(DeviceArray):
-    """A tensor as a DeviceArray. Its storage is made when somebody asks for it: mostly the address is all."""
+    """A tensor as a DeviceArray. Its storage is made on demand: most ops need the address only."""
 
     __slots__ = ("_made", "tensor")
 
@@ -86,7 +94,7 @@ class TensorArray(DeviceArray):
 
 
 class Device:
-    """A device of PyTorch: its tensors as arrays, and its allocator. On the simulated device, it is the host."""
+    """A device of PyTorch: its tensors as arrays, and its allocator. With a simulated device, it is the host."""
 
     def __init__(self, where: torch.device) -> None:
         self.index = where.index or 0
@@ -102,28 +110,28 @@ class Device:
             shape, strides = tuple(tensor.shape), tuple(tensor.stride())
             layout = _layouts[key] = layout_of(shape, TYPES[tensor.dtype], self.index, strides, pointer & 15 == 0)
         array = TensorArray(tensor, pointer, layout)
-        if self.watched:  # and is told of memory by storages
+        if self.watched:  # by a driver to which storages report their memory
             array.make_storage()
         return array
 
     def array(self, layout: Layout) -> TensorArray:
-        """A new array, made as the tensor that the caller will get."""
+        """A new array, allocated as the tensor that the caller will get."""
         if capturing.underway:
             self._refuse_to_lend()
         tensor = self._empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
         array = TensorArray(tensor, tensor.data_ptr(), layout)
-        if self.watched:  # and is told of memory by storages
+        if self.watched:  # by a driver to which storages report their memory
             array.make_storage()
         return array
 
     def maker(self, layout: Layout) -> Callable[[], torch.Tensor]:
-        """What makes new tensors of a layout."""
+        """Return a function that allocates tensors of a layout."""
         if self.watched:
             return lambda: self.array(layout).tensor
         return functools.partial(self._empty, layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
 
     def watch(self, *tensors: torch.Tensor | None) -> None:
-        """Tell who watches of tensors whose addresses a launch will get."""
+        """Register tensors with a driver that checks memory accesses, before a launch gets their addresses."""
         for tensor in tensors:
             if tensor is not None:
                 self.handle(tensor)
@@ -138,15 +146,21 @@ class Device:
         capturing.refuse(self.index, "takes PyTorch's memory", "use torch.cuda.graph for ops on PyTorch's tensors")
 
 
-def _empty_strided(where: torch.device) -> Callable[..., torch.Tensor]:
-    """empty(shape, strides, dtype) on a device: where there is only one, by the short way of PyTorch's own compiler."""
-    short: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    if where.type == "cuda" and torch.cuda.device_count() == 1 and hasattr(short, "_empty_strided_cuda"):
-        return short._empty_strided_cuda  # on the current device
+class _EmptyStrided(Protocol):
+    def __call__(self, shape: Shape, strides: Shape, dtype: torch.dtype, /) -> torch.Tensor: ...
+
+
+def _empty_strided(where: torch.device) -> _EmptyStrided:
+    """empty(shape, strides, dtype) on a device: if there is only one, the fast path of PyTorch's own compiler."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    on_current_device: _EmptyStrided | None = getattr(guards, "_empty_strided_cuda", None)
+    if where.type == "cuda" and torch.cuda.device_count() == 1 and on_current_device is not None:
+        return on_current_device
     return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=where)
 
 
-def _to_tensor(handle: Any) -> Any:
+def _to_tensor(handle: object) -> object:
+    """The tensor on the memory of an array; a value that is no array unchanged."""
     if not isinstance(handle, DeviceArray):
         return handle
     dtype, owner = _TORCH_TYPES[handle.dtype], handle.storage.owner  # a view

@@ -1,59 +1,68 @@
-"""What pending tensors stand for: a convolution, its norm and a summand, and how these are computed after all."""
+"""The computations behind pending tensors: a convolution, its norm and a summand, computed on demand."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from genesis.torch import bridge, handing, ops
-from genesis.torch.guards import Modes, modes, nothing_watches, without_newer_hooks
-from genesis.torch.seen import SeenConvolution
+from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
+from genesis.torch import bridge, ops, pass_through
+from genesis.torch.modes import Modes, current_modes, nothing_intercepts, without_newer_hooks
 from genesis.torch.shapes import Plan
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
 
+if TYPE_CHECKING:
+    from genesis.torch.entries import ConvEntry
+
 _any_autocast = torch._C._is_any_autocast_enabled
+OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 
 
+@final
 class Link:
-    """What Pendings stand for, and what it takes to compute them: stage 0 the convolution, 1 its norm, 2 the sum."""
+    """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "inner", "input", "known", "modes", "norm", "norm_versions",
-        "output", "plan", "ready", "residual", "residual_inner", "residual_version", "seen",
-        "versions", "weight",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
+        "norm", "norm_versions", "output", "plan", "ready", "residual", "residual_inner", "residual_version",
+        "training", "versions", "weight",
     )  # fmt: skip
 
+    training: bool  # the norm's settings, from stage 1 on
+    momentum: float
+    eps: float
+
     def __init__(
-        self, entry: Any, seen: SeenConvolution, input: Tensor, weight: Tensor, bias: Tensor | None,
+        self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
         modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.entry, self.seen, self.plan, self.dtype, self.modes = entry, seen, seen.plan, seen.dtype, modes
+        self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
-        self.inner = inner  # the input's values in channels-last order, where they are known
-        self.cast: tuple[Tensor, Tensor | None] | None = None  # values of weight and bias in dtype
-        self.output: Tensor | None = None  # of the convolution, where that could not wait
-        self.norm: Any = None  # gamma, beta, running mean and variance, training, momentum, eps
+        self.inner = inner  # the input's values in channels-last order, if it has them
+        self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
+        self.output: Tensor | None = None  # of the convolution, where that could not be deferred
+        self.norm: Any = None  # the tensors of the norm that follows, NormState
         self.norm_versions: tuple[int, ...] = ()
-        self.known: Any = None  # what is known of its norm from earlier calls
-        self.begun: Any = None  # convolution and statistics: what conv_bn_begin gives, or prepared.Begun
+        self.known: GuardedNorm | None = None  # launches prepared for this norm by earlier calls
+        self.begun: Any = None  # convolution and statistics: BegunConvNorm, or prepared.Begun
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
         self.residual_version = 0
         self.ready: Tensor | Computed | None = None  # with ReLU, computed in advance
 
     def copy(self, stage: int) -> Link:
-        """To be taken elsewhere from a stage."""
+        """A link that starts at a stage of this one, for another use of the same result."""
         link = Link(
-            self.entry, self.seen, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
+            self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
         link.output, link.cast = self.output, self.cast
         if stage:
-            link.norm, link.norm_versions, link.begun, link.known = (
-                self.norm, self.norm_versions, self.begun, self.known
-            )  # fmt: skip
+            link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
+            link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
         return link
 
     def convolution_needs_gradients(self) -> bool:
@@ -72,14 +81,17 @@ class Link:
             tensors.append(self.residual)
         return any(each is not None and each.requires_grad for each in tensors)
 
+    def _options(self) -> NormOptions:
+        return NormOptions(self.training, self.momentum, self.eps)
+
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
-        """What a Pending stands for, as it was when it was made: with its modes, and what it was made of."""
-        with _then(self.modes):
+        """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
+        with _restored(self.modes):
             if stage > 0:
                 return self.finish(None, stage)
             if self.output is not None:
-                return _ordered(self.output, self.plan)  # a copy: what was made of it has it too
+                return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
@@ -87,28 +99,23 @@ class Link:
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
-        if self.ready is not None:
-            ready, self.ready = self.ready, None
-            if activation is not None and stage == 1:
-                return ready
-        mean, var, training = self.norm[2:5]
+        self.ready = None
+        norm, training = self.norm, self.training
         at_once = self.begun is None and not training and self.output is None and not self.needs_gradients(stage)
         if self.begun is None and not at_once:  # the statistics have moved already
             self.check_convolution()
-            self.begin(None if training else mean, None if training else var, None)
-        if self.norm_versions != versions_of(*(self.norm[:2] if training else self.norm[:4])):
+            self.begin(NormState(norm.gamma, norm.beta, None, None) if training else norm)
+        if self.norm_versions != versions_of(*(norm[:2] if training else norm[:4])):
             raise self._changed("its batch norm's weight, bias or statistics were")
         residual = self.residual if stage == 2 else None
         if residual is not None and self.residual_version != _version(residual):
             raise self._changed("the other summand was")
         if at_once:
             self.check_convolution()
-            return self.whole(activation, None, residual)
+            return self.whole(activation, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged:
-            kept = self.begun[2] if type(self.begun) is tuple else self.begun.kept
-            if len(kept.shape) != 4:  # the convolution has still to be done
-                self.check_convolution()
+        if not unchanged and not is_output(self.begun.kept):  # the convolution has still to be done
+            self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
             raises = torch._C._functions.DelayedError(_MODIFIED.format(self.entry.name), 1)
@@ -118,101 +125,96 @@ class Link:
                 y = raises(y)
         return y
 
-    def whole(self, activation: str | None, count: Tensor | None, residual: Tensor | None = None) -> Tensor | Computed:
+    def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
-        gamma, beta, mean, var, *options = self.norm
-        geometry = self.plan.geometry
-        if options[0] and self._begin_prepared(mean, var, count, False, activation):
+        norm, training = self.norm, self.training
+        if not training and not self.needs_gradients(1):
+            return self._inferred(activation, residual)
+        if training and self._begin_prepared(norm, False, activation):
             return self._finished(activation, None, 1)
         if self.needs_gradients(1):
-            return self._applied(None, (mean, var, count, None), (*options, *geometry, activation))
-        residual = residual if residual is None or self.residual_inner is None else self.residual_inner
-        vectors = (gamma, beta, mean, var, residual)
-        if options[0]:
-            return self._plain(
-                ops.conv_bn_relu_values(*self._values(), *vectors, *options, *geometry, activation, count)
-            )
-        operands = (self._cast(self.input if self.inner is None else self.inner), self.weight, self.bias)
-        y = self._folded(operands, vectors, options[2], activation)
+            return self._applied(None, None, activation)
+        if residual is not None and self.residual_inner is not None:
+            residual = self.residual_inner
+        operands = (*self._values(), norm, residual)
+        return self._plain(ops.conv_bn_relu_values(*operands, self._options(), self.plan.geometry, activation))
+
+    def _inferred(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
+        """whole() with the running statistics, without gradient; by prepared launches, if there are any."""
+        weight, bias, norm, eps = self.weight, self.bias, self.norm, self.eps
+        input = self.input if self.inner is None else self.inner
+        if input.dtype is not self.dtype:
+            input = input.to(self.dtype)
+        if residual is not None and self.residual_inner is not None:
+            residual = self.residual_inner
+        known, y = self.known, None
+        if known is not None:
+            key = (residual is not None, activation)
+            folded = known.folded.get(key)
+            if folded is None or (folded is not UNPREPARED and (folded.eps != eps or not folded.is_current())):
+                how = (eps, self.plan.geometry, *key)
+                folded = known.folded[key] = bridge.prepare_inference(input, weight, bias, norm, *how)
+            y = folded.run(input, weight, bias, norm, residual)
         if y is None:
-            y = ops.conv_bn_relu_inference(*operands, *vectors, options[2], *geometry, activation)
-        return self._plain(y)
+            y = ops.conv_bn_relu_inference(input, weight, bias, norm, residual, eps, self.plan.geometry, activation)
+        return self._wrapped(y, None) if self.plan.contiguous else y
 
-    def _folded(self, operands: Any, vectors: Any, eps: float, activation: str | None) -> Tensor | None:
-        """Inference by the short way, if there is one."""
-        known = self.known
-        if known is None:
-            return None
-        has_residual = vectors[4] is not None
-        folded = known.folded.get((has_residual, activation))
-        if folded is None or folded.eps != eps or not folded.is_current():
-            if folded is UNPREPARED:
-                return None
-            tensors = (*operands, *vectors[:4])
-            how = (eps, self.plan.geometry, has_residual, activation)
-            folded = bridge.prepare_inference(*tensors[:2], tensors[2:], *how)
-            known.folded[has_residual, activation] = folded
-        y: Tensor | None = folded.run(*operands, *vectors)
-        return y
-
-    def _applied(self, residual: Any, others: Any, options: Any) -> Any:
-        """By the op with a backward."""
-        added = None if residual is None else self.residual_inner  # a stage before the sum may be asked for
+    def _applied(
+        self, residual: Tensor | None, begun: BegunConvNorm[Any] | None, activation: str | None
+    ) -> Tensor | Computed:
+        """Apply the op that has a backward. begun: the result of begin(), None where nothing has been computed."""
+        added = None if residual is None else self.residual_inner  # the stage may be before the sum
         inner = None if self.inner is None else self._cast(self.inner)
         values = (inner, added, *self._parameters())
-        input, hands_on = handing.taken(self, self._cast(self.input))
-        return self._noted(
-            hands_on,
-            ops.apply(hands_on, input, self.weight, self.bias, *self.norm[:2], residual, others, options, values),
-        )
+        input, passes_through = pass_through.input_of(self, self._cast(self.input))
+        how = ops.How(self.norm, begun, False, self._options(), self.plan.geometry, activation)
+        operands = (input, self.weight, self.bias, *self.norm[:2], residual)
+        return self._result(passes_through, ops.apply(passes_through, *operands, how, values))
 
-    def _noted(self, hands_on: bool, y: Any) -> Any:
-        """What the op with a backward gave, for whoever takes it."""
-        view = None
-        if hands_on:
-            y, view = y
+    def _result(self, passes_through: bool, result: Any) -> Tensor | Computed:
+        """The result of the op that has a backward, as the next layer takes it; with the input's view registered."""
+        y, view = result, None
+        if passes_through:
+            y, view = result
         if self.plan.contiguous:
-            return self._given(y, view)
+            return self._wrapped(y, view)
         if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
             y = _ordered(y, self.plan)  # views of one image are in no certain order
-        return y if view is None else handing.note(self.entry, self.input, y, view)
+        return y if view is None else pass_through.register(self.entry, self.input, y, view)
 
-    def _given(self, y: Tensor, view: Tensor | None) -> Computed:
-        """What the op gave in channels-last order, where PyTorch's layers give contiguous tensors."""
+    def _wrapped(self, y: Tensor, view: Tensor | None) -> Computed:
+        """Wrap the op's channels-last result, where PyTorch's layers give contiguous tensors."""
         inner, value = y, None
         if y.requires_grad:
             inner, value = y.detach(), _ordered(y, self.plan)
             if view is not None:
-                handing.note(self.entry, self.input, value, view)
-                handing.keep(inner, view)  # which outlives the value: the next chain saves it
+                pass_through.register(self.entry, self.input, value, view)
+                pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
         return Computed(self, inner, value)
 
-    def begin(self, mean: Tensor | None, var: Tensor | None, count: Tensor | None) -> None:
-        """The convolution and its statistics, which change the running ones."""
-        gamma, beta, running_mean, running_var, training, momentum, eps = self.norm
+    def begin(self, norm: NormState[Tensor]) -> None:
+        """Compute the convolution and its statistics, which update the running ones of norm."""
         if self.output is not None:
-            self.begun = None, None, self.output, None
-        elif self._begin_prepared(mean, var, count, True, "relu"):
+            self.begun = BegunConvNorm(None, None, self.output, None)
+        elif self._begin_prepared(norm, True, "relu"):
             return
         else:
-            options = (training, momentum, eps, *self.plan.geometry, count)
-            self.begun = ops.conv_bn_begin(*self._values(), gamma, beta, mean, var, *options)
-        if self.begun[0] is None:  # those of now: nothing counts their changes
-            wide = torch.promote_types(self.dtype, torch.float32)
+            self.begun = ops.conv_bn_begin(*self._values(), norm, self._options(), self.plan.geometry)
+        if self.begun.mean is None:  # the current ones: no version counter tells of their changes
+            wide, running = torch.promote_types(self.dtype, torch.float32), self.norm
             with torch.no_grad():
-                inverse_std = torch.rsqrt(running_var.to(wide) + eps)
-                self.begun = running_mean.to(wide, copy=True), inverse_std, *self.begun[2:]
+                inverse_std = torch.rsqrt(running.running_var.to(wide) + self.eps)
+                mean = running.running_mean.to(wide, copy=True)
+            self.begun = BegunConvNorm(mean, inverse_std, *self.begun[2:])
 
-    def _begin_prepared(
-        self, mean: Tensor | None, var: Tensor | None, count: Tensor | None, has_residual: bool, activation: str | None
-    ) -> bool:
-        """begin() by the short way, if there is one; for what is to be expected."""
+    def _begin_prepared(self, norm: NormState[Tensor], has_residual: bool, activation: str | None) -> bool:
+        """begin() by prepared launches, for the residual and activation that are expected; False if there are none."""
         known = self.known
-        if known is None or mean is None or (count is not None) is not known.counts:
+        if known is None or norm.running_mean is None or (norm.num_batches_tracked is not None) is not known.counts:
             return False
-        gamma, beta, _, _, training, momentum, eps = self.norm
-        if not training:
+        if not self.training:
             return False
+        eps = self.eps
         chain = known.chain
         if chain is UNPREPARED:
             return False
@@ -222,20 +224,19 @@ class Link:
             self._cast(self.bias),
         )
         if chain is None or chain.eps != eps or not chain.is_current():
-            vectors = (bias, gamma, beta, mean, var, count)
-            chain = known.chain = bridge.prepare(x, weight, vectors, eps, self.plan.geometry)
-        begun = chain.begin(x, weight, bias, mean, var, count, momentum, has_residual, activation)
+            chain = known.chain = bridge.prepare(x, weight, bias, norm, eps, self.plan.geometry)
+        begun = chain.begin(x, weight, bias, norm, self.momentum, has_residual, activation)
         if begun is None:
             return False
         self.begun = begun
         return True
 
     def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The operands where no gradient is asked for."""
+        """The operands where no gradient is needed."""
         return self._cast(self.input if self.inner is None else self.inner), *self._parameters()
 
     def _parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Values of weight and bias, cast once as autocast does it; their gradients are the op's."""
+        """Weight and bias cast to dtype as autocast would, once; the op computes their gradients itself."""
         weight, bias = self.weight, self.bias
         if weight.dtype is self.dtype:
             return weight, bias
@@ -244,42 +245,39 @@ class Link:
                 self.cast = weight.to(self.dtype), self._cast(bias)
         return self.cast
 
-    def _cast(self, tensor: Any) -> Any:
-        """As autocast has it; None stays None."""
+    def _cast(self, tensor: OptionalTensor) -> OptionalTensor:
+        """The tensor in the dtype that autocast prescribes; None stays None."""
         return tensor if tensor is None or tensor.dtype is self.dtype else tensor.to(self.dtype)
 
     def _finished(self, activation: str | None, residual: Tensor | None, stage: int) -> Tensor | Computed:
-        gamma, beta, mean, var, *options = self.norm
+        norm = self.norm
         added = residual if residual is None or self.residual_inner is None else self.residual_inner
         needs_gradients, begun = self.needs_gradients(stage), self.begun
-        if type(begun) is not tuple:
-            y = begun.chain.finish(begun, added, gamma, beta, activation)
+        if type(begun) is not BegunConvNorm:
+            y = begun.chain.finish(begun, added, *norm[:2], activation)
             if y is not None:
                 return self._prepared(begun, residual, activation, y) if needs_gradients else self._plain(y)
             begun = self.begun = begun.arrays()
         if not needs_gradients:
             input, weight, _ = self._values()
-            return self._plain(
-                ops.conv_bn_finish_values(begun, input, weight, gamma, beta, mean, var, added, options[2], activation)
-            )
-        residual = None if residual is None else handing.view_of(residual)
-        options += (*self.plan.geometry, activation)
-        return self._applied(residual, (mean, var, None, *begun), options)
+            eps = self.eps
+            return self._plain(ops.conv_bn_finish_values(begun, input, weight, norm, added, eps, activation))
+        return self._applied(None if residual is None else pass_through.view_of(residual), begun, activation)
 
     def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
-        """y, which has been computed, with its backward."""
-        residual = None if residual is None else handing.view_of(residual)
+        """Attach the backward to y, which has been computed."""
+        residual = None if residual is None else pass_through.view_of(residual)
         if self.input.dtype is self.dtype:
-            input, hands_on = handing.taken(self, self.input)
+            input, passes_through = pass_through.input_of(self, self.input)
             x = input if self.inner is None else begun.x
         else:
-            x, hands_on = begun.x, False
+            x, passes_through = begun.x, False
             input = x if self.inner is None else self._cast(self.input)
         operands = (input, self.weight, self.bias, *self.norm[:2], residual)
-        return self._noted(hands_on, ops.apply_prepared(hands_on, *operands, (begun, x, activation, y)))
+        return self._result(passes_through, ops.apply_prepared(passes_through, *operands, (begun, x, activation, y)))
 
     def _plain(self, y: Tensor) -> Tensor | Computed:
-        return self._given(y, None) if self.plan.contiguous else y
+        return self._wrapped(y, None) if self.plan.contiguous else y
 
     def check_convolution(self) -> None:
         if self.versions != versions_of_three(self.input, self.weight, self.bias):
@@ -293,21 +291,22 @@ class Link:
         )
 
 
+@final
 class Computed:
-    """What a chain of contiguous tensors gave: contiguous to whoever looks, channels-last to the next chain.
+    """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
 
     It takes the place of a Link, at stage 3.
     """
 
-    __slots__ = ("dtype", "entry", "inner", "modes", "plan", "seen", "taken", "value")
+    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "taken", "value")
 
     def __init__(self, link: Link, inner: Tensor, value: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, which is made at once where it is a node of a graph."""
-        self.entry, self.seen, self.plan, self.dtype, self.modes = (
-            link.entry, link.seen, link.plan, link.dtype, link.modes
+        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph."""
+        self.entry, self.guarded, self.plan, self.dtype, self.modes = (
+            link.entry, link.guarded, link.plan, link.dtype, link.modes
         )  # fmt: skip
         self.inner, self.value = inner, value
-        self.taken = False  # the value is somebody's
+        self.taken = False  # other code has the value
 
     def needs_gradients(self, stage: int) -> bool:
         return self.value is not None and self.value.requires_grad
@@ -315,7 +314,7 @@ class Computed:
     def compute(self, stage: int) -> Tensor:
         if self.value is not None:
             return self.value
-        with _then(self.modes):
+        with _restored(self.modes):
             return _ordered(self.inner, self.plan)
 
     def take(self) -> tuple[Tensor, Tensor | None]:
@@ -354,15 +353,15 @@ def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
 
 
 def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
-    """versions_of(), in less time."""
+    """versions_of(), faster."""
     try:
         return input._version, weight._version, 0 if bias is None else bias._version
     except RuntimeError:
         return versions_of(input, weight, bias)
 
 
-def _then(then: Modes) -> ExitStack:
-    """The modes of an earlier moment, without what has begun to watch since."""
+def _restored(then: Modes) -> ExitStack:
+    """Restore modes of an earlier time, and disable modes that were entered since."""
     stack = ExitStack()
     grad, inference, saving = then
     if torch.is_inference_mode_enabled() is not inference:
@@ -372,8 +371,8 @@ def _then(then: Modes) -> ExitStack:
     if _any_autocast():
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
-    if not nothing_watches():
+    if not nothing_intercepts():
         stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
-    if modes().saving is not saving:
+    if current_modes().saving is not saving:
         stack.enter_context(without_newer_hooks(saving))
     return stack

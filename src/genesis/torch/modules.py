@@ -5,46 +5,54 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from genesis.errors import ShapeError, describe
-from genesis.torch import guards, ops
+from genesis.records import ConvGeometry, NormOptions, NormState
+from genesis.torch import ops
 from genesis.torch.bridge import call
-from genesis.torch.shapes import only_contiguous, suggests_channels_last
+from genesis.torch.modes import is_plain, nothing_intercepts
+from genesis.torch.shapes import Pair, only_contiguous, suggests_channels_last
 
-_MOST_SHAPES = 8
-_Pair = int | tuple[int, int]
+_MAX_SHAPES = 8
+_Size = int | Pair
+OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 
 
 class ConvBNReLU(nn.Module):
     """relu(batch_norm(conv(x)) + residual) as one op, a torch.nn.Module.
 
-    Parts and state_dict are those of torch.nn.Sequential(Conv2d, BatchNorm2d, ReLU). In training and wherever
-    gradients are needed it is one op with one backward; in eval mode without gradients the norm is folded into a
-    weight that is packed once per input shape, and anew when a parameter has changed. A change past PyTorch's
-    version counters (`parameter.data`) goes unseen until train() or eval() is called.
+    Submodules and state_dict are those of torch.nn.Sequential(Conv2d, BatchNorm2d, ReLU). In training, and wherever
+    gradients are needed, it is one op with one backward. In eval mode without gradients the norm is folded into the
+    weight, which is packed once per input shape, and again after a parameter has changed. A change that bypasses
+    PyTorch's version counters (`parameter.data`) takes effect with the next train() or eval().
 
     Args:
-        in_channels, out_channels, kernel_size, stride, dilation, groups, bias: as of torch.nn.Conv2d.
+        in_channels, out_channels, kernel_size, stride, dilation, groups, bias: of torch.nn.Conv2d.
         padding: by default dilation · (kernel_size − 1) // 2.
-        eps, momentum, affine, track_running_stats: as of torch.nn.BatchNorm2d.
-        activation: "relu", or None for the norm's output as it is.
+        eps, momentum, affine, track_running_stats: of torch.nn.BatchNorm2d.
+        activation: "relu", or None for none.
+        device, dtype: of the parameters and buffers.
+    Raises: ValueError: activation is neither "relu" nor None; as torch.nn.Conv2d and BatchNorm2d.
 
     Example:
         >>> import genesis.torch, torch
         >>> layer = genesis.torch.ConvBNReLU(3, 8, 3)
         >>> layer(torch.ones(2, 3, 16, 16)).shape, list(layer.state_dict())[:2]
         (torch.Size([2, 8, 16, 16]), ['0.weight', '1.weight'])
+        >>> layer.conv.weight.shape, layer.norm.eps, layer.train(False).training
+        (torch.Size([8, 3, 3, 3]), 1e-05, False)
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: _Pair, stride: _Pair = 1,
-        padding: _Pair | str | None = None, dilation: _Pair = 1, groups: int = 1, bias: bool = False,
+        self, in_channels: int, out_channels: int, kernel_size: _Size, stride: _Size = 1,
+        padding: _Size | str | None = None, dilation: _Size = 1, groups: int = 1, bias: bool = False,
         eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
-        activation: str | None = "relu", device: Any = None, dtype: Any = None,
+        activation: str | None = "relu", device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if activation not in ("relu", None):
@@ -62,13 +70,21 @@ class ConvBNReLU(nn.Module):
 
     @property
     def conv(self) -> nn.Conv2d:
+        """The convolution, submodule "0"."""
         return self._modules["0"]
 
     @property
     def norm(self) -> nn.BatchNorm2d:
+        """The batch norm, submodule "1"."""
         return self._modules["1"]
 
     def train(self, mode: bool = True) -> ConvBNReLU:
+        """Set training or eval mode, and drop the folded weights.
+
+        Args:
+            mode: True for training.
+        Returns: self.
+        """
         forget(self)
         return super().train(mode)
 
@@ -81,11 +97,26 @@ def conv_bn_relu(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None = None,
     activation: str | None = "relu",
 ) -> Tensor:  # fmt: skip
-    """activation(norm(conv(input)) + residual), as one op, of two layers that stay what they are.
+    """activation(norm(conv(input)) + residual) as one op, from the parameters of two PyTorch layers.
 
-    Under autocast the convolution's operands take its dtype. What the op cannot take (other devices, an input without
-    batch, a residual that must be broadcast or has another dtype, complex numbers), and under modes or transforms of
-    PyTorch that are to see the layers, these run one after the other.
+    Under autocast the convolution's operands are cast to its dtype. The layers run one after the other where the op
+    does not apply: other devices, an input without batch, a residual that needs broadcasting or has another dtype,
+    complex numbers, and under modes or transforms of PyTorch.
+
+    Args:
+        conv: the convolution, with any stride, padding, dilation, groups and bias.
+        norm: the batch norm; in training its running statistics are updated.
+        input: (N, C, H, W), dtype of conv's weight, or any floating dtype under autocast.
+        residual: the shape and dtype of the result; added before the activation. Or None.
+        activation: "relu" or None.
+    Returns: (N, K, P, Q), in the dtype and memory order that the layers give.
+    Raises: ValueError: in training, one value per channel; as the layers.
+
+    Example:
+        >>> import genesis.torch, torch
+        >>> conv, norm = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)
+        >>> genesis.torch.conv_bn_relu(conv, norm, torch.ones(2, 3, 16, 16)).shape
+        torch.Size([2, 8, 14, 14])
     """
     return _run(conv, norm, input, residual, activation)[0]
 
@@ -107,28 +138,30 @@ def conv_bn_relu_and_input(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None = None,
     activation: str | None = "relu",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """conv_bn_relu(...), and the input for whatever else computes with it later.
+    """conv_bn_relu(...), and the input for its later uses.
 
-    That is a view of it where this saves the sum of two gradients a pass over memory, or the input itself.
+    It is a view of the input if the op's backward can add the gradient of those uses, else the input itself.
     """
-    return _run(conv, norm, input, residual, activation, hands_on=True)
+    return _run(conv, norm, input, residual, activation, passes_through=True)
 
 
 def _run(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, residual: Tensor | None, activation: str | None,
-    hands_on: bool = False,
+    passes_through: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result, and the input: with hands_on as a view, if that is what the gradient of its other uses is for."""
+    """The result, and the input: with passes_through its view, if the op can add the gradient of other uses."""
     given = input
     compiling = torch.compiler.is_compiling()
     weight, bias = _parameters(conv)
-    if not compiling and not (guards.is_plain(input) and guards.nothing_watches()):
+    if not compiling and not (is_plain(input) and nothing_intercepts()):
         return _one_by_one(conv, norm, input, residual, activation), given
     dtype = _compute_dtype(weight.dtype, input) if input.is_cuda or input.is_cpu else None
-    plan = (_plan.__wrapped__ if compiling else _plan)(
-        input.shape, None if residual is None else residual.shape, conv.in_channels, conv.out_channels,
-        conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, norm.num_features,
+    settings = (
+        conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups,
+        conv.padding_mode,
     )  # fmt: skip
+    residual_shape = None if residual is None else residual.shape
+    plan = (_plan.__wrapped__ if compiling else _plan)(input.shape, residual_shape, settings, norm.num_features)
     promoted = residual is not None and residual.dtype is not dtype
     if dtype is None or plan is None or promoted or not _on_one_device(input, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation), given
@@ -144,24 +177,23 @@ def _run(
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
         raise ShapeError(describe("conv_bn_relu", "input", "more than 1 value per channel in training", shape))
-    args = (
-        input, _cast(weight, dtype), _cast(bias, dtype), gamma, beta, mean, var, residual, training, momentum,
-        norm.eps, *geometry, activation, count,
-    )  # fmt: skip
-    if hands_on and input is given and not compiling and _needs_gradients(input):
+    state, options = NormState(gamma, beta, mean, var, count), NormOptions(training, momentum, norm.eps)
+    args = (input, _cast(weight, dtype), _cast(bias, dtype), state, residual, options, geometry, activation)
+    if passes_through and input is given and not compiling and _needs_gradients(input):
         y, view = ops.conv_bn_relu_and_input(*args)
         return _ordered(y, weight, given), view
     return _ordered(ops.conv_bn_relu(*args), weight, given), given
 
 
 def forget(module: nn.Module) -> None:
-    """Drop what was folded for the convolutions in a module."""
+    """Drop the folded weights of the convolutions in a module."""
     for part in module.modules():
         _folded.pop(part, None)
 
 
-# --- what the op can take ---
-_Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+# --- operands of the op ---
+# Of a convolution: in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode.
+_Settings = tuple[int, int, Pair, Pair, Pair | str, Pair, int, str]
 
 
 def _compute_dtype(weight: torch.dtype, input: Tensor) -> torch.dtype | None:
@@ -175,8 +207,8 @@ def _compute_dtype(weight: torch.dtype, input: Tensor) -> torch.dtype | None:
     return dtype if dtype is weight and dtype.is_floating_point else None
 
 
-def _parameters(layer: Any) -> tuple[Any, Any]:
-    """layer.weight and layer.bias, without the half microsecond that each takes where they are plain parameters."""
+def _parameters(layer: nn.Conv2d | nn.BatchNorm2d) -> tuple[Tensor, Tensor | None]:
+    """layer.weight and layer.bias, without Module.__getattr__, which takes half a microsecond each."""
     try:
         plain = layer._parameters
         return plain["weight"], plain["bias"]
@@ -184,7 +216,7 @@ def _parameters(layer: Any) -> tuple[Any, Any]:
         return layer.weight, layer.bias
 
 
-def _buffers(norm: Any) -> tuple[Any, Any, Any]:
+def _buffers(norm: nn.BatchNorm2d) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """norm.running_mean, norm.running_var and norm.num_batches_tracked, in the same way."""
     try:
         plain = norm._buffers
@@ -193,25 +225,22 @@ def _buffers(norm: Any) -> tuple[Any, Any, Any]:
         return norm.running_mean, norm.running_var, norm.num_batches_tracked
 
 
-def _cast(x: Any, dtype: torch.dtype) -> Any:
+def _cast(x: OptionalTensor, dtype: torch.dtype) -> OptionalTensor:
     """x in dtype; None stays None."""
     return x if x is None or x.dtype is dtype else x.to(dtype)
 
 
 class _Plan(NamedTuple):
-    """What shapes and settings decide: stride, padding, dilation, groups; and how many values a channel has."""
+    """The geometry of a convolution that the op takes, and the number of values per channel."""
 
-    geometry: _Geometry
+    geometry: ConvGeometry
     num_rows: int
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(
-    shape: torch.Size, residual_shape: torch.Size | None, in_channels: int, out_channels: int,
-    kernel_size: tuple[int, ...], stride: tuple[int, ...], padding: Any, dilation: tuple[int, ...], groups: int,
-    padding_mode: str, num_features: int,
-) -> _Plan | None:  # fmt: skip
-    """None for what the op does not take: "same" with a pixel more on one side, other padding, a wrong shape."""
+def _plan(shape: torch.Size, residual_shape: torch.Size | None, settings: _Settings, num_features: int) -> _Plan | None:
+    """None for what the op does not take: "same" with asymmetric padding, another padding mode, a wrong shape."""
+    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode = settings
     if len(shape) != 4 or shape[1] != in_channels or padding_mode != "zeros" or num_features != out_channels:
         return None
     reach = [dilation[i] * (kernel_size[i] - 1) for i in (0, 1)]
@@ -224,8 +253,7 @@ def _plan(
         return None
     if residual_shape is not None and tuple(residual_shape) != (shape[0], out_channels, height, width):
         return None
-    geometry: Any = stride, padding, dilation, groups
-    return _Plan(geometry, shape[0] * height * width)
+    return _Plan(ConvGeometry(stride, padding, dilation, groups), shape[0] * height * width)
 
 
 def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
@@ -236,7 +264,7 @@ def _on_one_device(input: Tensor, weight: Tensor, residual: Tensor | None) -> bo
 
 
 def _place(tensor: Tensor) -> tuple[bool, bool, int]:
-    """What tells tensor.device, of which PyTorch makes an object each time, where it is a GPU or the CPU."""
+    """The equivalent of tensor.device, which creates an object at each access, for GPUs and the CPU."""
     return tensor.is_cuda, tensor.is_cpu, tensor.get_device()
 
 
@@ -251,8 +279,8 @@ def _one_by_one(
 def _begin_batch(
     norm: nn.BatchNorm2d, compiling: bool
 ) -> tuple[Tensor | None, Tensor | None, bool, float, Tensor | None]:
-    """Running mean and variance, training, momentum, as BatchNorm2d.forward has them; and what counts batches, if the
-    op is to count this one."""
+    """Running mean and variance, training and momentum, as BatchNorm2d.forward computes them; and the count of batches,
+    if the op is to increment it."""
     training, momentum = norm.training, norm.momentum
     mean, var, count = _buffers(norm)
     if not (training and norm.track_running_stats):
@@ -273,19 +301,21 @@ def _needs_gradients(*tensors: Tensor | None) -> bool:
 
 # --- folded for inference ---
 class _Fold(NamedTuple):
-    """A packed weight, and the very tensors that it was made of, as often changed as then."""
+    """A packed weight, and the tensors and versions that it was computed from."""
 
     operands: tuple[Tensor | None, ...]
     versions: tuple[int, ...]
-    packed: Any
+    packed: object  # the backend's own
 
 
-_folded: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Fold]] = weakref.WeakKeyDictionary()
+_folded: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], _Fold]] = weakref.WeakKeyDictionary()
 
 
 def _packed(
-    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: _Geometry, dtype: torch.dtype, shape: Any
-) -> Any:
+    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: ConvGeometry, dtype: torch.dtype,
+    shape: tuple[int, ...],
+) -> object:  # fmt: skip
+    """The weight with batch norm folded in, packed for inputs of this shape; packed again if an operand changed."""
     folds = _folded.setdefault(conv, {})
     versions = tuple([-1 if x is None or x.is_inference() else x._version for x in operands])
     fold = folds.get((shape, dtype, eps))
@@ -293,9 +323,9 @@ def _packed(
         return fold.packed
     with torch.no_grad():
         weight, bias = _folded_operands(eps, *operands)
-        # A vector of float32 would do the backends no good beside a 16-bit weight.
-        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, *geometry)
-    if len(folds) >= _MOST_SHAPES:
+        # The backends take a bias in the dtype of the weight.
+        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, geometry)
+    if len(folds) >= _MAX_SHAPES:
         folds.clear()
     folds[shape, dtype, eps] = _Fold(operands, versions, packed)
     return packed
@@ -305,7 +335,7 @@ def _folded_operands(
     eps: float, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor,
     var: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Weight and bias that do convolution and batch norm at once, in float32 at least."""
+    """Weight and bias of a convolution with the batch norm folded in, in float32 or wider."""
     wide = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.rsqrt(var.to(wide) + eps)
     scale = scale if gamma is None else scale * gamma

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
 
 _library = torch.library.Library("genesis", "DEF")
+P = ParamSpec("P")  # an op's arguments, as its schema lists them
 
 
-def define(schema: str, run: Callable[..., Any], shapes: Callable[..., Any], autograd: Any = None) -> None:
+def define(
+    schema: str, run: Callable[P, object], shapes: Callable[P, object], autograd: Callable[P, object] | None = None
+) -> None:
     """Register torch.ops.genesis.<name of the schema>.
 
     Args:
         run: the op, on tensors of the CPU and of CUDA.
         shapes: its results without values.
-        autograd: the op where gradients may be wanted: Function.apply. None: it has none.
+        autograd: the op where gradients may be needed: Function.apply. None: it has no gradient.
     """
     name = schema.partition("(")[0]
     _library.define(schema)

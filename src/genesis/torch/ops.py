@@ -6,68 +6,63 @@ knows the shapes only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output, record
 from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 
-Pair = tuple[int, int]
 _increment_version = torch.autograd.graph.increment_version
-_NUM_TENSORS = 8  # the arguments that are tensors or None: input, weight, bias, gamma, beta, mean, var, residual
+_NUM_TENSORS = 8  # of the traced op: input, weight, bias, gamma, beta, mean, var, residual
 
 
 def conv_bn_relu(
-    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
-    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
-    count: Tensor | None = None,
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
+    options: NormOptions, geometry: ConvGeometry, activation: str | None,
 ) -> Tensor:  # fmt: skip
     """activation(batch_norm(conv2d(input, weight, bias)) + residual) with gradients; arguments have been checked.
 
-    count: of batches; in training it grows by 1, not under a compiler.
+    The norm's count of batches grows by 1 in training, not under a compiler.
     """
-    args = (
-        input, weight, bias, gamma, beta, running_mean, running_var, residual, training, momentum, eps,
-        stride, padding, dilation, groups, activation,
-    )  # fmt: skip
     if torch.compiler.is_compiling():
-        return torch.ops.genesis.conv_bn_relu(*args)[0]
-    return _ConvBNReLU.apply(*_grouped(args, count))
+        tensors = (input, weight, bias, *norm[:4], residual)
+        return torch.ops.genesis.conv_bn_relu(*tensors, *options, *geometry, activation)[0]
+    how = How(norm, None, True, options, geometry, activation)
+    return _ConvBNReLU.apply(input, weight, bias, *norm[:2], residual, how, None)
 
 
-def conv_bn_relu_and_input(*args: Any) -> tuple[Tensor, Tensor]:
-    """What conv_bn_relu(*args), count included, gives, and the input, as a view; called eagerly only.
+def conv_bn_relu_and_input(
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
+    options: NormOptions, geometry: ConvGeometry, activation: str | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The result of conv_bn_relu, and a view of the input; for eager calls only.
 
-    The gradient of the view comes to the backward of the op, where it is added to that of the input without a pass of
-    its own: what uses the input later takes the view.
+    Later uses of the input take the view: its gradient arrives in the op's backward, which adds it to the input's
+    without a pass over memory.
     """
-    *rest, count = args
-    return _ConvBNReLUAndInput.apply(*_grouped(rest, count))
+    how = How(norm, None, True, options, geometry, activation)
+    return _ConvBNReLUAndInput.apply(input, weight, bias, *norm[:2], residual, how, None)
 
 
-def conv_bn_begin(
-    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    running_mean: Tensor | None, running_var: Tensor | None, *options: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+def conv_bn_begin(*args: Any) -> BegunConvNorm[Any]:
     """The convolution and its statistics, as the backend's arrays, which have changed the running ones in training.
 
-    options: training, momentum, eps, stride, padding, dilation, groups, count.
+    args: input, weight, bias, norm, options, geometry.
     """
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        return call_arrays("conv_bn_begin", input, weight, bias, gamma, beta, running_mean, running_var, *options)
+        return call_arrays("conv_bn_begin", *args)
     finally:
         torch._C._set_grad_enabled(enabled)
 
 
 def conv_bn_relu_values(*args: Any) -> Tensor:
-    """conv_bn_relu(*args, count) in training where nothing needs a gradient."""
+    """conv_bn_relu(*args) in training where nothing needs a gradient."""
     y: Tensor = call("conv_bn_relu", *args)[0]
     return y
 
@@ -79,35 +74,45 @@ def conv_bn_relu_inference(*args: Any) -> Tensor:
 
 
 def conv_bn_finish_values(
-    begun: tuple[Any, ...], input: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None,
-    mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+    begun: BegunConvNorm[Any], input: Tensor, weight: Tensor, norm: NormState[Tensor], residual: Tensor | None,
+    eps: float, activation: str | None,
 ) -> Tensor:  # fmt: skip
-    """What conv_bn_begin gave, normalized, where nothing needs a gradient."""
-    return _finish(begun, input, weight, gamma, beta, mean, var, residual, eps, activation)[0]
+    """Normalize the result of conv_bn_begin, where nothing needs a gradient."""
+    return _finish(begun, input, weight, norm, residual, eps, activation)[0]
 
 
 def _finish(
-    begun: tuple[Any, ...], input: Tensor, weight: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    mean: Tensor | None, var: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+    begun: BegunConvNorm[Any], input: Tensor, weight: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
+    eps: float, activation: str | None,
 ) -> Any:  # fmt: skip
     """Each array that is handed on costs the host time: those are left out that say nothing new."""
-    if begun[0] is not None:
-        mean = var = None
-    if len(begun[2].shape) == 4:
+    if begun.mean is not None:
+        norm = NormState(norm.gamma, norm.beta, None, None)
+    if is_output(begun.kept):
         weight = None
-    return call("conv_bn_finish", input, weight, gamma, beta, mean, var, *begun, residual, eps, activation)
+    return call("conv_bn_finish", input, weight, norm, begun, residual, eps, activation)
+
+
+class How(NamedTuple):
+    """The arguments of the differentiable op beside the tensors that may need a gradient.
+
+    Attributes:
+        begun: what conv_bn_begin gave; None: it is all to be done.
+        counts: the changes of the running statistics are counted. Not in PyTorch, which saves them for the backward.
+    """
+
+    norm: NormState[Tensor]
+    begun: BegunConvNorm[Any] | None
+    counts: bool
+    options: NormOptions
+    geometry: ConvGeometry
+    activation: str | None
 
 
 def _note_changes(*statistics: Tensor | None) -> None:
     changed = [x for x in statistics if x is not None]
     if changed:
         _increment_version(changed)
-
-
-def _grouped(args: Sequence[Any], count: Tensor | None) -> tuple[Any, ...]:
-    """The arguments as the functions want them: tensors that may need a gradient, other tensors, options."""
-    *tensors, mean, var, residual = args[:_NUM_TENSORS]
-    return *tensors, residual, (mean, var, count), args[_NUM_TENSORS:], None
 
 
 def _first(values: Tensor | None, tensor: Any) -> Any:
@@ -119,19 +124,21 @@ class _ConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, (mean, var, count, *begun), options, values = args
+        *tensors, residual, how, values = args
+        norm, begun, counts, options, geometry, activation = how
         ctx.parameter_dtype = tensors[1].dtype
         if values is not None:
             tensors[0], residual = _first(values[0], tensors[0]), _first(values[1], residual)
             tensors[1:3] = values[2:4]
-        input, weight, _, gamma, beta = tensors
-        if len(begun) > 1:
-            y, *saved = _finish(begun, input, weight, gamma, beta, mean, var, residual, options[2], options[-1])
+        input, weight, bias = tensors[:3]
+        if begun is not None:
+            y, *saved = _finish(begun, input, weight, norm, residual, options.eps, activation)
         else:
-            y, *saved = call("conv_bn_relu", *tensors, mean, var, residual, *options, count)
-            if options[0] and not begun:
-                _note_changes(mean, var, count)
-        _begin(ctx, _read_only_by_shape(ctx, tensors, saved), options, saved)
+            y, *saved = call("conv_bn_relu", input, weight, bias, norm, residual, options, geometry, activation)
+            if counts and options.training:
+                _note_changes(*norm[2:])
+        _begin(ctx, _read_only_by_shape(ctx, tensors, saved), saved)
+        ctx.options = options.training, geometry, activation
         return y
 
     @staticmethod
@@ -151,8 +158,9 @@ def _backward_once(gradients: Any, ctx: Any, grad: Tensor | None, addend: Tensor
 
 def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[:6]
-    grads = call("conv_bn_relu_backward", grad, *ctx.saved_tensors, *ctx.options, needs, False, addend)
-    return *_in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None, None
+    saved = record(SavedConvNorm, ctx.saved_tensors)
+    grads = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
+    return *_in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
 
 
 def _in_dtype(grads: Any, dtype: torch.dtype, computed: torch.dtype) -> Any:
@@ -206,7 +214,7 @@ class _Prepared(torch.autograd.Function):
         values = begun.weight
         unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
         needs = ctx.needs_input_grad
-        if not (needs[0] or needs[1] or needs[2]) and begun.kept.dim() == 4:
+        if not (needs[0] or needs[1] or needs[2]) and is_output(begun.kept):
             x, values = x.data, values.data  # their shapes are all that is asked: they may change as they like
         elif values is not weight and weight.dtype is x.dtype:
             unchanged = (weight,)
@@ -231,10 +239,10 @@ def _prepared_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[
     grads = chain.backward(grad, saved, has_residual, activation, needs, addend)
     if grads is None:
         x, weight, gamma, beta, kept, block = saved
-        tensors = (x, weight, chain.bias_like(kept), gamma, beta)
         found = (*chain.statistics(block), kept, chain.passed(block, has_residual, activation))
-        options = (True, *chain.geometry, activation, needs, False, addend)
-        grads = call("conv_bn_relu_backward", grad, *tensors, *found, *options)
+        whole = SavedConvNorm(x, weight, chain.bias_like(kept), gamma, beta, *found)
+        options = (True, chain.geometry, activation, needs, False, addend)
+        grads = call("conv_bn_relu_backward", grad, whole, *options)
     return *_in_dtype(grads, dtype, grad.dtype), None
 
 
@@ -249,12 +257,9 @@ def apply_prepared(hands_on: bool, *args: Any) -> Any:
 
 
 def apply(hands_on: bool, *args: Any) -> Any:
-    """conv_bn_relu or conv_bn_relu_and_input of arguments in groups, with what conv_bn_begin gave among the others.
-
-    Or None: then it is all to be done, and the running statistics change uncounted, as they do in PyTorch, which saves
-    them for batch norm's backward. Last come None, or the values of input and residual in the order of memory in which
-    the op has them (or None), and those of weight and bias in the input's dtype.
-    """
+    """conv_bn_relu or conv_bn_relu_and_input. args: input, weight, bias, gamma, beta, residual; How; and None, or the
+    values of input and residual in the order of memory in which the op has them (or None), and those of weight and bias
+    in the input's dtype."""
     return _apply_and_input(*args) if hands_on else _apply(*args)
 
 
@@ -268,7 +273,9 @@ class _TracedConvBNReLU(torch.autograd.Function):
         y, *saved, passed = outputs
         if passed.numel() == 0 and passed.dtype is y.dtype:
             passed = y  # which the layer that takes it in keeps too
-        _begin(ctx, args[:_NUM_TENSORS], args[_NUM_TENSORS:], [*saved, passed])
+        _begin(ctx, args[:_NUM_TENSORS], [*saved, passed])
+        training, _, _, *rest = args[_NUM_TENSORS:]  # momentum and eps are of no use then
+        ctx.options = training, *rest
         ctx.mark_non_differentiable(*outputs[1:])
         return outputs
 
@@ -284,22 +291,20 @@ class _TracedConvBNReLU(torch.autograd.Function):
 
 def _read_only_by_shape(ctx: Any, tensors: Any, saved: Any) -> Any:
     """The tensors, those whose shapes are all that the backward asks as aliases that may change as they like."""
-    if any(ctx.needs_input_grad[:3]) or saved[2].dim() != 4:
+    if any(ctx.needs_input_grad[:3]) or not is_output(saved[2]):
         return tensors
     input, weight, *others = tensors
     return input.data, weight.data, *others
 
 
-def _begin(ctx: Any, tensors: Any, options: Any, saved: Any) -> None:
+def _begin(ctx: Any, tensors: Any, saved: Any) -> None:
     """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
     ctx.save_for_backward(*tensors[:5], *saved)
-    training, _, _, *rest = options  # the momentum and eps are of no use then
-    ctx.options = (training, *rest)
     ctx.set_materialize_grads(False)
 
 
 def _needs(ctx: Any) -> tuple[bool, ...]:
-    """Of input, weight, bias, gamma, beta, residual."""
+    """Whether input, weight, bias, gamma, beta and residual need a gradient."""
     wanted = ctx.needs_input_grad
     return (*wanted[:5], wanted[7])
 
@@ -311,35 +316,35 @@ def _by_tensor(grads: Any) -> tuple[Any, ...]:
 
 
 # --- for compilers ---
-def _forward(*args: Any) -> tuple[Tensor, ...]:
+def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
     """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
-    y, mean, inverse_std, kept, passed = call("conv_bn_relu", *args)
+    input, weight, bias, gamma, beta, running_mean, running_var, residual, *options, activation = args
+    norm = NormState(gamma, beta, running_mean, running_var)
+    how = (NormOptions(*options[:3]), _geometry(*options[3:]), activation)
+    y, mean, inverse_std, kept, passed = call("conv_bn_relu", input, weight, bias, norm, residual, *how)
     if passed is y:
         passed = torch.empty(0, dtype=y.dtype, device=y.device)
     elif passed is None:
         passed = torch.empty(0, dtype=torch.uint8, device=y.device)
-    if mean is args[5]:  # an op's result is no argument
+    if mean is running_mean:  # an op's result is no argument
         mean = mean.clone()
-    return y, mean, inverse_std, kept, passed
+    kept = laid_out(kept, _empty_images(kept.shape, kept)) if is_output(kept) else kept
+    return laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
+
+
+def _geometry(stride: Any, padding: Any, dilation: Any, groups: int) -> ConvGeometry:
+    """A schema gives lists."""
+    return ConvGeometry(tuple(stride), tuple(padding), tuple(dilation), groups)
 
 
 def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
     """Gradients of input, weight, bias, gamma, beta, residual; an empty tensor where none is wanted."""
-    *saved, passed, training, stride, padding, dilation, groups, activation, needs = args
-    passed = passed if passed.numel() else None
-    geometry = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    grads = call("conv_bn_relu_backward", grad, *saved, passed, training, *geometry, activation, tuple(needs))
+    *tensors, passed, training, stride, padding, dilation, groups, activation, needs = args
+    whole: SavedConvNorm[Tensor] = SavedConvNorm(*(*tensors, passed if passed.numel() else None))
+    how = (training, _geometry(stride, padding, dilation, groups), activation, tuple(needs))
+    grads = call("conv_bn_relu_backward", grad, whole, *how)
     nothing = grad.new_empty(0)
     return [nothing if x is None else x for x in grads]
-
-
-def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
-    *rest, stride, padding, dilation, groups, activation = args
-    y, mean, inverse_std, kept, passed = _forward(
-        *rest, tuple(stride), tuple(padding), tuple(dilation), groups, activation
-    )
-    kept = kept if kept.dim() != 4 else laid_out(kept, _empty_images(kept.shape, kept))
-    return laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
 
 
 def _opaque_backward(grad: Tensor, *args: Any) -> list[Tensor]:
@@ -355,7 +360,7 @@ def _empty_images(shape: Any, like: Tensor) -> Tensor:
 
 
 def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
-    """What _forward gives, without values."""
+    """The results of _opaque_forward without values."""
     input, weight, residual, activation = args[0], args[1], args[7], args[-1]
     training, (stride, padding, dilation, groups) = args[8], args[11:15]
     sizes = [
@@ -371,9 +376,8 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
     if input.is_cuda:
         from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 
-        shape = tuple(weight.shape)
-        how = (tuple(stride), tuple(padding), groups)
-        has_state = training and wide_conv_bn_relu.supports(dtype_of(input), shape, *how)
+        shape, geometry = tuple(weight.shape), _geometry(stride, padding, dilation, groups)
+        has_state = training and wide_conv_bn_relu.supports(dtype_of(input), shape, geometry)
         if has_state:
             kept = input.new_empty((1 + num_outputs, weight.shape[1]), dtype=torch.float32)
         if activation is not None and (has_state or residual is not None):

@@ -1,9 +1,9 @@
-"""Tensors that are not computed yet: a convolution's output, until it shows what is done with it.
+"""Deferred tensors: a convolution's output, until other code uses it.
 
-A `Pending` stands for conv(x), batch_norm(conv(x)), or the sum of that and a residual. Batch norm, a sum and ReLU take
-it further; whatever else anybody does with it computes it first and turns the object itself into a plain tensor.
-The result of a chain of contiguous tensors is one too, of stage 3: computed, but in another order of memory.
-The statistics of batch norm are taken when it is called, so that only what has no effect is ever put off.
+A `Pending` stands for conv(x), batch_norm(conv(x)), or the sum of that and a residual. Batch norm, a sum and ReLU
+extend it; any other use computes it first and turns the object itself into a plain tensor. The result of a chain of
+contiguous tensors is one too, of stage 3: computed, but in another order of memory. The statistics of batch norm are
+computed when it is called, so that nothing with a side effect is ever deferred.
 """
 
 from __future__ import annotations
@@ -13,101 +13,124 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from enum import Enum
+from typing import Any, Final, Literal, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
-from genesis.torch.guards import is_same, is_same_else, saved_tensors_hooks
+from genesis.records import NormState
 from genesis.torch.links import Computed, Link, versions_of
-from genesis.torch.seen import SeenConvolution, SeenNorm
+from genesis.torch.modes import are_current, are_current_for_guarded, saved_tensors_hooks
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 
 _swap = torch._C._swap_tensor_impl
-_make: Any = Tensor._make_wrapper_subclass
+_make = Tensor._make_wrapper_subclass
 _any_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = (Tensor, nn.Parameter)
-NOT_HERE: Any = object()  # the answer of a handler that leaves the call to PyTorch
+T = TypeVar("T")
 
 
+class _NotHere(Enum):
+    NOT_HERE = 0
+
+
+NOT_HERE: Final = _NotHere.NOT_HERE  # the result of a handler that leaves the call to PyTorch
+NotHere = Literal[_NotHere.NOT_HERE]
+
+
+class Function(Protocol):
+    """A function or method of PyTorch, as __torch_function__ gets it."""
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+
+@final
 class Pending(Tensor):
     """A tensor without values. Its attributes are gone once the object is a plain tensor."""
 
     link: Link | Computed
     stage: int
-    value: Tensor | None  # where the object itself cannot become it
+    value: Tensor | None  # the result, if the object itself cannot become it
 
-    def dim(self) -> int:  # what batch norm asks, by the short way
+    def dim(self) -> int:  # batch norm asks for it: without __torch_function__
         return 4
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, func: Function, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         handler = HANDLERS.get(func)
         if handler is not None:
             result = handler(func, *args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
-        return func(*settled(args), **settled(kwargs or {}))
+        return func(*materialized(args), **materialized(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Code in C++ has it, which PyTorch's functions in Python have not seen."""
+    def __torch_dispatch__(
+        cls, func: Function, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        """Compute the operands of C++ code that bypassed __torch_function__."""
         return func(*_without_graph(args), **_without_graph(kwargs or {}))
 
 
-def pending(link: Link | Computed, stage: int) -> Any:
-    seen = link.seen
-    p = (seen.make or _maker(seen))()
+def pending(link: Link | Computed, stage: int) -> Pending:
+    guarded = link.guarded
+    p = (guarded.make or _maker(guarded))()
     p.__dict__ = {"link": link, "stage": stage, "value": None}
     return p
 
 
-def _maker(seen: SeenConvolution) -> Any:
-    plan = seen.plan
-    how = {"strides": plan.strides, "dtype": seen.dtype, "device": seen.device}
-    made = seen.make = functools.partial(_make, Pending, plan.output_shape, **how)
+def _maker(guarded: GuardedConv) -> Callable[[], Pending]:
+    plan = guarded.plan
+    how = {"strides": plan.strides, "dtype": guarded.dtype, "device": guarded.device}
+    made = guarded.make = functools.partial(_make, Pending, plan.output_shape, **how)
     return made
 
 
-def settle(p: Any) -> Tensor:
-    """Compute a Pending, and make the object itself a plain tensor; or, if C++ holds it too, give another for it."""
+def materialize(p: Pending) -> Tensor:
+    """Compute a Pending, and turn the object itself into a plain tensor; or return another one, if C++ holds it too."""
     if p.value is not None:
         return p.value
     value = _compute(p)
-    if p.stage == 3 and p.link.taken:
+    link = p.link
+    if type(link) is Computed and link.taken:
         p.value = value
-        p.link.inner = None
+        link.inner = None
         return value
     return become(p, value)
 
 
-def _compute(p: Any) -> Tensor:
+def _compute(p: Pending) -> Tensor:
     link, stage = p.link, p.stage
     value = link.compute(stage)
     if stage < 3:
-        link.entry.settled(stage)
+        link.entry.note_materialized(stage)
     return value.compute(3) if type(value) is Computed else value
 
 
-def given(y: Any) -> Any:
-    """What a chain gave, for whoever called the last of its layers."""
+def given(y: Tensor | Computed) -> Tensor:
+    """The result of a chain, as the caller of its last layer gets it."""
     return pending(y, 3) if type(y) is Computed else y
 
 
-def computed(p: Any) -> Any:
-    """What a Pending stands for, for a chain that takes it: Computed, or a plain tensor."""
+def computed(p: Pending) -> Tensor | Computed:
+    """Compute a Pending for a chain that takes it."""
     if p.value is not None:
         return p.value
+    link = p.link
     if p.stage == 1 or p.stage == 2:
-        link: Link = p.link
         value = link.compute(p.stage)
-        link.entry.settled(p.stage)
+        link.entry.note_materialized(p.stage)
         if type(value) is not Computed:
             return become(p, value)
-        p.link, p.stage = value, 3
-    return p.link if p.stage == 3 else settle(p)
+        p.link, p.stage = link, _ = value, 3
+    return link if type(link) is Computed else materialize(p)
 
 
-def become(p: Any, value: Tensor) -> Tensor:
+def become(p: Pending, value: Tensor) -> Tensor:
+    """Turn the object into a plain tensor; or note the value in it and return that, if C++ holds the object too."""
     if _use_count(p) > 1:
         p.value = value
         return value
@@ -121,36 +144,36 @@ def become(p: Any, value: Tensor) -> Tensor:
     return p
 
 
-def _use_count(p: Any) -> int:
+def _use_count(p: Pending) -> int:
     with torch._C.DisableTorchFunctionSubclass():
         return p._use_count()
 
 
-def settled(value: Any) -> Any:
-    """With every Pending in it as a plain tensor."""
+def materialized(value: Any) -> Any:
+    """Return a value with plain tensors for every Pending in it, containers included."""
     kind = type(value)
     if kind is Pending:
-        return settle(value)
+        return materialize(value)
     if kind in (tuple, list):
-        return kind([settled(each) for each in value])
+        return kind([materialized(each) for each in value])
     if kind is dict:
-        return {key: settled(each) for key, each in value.items()}
+        return {key: materialized(each) for key, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*map(settled, value))
+        return kind(*map(materialized, value))
     if isinstance(value, list | tuple | dict):
-        torch.utils._pytree.tree_map_only(Pending, settle, value)
+        torch.utils._pytree.tree_map_only(Pending, materialize, value)
     return value
 
 
 def _without_graph(value: Any) -> Any:
-    """Values for C++ code, which has gone past autograd already."""
+    """The values for C++ code, which runs below autograd."""
     if type(value) is Pending:
-        link: Any = value.link
+        link = value.link
         if value.value is None and link.needs_gradients(value.stage):
-            link.entry.stop("code in C++ uses its result")
+            link.entry.stop("C++ code uses its result")
             message = (
-                f"genesis.torch.fuse: what was made of convolution '{link.entry.name}' went to code in C++ or "
-                "TorchScript before PyTorch's functions in Python did; it is computed at once from the next call on. "
+                f"genesis.torch.fuse: the deferred result of convolution '{link.entry.name}' reached C++ or "
+                "TorchScript code, which cannot record its gradient. From the next call on it is computed at once; "
                 "genesis.torch.unfuse(model) gives the plain model."
             )
             warnings.warn(message, stacklevel=2)  # TorchScript passes on no message
@@ -164,65 +187,64 @@ def _without_graph(value: Any) -> Any:
     return {key: _without_graph(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-# --- what takes a Pending further -----------------------------------------------------------------------------------
-def _goes_on(p: Any, link: Link) -> bool:
-    """Is everything as it was when the Pending was made?"""
-    return p.value is None and is_same(link.modes) and _is_autocast_to(link)
+# --- functions that extend a Pending ---
+def _can_extend(p: Pending, link: Link) -> bool:
+    """Are the modes those in which the Pending was created?"""
+    return p.value is None and are_current(link.modes) and _is_autocast_to(link)
 
 
 def _is_autocast_to(link: Link) -> bool:
-    """Does autocast, if it is on, ask for the dtype of the convolution?"""
+    """Is autocast off, or does it prescribe the dtype of the convolution?"""
     return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
 
-def batch_norm(
-    p: Any, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
-    momentum: float, eps: float, count: Tensor | None = None,
-) -> Any:  # fmt: skip
-    """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; count: of batches, to grow by 1."""
+def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float, eps: float) -> Any:
+    """F.batch_norm of a Pending, NOT_HERE if that is PyTorch's business; the norm's count of batches grows by 1."""
     link: Link = p.link
+    weight, bias, mean, var, count = norm
     if p.stage or p.value is not None or not eps > 0.0 or type(momentum) is not float:
         return NOT_HERE
     if training and link.output is not None:
         return NOT_HERE
     entry, known = link.entry, None
     if weight is not None and bias is not None and mean is not None and var is not None:
-        tensors = (weight, bias, mean, var) if count is None else (weight, bias, mean, var, count)
-        known = link.seen.norm
+        tensors = norm[:4] if count is None else norm
+        known = link.guarded.norm
         if known is not None and not known.fits(tensors, training):
             known = None
     if known is None:
-        if not _goes_on(p, link) or not _takes_norm(link, weight, bias, mean, var, training):
+        if not _can_extend(p, link) or not _takes_norm(link, norm, training):
             return NOT_HERE
         if weight is not None and bias is not None and mean is not None and var is not None:
-            known = link.seen.norm = SeenNorm(tensors, training)
-    elif not is_same_else(link.modes) or not _is_autocast_to(link):
+            known = link.guarded.norm = GuardedNorm(tensors, training)
+    elif not are_current_for_guarded(link.modes) or not _is_autocast_to(link):
         return NOT_HERE
     link.known = known
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
         link = link.copy(0)
-    link.norm = (weight, bias, mean, var, training, momentum, eps)
+    link.norm, link.training, link.momentum, link.eps = norm, training, momentum, eps
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:
         if entry.next == "value":
-            return given(link.whole(None, count))
+            return given(link.whole(None))
         if entry.next == "relu":
-            link.ready = link.whole("relu", count)
+            link.ready = link.whole("relu")
         elif entry.next != "add" or training or link.needs_gradients(1):  # else it has no effect, and the sum may come
-            link.begin(mean, var, count)
+            link.begin(norm)
     else:
-        link.begin(mean, var, None)
+        link.begin(norm)
     link.norm_versions = versions_of(weight, bias) if training else versions_of(weight, bias, mean, var)
     return pending(link, 1)
 
 
-def _takes_norm(link: Link, weight: Any, bias: Any, mean: Any, var: Any, training: bool) -> bool:
-    """Has the op such a batch norm?"""
+def _takes_norm(link: Link, norm: NormState[Tensor], training: bool) -> bool:
+    """Can the op compute this batch norm?"""
+    _, _, mean, var, _ = norm
     if (training and link.plan.num_rows == 1) or (mean is None) is not (var is None) or (mean is None and not training):
         return False
     size, device, dtype = link.plan.channels, link.input.get_device(), None
-    for each in (weight, bias, mean, var):
+    for each in norm[:4]:
         if each is None:
             continue
         if type(each) is not Tensor and type(each) is not nn.Parameter:
@@ -238,20 +260,23 @@ def _takes_norm(link: Link, weight: Any, bias: Any, mean: Any, var: Any, trainin
 
 
 def _batch_norm(
-    func: Any, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-    training: Any = False, momentum: Any = 0.1, eps: Any = 1e-5,
-) -> Any:  # fmt: skip
+    func: Function, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | NotHere:  # fmt: skip
     if type(input) is not Pending or type(training) is not bool or type(eps) is not float:
         return NOT_HERE
-    return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return batch_norm(input, NormState(weight, bias, running_mean, running_var), training, momentum, eps)
 
 
-def relu(p: Any, inplace: bool) -> Any:
+def relu(p: Pending, inplace: bool) -> Tensor | NotHere:
     """F.relu of a Pending, or NOT_HERE."""
     link, stage = p.link, p.stage
-    if not stage or stage == 3 or not _goes_on(p, link):
+    if not stage or type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
-    y = link.finish("relu", stage)
+    y, link.ready = link.ready, None
+    if y is None or stage == 2:
+        y = link.finish("relu", stage)
     link.entry.fused(stage)
     if not inplace:
         return given(y)
@@ -261,11 +286,13 @@ def relu(p: Any, inplace: bool) -> Any:
     return p
 
 
-def _relu(func: Any, input: Any, inplace: bool = False) -> Any:
+def _relu(func: Function, input: Tensor, inplace: bool = False) -> Tensor | NotHere:
     return relu(input, inplace or func in _RELUS_IN_PLACE) if type(input) is Pending else NOT_HERE
 
 
-def _add(func: Any, input: Any, other: Any = None, *, alpha: Any = 1, out: Any = None) -> Any:
+def _add(
+    func: Function, input: Tensor, other: Any = None, *, alpha: object = 1, out: object = None
+) -> Tensor | NotHere:
     if other is None or alpha != 1 or out is not None:
         return NOT_HERE
     first, second = input, other
@@ -274,11 +301,11 @@ def _add(func: Any, input: Any, other: Any = None, *, alpha: Any = 1, out: Any =
             return NOT_HERE
         first, second = other, input
     link: Link = first.link
-    if second is first or not _goes_on(first, link):
+    if second is first or not _can_extend(first, link):
         return NOT_HERE
     strides, inner = None, None
     if type(second) is Pending:
-        second = computed(second) if link.plan.contiguous else settle(second)
+        second = computed(second) if link.plan.contiguous else materialize(second)
         if type(second) is Computed:
             strides = second.plan.strides
             second, inner = second.take()
@@ -298,12 +325,12 @@ def _add(func: Any, input: Any, other: Any = None, *, alpha: Any = 1, out: Any =
     return first
 
 
-def _metadata(func: Any, *args: Any, **kwargs: Any) -> Any:
+def _metadata(func: Function, *args: object, **kwargs: object) -> object:
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
-def _requires_grad(func: Any, p: Any) -> Any:
+def _requires_grad(func: Function, p: Pending) -> bool | NotHere:
     return p.link.needs_gradients(p.stage) if p.value is None else NOT_HERE
 
 
@@ -316,7 +343,7 @@ _METADATA = [
     Tensor.stride, Tensor.is_contiguous,
     Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_meta.__get__,
 ]  # fmt: skip
-HANDLERS: dict[Any, Callable[..., Any]] = {
+HANDLERS: dict[Function, Callable[..., object]] = {
     nn.functional.batch_norm: _batch_norm,
     **dict.fromkeys((torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE), _relu),
     **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE), _add),
@@ -327,24 +354,24 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 # --- autograd functions -----------------------------------------------------------------------------------------------
 class _Place(threading.local):
-    """Where a thread is: in whose forward of an autograd function, and where the innermost fused model was called."""
+    """Per thread: the number of the autograd function whose forward runs, and where the innermost fused model began."""
 
     function = 0
     calls = 0
-    model: tuple[int, Any] | None = None
+    model: tuple[int, object] | None = None
 
 
 _place = _Place()
 
 
-def _here() -> tuple[int, Any]:
+def _here() -> tuple[int, object]:
     hooks = saved_tensors_hooks(True)
     return _place.function, None if hooks is None else hooks[0]
 
 
 @contextmanager
 def inside_model() -> Iterator[None]:
-    """While a fused model is called, which returns nothing that is pending."""
+    """Mark the call of a fused model, which returns nothing that is pending."""
     outside = _place.model
     _place.model = _here()
     try:
@@ -353,11 +380,11 @@ def inside_model() -> Iterator[None]:
         _place.model = outside
 
 
-def may_be_put_off() -> bool:
-    """Not out of what is to be computed by an end that nobody tells of.
+def may_defer() -> bool:
+    """Return whether a result may be deferred beyond the code that runs now.
 
-    That is the forward of an autograd function, whose results get its graph, and what saves tensors in a way of its
-    own, as checkpoints do; there a fused model may be called, which returns nothing that is pending.
+    It may not leave the forward of an autograd function, whose results get that function's graph, nor code under hooks
+    of saved tensors, such as a checkpoint. A fused model that is called there may defer: it returns nothing pending.
     """
     if _place.function == 0 and saved_tensors_hooks(True) is None:
         return True
@@ -366,14 +393,14 @@ def may_be_put_off() -> bool:
 
 @functools.cache
 def install() -> None:
-    """Make autograd.Function.apply compute what is pending: it asks no tensor, and looks at its graph at once."""
+    """Make autograd.Function.apply compute pending arguments: it reads their graph without __torch_function__."""
     apply = torch.autograd.Function.__dict__["apply"].__func__
 
     @functools.wraps(apply)
-    def apply_to_values(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply_to_values(cls: type[torch.autograd.Function], /, *args: object, **kwargs: object) -> object:
         for each in args:
             if type(each) is Pending:
-                args = settled(args)
+                args = materialized(args)
                 break
         outside = _place.function
         _place.calls += 1

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.shapes import Pair
 
+Sizes: TypeAlias = int | Sequence[int]  # per dimension, or one for both
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_Pair = tuple[int, int]
-_Windows = tuple[_Pair, _Pair, _Pair, _Pair, bool]
 
 
 def max_pool2d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """torch.nn.functional.max_pool2d, by Genesis' kernels where input is on CUDA and has floating numbers.
+    """torch.nn.functional.max_pool2d that runs Genesis' kernels for floating-point inputs on CUDA.
 
-    The same values, NaN and the first of equals included. For the gradient (which cannot be differentiated again) a
-    byte per result is kept, and not the input; sums of windows that overlap are taken in float32 at least, always in
-    one order. Whatever else there is PyTorch does: other devices and dtypes, return_indices, arguments that it refuses.
+    Values are the same, ties and NaN included. The backward saves a byte per result instead of the input, and adds
+    overlapping windows in float32 or wider, in a fixed order; it cannot be differentiated again. PyTorch's function
+    runs for other devices and dtypes, subclasses of Tensor, return_indices, and arguments that it refuses.
 
-    Args: those of torch.nn.functional.max_pool2d.
-    Returns: (N, C, P, Q) or (C, P, Q), in the dtype and memory order of input; with return_indices a pair.
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, stride, padding, dilation: an int or a pair; stride defaults to kernel_size.
+        ceil_mode: round the output's size up instead of down.
+        return_indices: return the indices of the maxima too.
+    Returns: (N, C, P, Q) or (C, P, Q), dtype and memory order of input; with return_indices a pair (y, indices).
 
     Example:
         >>> import genesis.torch, torch
@@ -35,139 +41,168 @@ def max_pool2d(
         3.0
     """
     windows = None
-    if not return_indices and _takes(input):
-        windows = _windows(input, kernel_size, stride, padding, dilation, ceil_mode)
+    if not return_indices and takes(input):
+        windows = windows_of(input, kernel_size, stride, padding, dilation, ceil_mode)
     if windows is None:
         return nn.functional.max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     needs_gradient = torch.is_grad_enabled() and input.requires_grad
     if torch.compiler.is_compiling():
         return torch.ops.genesis.max_pool2d(input, *windows, needs_gradient)[0]
-    return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, *windows, None)[0]
-
-
-def _takes(input: Tensor) -> bool:
-    return type(input) is Tensor and has_kernels(input)  # what else there is has its own idea of PyTorch's functions
+    return _MaxPool2d.apply(input, windows) if needs_gradient else call("max_pool2d", input, windows, None)[0]
 
 
 def takes(input: Tensor) -> bool:
-    return _takes(input)
+    """Return whether this is a tensor, no subclass, which may override PyTorch's function, and has_kernels(input)."""
+    return type(input) is Tensor and has_kernels(input)
 
 
 def has_kernels(input: Tensor) -> bool:
-    """Whether max pooling of such a tensor runs by Genesis' kernels."""
+    """Return whether Genesis' kernels can pool such a tensor."""
     return input.is_cuda and input.dtype in _DTYPES and input.dim() in (3, 4) and input.numel() > 0
 
 
-def _windows(
-    input: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> _Windows | None:
-    """As the backends take them. None: they don't."""
+def windows_of(
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes, ceil_mode: bool
+) -> Windows | None:
+    """Return the settings as the backends take them; None for those that they refuse."""
     stride = kernel_size if stride is None or stride == () or stride == [] else stride
-    pairs = kernel, stride, padding, dilation = [_pair(value) for value in (kernel_size, stride, padding, dilation)]
-    if None in pairs:
+    kernel, step, pad, spread = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation)
+    if kernel is None or step is None or pad is None or spread is None:
         return None
-    for size, k, s, p, d in zip(input.shape[-2:], kernel, stride, padding, dilation, strict=True):
+    for size, k, s, p, d in zip(input.shape[-2:], kernel, step, pad, spread, strict=True):
         if min(k, s, d) < 1 or not 0 <= 2 * p <= k or size + 2 * p < d * (k - 1) + 1:
             return None
-    return kernel, stride, padding, dilation, bool(ceil_mode)
+    return Windows(kernel, step, pad, spread, bool(ceil_mode))
 
 
-def _pair(value: Any) -> Any:
-    """Of one or two integers; None for anything else."""
+def _pair(value: object) -> Pair | None:
+    """The pair that one or two integers stand for; None for anything else."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    if len(values) not in (1, 2) or not all(isinstance(each, int) for each in values):
+    if len(values) not in (1, 2):
         return None
-    return values * 2 if len(values) == 1 else values
+    first, last = values[0], values[-1]
+    return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+
+class _Context(Protocol):
+    """The context of both functions: PyTorch's, and the attributes that they add."""
+
+    input_shape: tuple[int, ...]
+    windows: Windows
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+    def set_materialize_grads(self, value: bool) -> None: ...
+    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
 
 
 class _MaxPool2d(torch.autograd.Function):
-    """Called eagerly: straight to the backend."""
+    """The eager op: it calls the backend directly."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, windows: _Windows) -> Tensor:
-        y, places = call("max_pool2d", input, *windows, "places")
-        _begin(ctx, input, places, windows)
+    def forward(ctx: _Context, input: Tensor, windows: Windows) -> Tensor:
+        y, places = call("max_pool2d", input, windows, "places")
+        _save(ctx, input, places, windows)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, None]:
         if grad is None:
             return None, None
-        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, *ctx.windows), None
+        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows), None
 
 
 class _TracedMaxPool2d(torch.autograd.Function):
-    """Under a compiler, and where torch.ops.genesis.max_pool2d is called: the places are an output too."""
+    """The autograd of torch.ops.genesis.max_pool2d, for compilers too: the places are an output."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-        *windows, with_places = args
+    def forward(
+        ctx: _Context, input: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
+        with_places: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        windows = _windows_of(kernel_size, stride, padding, dilation, ceil_mode)
         with torch._C._AutoDispatchBelowAutograd():
             y, places = torch.ops.genesis.max_pool2d(input, *windows, with_places or ctx.needs_input_grad[0])
-        _begin(ctx, input, places, windows)
+        _save(ctx, input, places, windows)
         ctx.mark_non_differentiable(places)
         return y, places
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    def backward(ctx: _Context, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 7
         args = (grad, ctx.input_shape, *ctx.saved_tensors, *ctx.windows)
         return torch.ops.genesis.max_pool2d_backward(*args), *(None,) * 6
 
 
-def _begin(ctx: Any, input: Tensor, places: Tensor, windows: Any) -> None:
-    """Keep what the backward wants."""
+def _save(ctx: _Context, input: Tensor, places: Tensor, windows: Windows) -> None:
+    """Save what the backward needs."""
     ctx.save_for_backward(places)
     ctx.input_shape, ctx.windows = tuple(input.shape), windows
     ctx.set_materialize_grads(False)
 
 
 # --- for compilers ---
-def _opaque_forward(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    """y, and the places in windows; nothing where these are not asked for."""
-    *windows, with_places = args
-    y, places = call("max_pool2d", input, *_as_tuples(windows), "places" if with_places else None)
+def _opaque_forward(
+    input: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, with_places: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y and the places of the maxima in their windows, an empty tensor unless with_places."""
+    windows = _windows_of(kernel_size, stride, padding, dilation, ceil_mode)
+    y, places = call("max_pool2d", input, windows, "places" if with_places else None)
     like = _empty(y.shape, y.dtype, input)
     if not with_places:
         return laid_out(y, like), input.new_empty(0, dtype=torch.uint8)
     return laid_out(y, like), laid_out(places, torch.empty_like(like, dtype=places.dtype))
 
 
-def _opaque_backward(grad: Tensor, input_shape: Any, places: Tensor, *windows: Any) -> Tensor:
-    grad_input = call("max_pool2d_backward", grad, tuple(input_shape), places, *_as_tuples(windows))
+def _opaque_backward(
+    grad: Tensor, input_shape: Sequence[int], places: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool,
+) -> Tensor:  # fmt: skip
+    windows = _windows_of(kernel_size, stride, padding, dilation, ceil_mode)
+    grad_input = call("max_pool2d_backward", grad, tuple(input_shape), places, windows)
     return laid_out(grad_input, _empty(input_shape, grad.dtype, places))
 
 
-def _as_tuples(windows: Any) -> tuple[Any, ...]:
-    """A schema gives lists."""
-    *pairs, ceil_mode = windows
-    return *map(tuple, pairs), ceil_mode
+def _windows_of(
+    kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+) -> Windows:
+    """The record of a schema's arguments, which are lists."""
+    (a, b), (c, d), (e, f), (g, h) = kernel_size, stride, padding, dilation
+    return Windows((a, b), (c, d), (e, f), (g, h), ceil_mode)
 
 
-def _empty(shape: Any, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Of this shape, in the memory order of like."""
+def _empty(shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Tensor:
+    """An uninitialized tensor of this shape, in the memory order of like."""
     channels_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
     order = torch.channels_last if channels_last and not like.is_contiguous() else torch.contiguous_format
     return torch.empty(shape, dtype=dtype, device=like.device, memory_format=order)
 
 
-def _shapes_forward(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    """What _opaque_forward gives, without values."""
-    *windows, with_places = args
-    y = _empty(nn.functional.max_pool2d(input, *windows).shape, input.dtype, input)
+def _shapes_forward(
+    input: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, with_places: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The results of _opaque_forward without values."""
+    shape = nn.functional.max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode).shape
+    y = _empty(shape, input.dtype, input)
     if not with_places:
         return y, input.new_empty(0, dtype=torch.uint8)
     dtype = torch.int64
     if input.is_cuda:
         from genesis.backends.cuda.ops.pooling.launch import has_small_places
 
-        dtype = torch.uint8 if has_small_places(windows[0]) else dtype
+        dtype = torch.uint8 if has_small_places((kernel_size[0], kernel_size[1])) else dtype
     return y, torch.empty_like(y, dtype=dtype)
 
 
-def _shapes_backward(grad: Tensor, input_shape: Any, places: Tensor, *windows: Any) -> Tensor:
+def _shapes_backward(
+    grad: Tensor, input_shape: Sequence[int], places: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool,
+) -> Tensor:  # fmt: skip
     return _empty(input_shape, grad.dtype, places)
 
 

@@ -1,7 +1,7 @@
 """Chains that are called again with tensors like those of before: straight to the launches.
 
 Everything that follows from what the tensors look like was found at an earlier call. What is left are their addresses,
-a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (seen.py).
+a few new tensors, and the launches. Whoever calls has seen to it that the tensors look the same (tensor_guards.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from genesis import dtypes
+from genesis.backends import active
 from genesis.backends.cuda.ops.conv_bn_relu import launch as conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     Backward,
     Inference,
+    Operands,
     Training,
-    Vectors,
     WideBackward,
     supports,
     supports_inference,
@@ -26,40 +27,41 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     unchanged,
 )
 from genesis.backends.cuda.runtime.array import layout_of
-from genesis.torch.backend import backend_of
+from genesis.records import BegunConvNorm, ConvGeometry, NormState
 from genesis.torch.handles import Device, device_of
-from genesis.torch.seen import seen
+from genesis.torch.tensor_guards import guard
 from genesis.torch.unprepared import Unprepared
 
 
 def prepare(
-    x: Tensor, weight: Tensor, vectors: tuple[Tensor | None, ...], eps: float, geometry: Any
-) -> Chain | Unprepared:  # fmt: skip
-    """vectors: bias, gamma, beta, running mean and variance, count."""
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], eps: float, geometry: ConvGeometry
+) -> Chain | Unprepared:
     device = device_of(x)
-    first, second = device.handle(x).layout, device.handle(weight).layout
-    known = Vectors(*[None if each is None else device.handle(each).layout for each in vectors])
-    if not supports(first, second, known, geometry):
+    operands = _laid_out(device, x, weight, bias, norm)
+    if not supports(operands, geometry):
         return Unprepared(eps, unchanged())
-    return Chain(device, training(first, second, known, eps, geometry))
+    return Chain(device, training(operands, eps, geometry))
 
 
 def prepare_inference(
-    x: Tensor, weight: Tensor, vectors: tuple[Tensor | None, ...], eps: float, geometry: Any, has_residual: bool,
-    activation: str | None,
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], eps: float, geometry: ConvGeometry,
+    has_residual: bool, activation: str | None,
 ) -> Folded | Unprepared:  # fmt: skip
-    """vectors: bias, gamma, beta, running mean and variance."""
     device = device_of(x)
-    first, second = device.handle(x).layout, device.handle(weight).layout
-    known = Vectors(*[None if each is None else device.handle(each).layout for each in (*vectors, None)])
-    if not supports_inference(first, second, known, geometry):
+    operands = _laid_out(device, x, weight, bias, norm)
+    if not supports_inference(operands, geometry):
         return Unprepared(eps, unchanged())
-    return Folded(device, Inference(first, second, known, eps, geometry, has_residual, activation), eps)
+    return Folded(device, Inference(operands, eps, geometry, has_residual, activation), eps)
+
+
+def _laid_out(device: Device, x: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor]) -> Operands:
+    vectors = [None if each is None else device.handle(each).layout for each in (bias, *norm)]
+    return Operands(device.handle(x).layout, device.handle(weight).layout, vectors[0], NormState(*vectors[1:]))
 
 
 def _is_plain() -> bool:
     """No tool stands in front of the backend."""
-    return backend_of("cuda").conv_bn_relu is conv_bn_relu.conv_bn_relu
+    return active["cuda"].conv_bn_relu is conv_bn_relu.conv_bn_relu
 
 
 def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
@@ -80,9 +82,9 @@ class Begun:
         self.kept, self.block, self.has_bits = kept, block, has_bits
         self.y: Tensor | None = y  # memory for the result, which has served as scratch
 
-    def arrays(self) -> tuple[Any, ...]:
-        """As conv_bn_begin gives them."""
-        return *self.chain.statistics(self.block), self.kept, None
+    def arrays(self) -> BegunConvNorm[Tensor]:
+        """The results in the form of conv_bn_begin."""
+        return BegunConvNorm(*self.chain.statistics(self.block), self.kept, None)
 
 
 class Folded:
@@ -95,10 +97,11 @@ class Folded:
         self.eps, self.is_current = eps, launches.is_current
 
     def run(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor,
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, norm: tuple[Tensor, Tensor, Tensor, Tensor, object],
         residual: Tensor | None,
     ) -> Tensor | None:  # fmt: skip
-        """None where it goes another way."""
+        """None where it goes another way. norm: a NormState that lacks nothing."""
+        gamma, beta, mean, var, _ = norm
         x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
         gamma_at, beta_at, mean_at, var_at = gamma.data_ptr(), beta.data_ptr(), mean.data_ptr(), var.data_ptr()
         residual_at = 0
@@ -137,10 +140,11 @@ class Chain:
         self.is_current = launches.is_current
 
     def begin(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor | None, var: Tensor | None,
-        count: Tensor | None, momentum: float, has_residual: bool, activation: str | None,
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], momentum: float,
+        has_residual: bool, activation: str | None,
     ) -> Begun | None:  # fmt: skip
         """None where it goes another way; has_residual, activation: what finish() is to be expected with."""
+        _, _, mean, var, count = norm
         x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
         mean_at, var_at = (0, 0) if mean is None or var is None else (mean.data_ptr(), var.data_ptr())
         count_at = 0 if count is None else count.data_ptr()
@@ -159,8 +163,8 @@ class Chain:
         if self._device.watched:
             self._device.watch(x, weight, bias, mean, var, count)
         self._launches.begin(
-            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, x_at, weight_at, bias_at, mean_at,
-            var_at, count_at, momentum,
+            stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, (x_at, weight_at, bias_at),
+            (mean_at, var_at, count_at), momentum,
         )  # fmt: skip
         return Begun(self, stream, x, weight if values is None else values, kept, block, y, has_bits)
 
@@ -189,8 +193,8 @@ class Chain:
         if self._device.watched:
             self._device.watch(residual, gamma, beta)
         launches.finish(
-            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), x_at, weight_at, residual_at, gamma_at,
-            beta_at, activation,
+            stream, y.data_ptr(), begun.kept.data_ptr(), begun.block.data_ptr(), (x_at, weight_at), residual_at,
+            (gamma_at, beta_at), activation,
         )  # fmt: skip
         return y
 
@@ -215,11 +219,11 @@ class Chain:
         x, weight, gamma, beta, kept, block = [handle(each).layout for each in saved]
         wanted = of.weight if of.values is None else of.values
         found = (x, weight, kept, gamma, beta, block.strides, block.dtype)
-        return found == (of.x, wanted, of.kept, *of.vectors[1:3], (1,), dtypes.uint8)
+        return found == (of.x, wanted, of.kept, *of.operands.norm[:2], (1,), dtypes.uint8)
 
     def bias_like(self, kept: Tensor) -> Tensor | None:
         """A tensor as the bias is, where there is one."""
-        return None if self._launches.vectors.bias is None else kept.new_empty(self._launches.statistic.shape)
+        return None if self._launches.operands.bias is None else kept.new_empty(self._launches.statistic.shape)
 
     def statistics(self, block: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and inverse deviation, as tensors."""
@@ -228,7 +232,7 @@ class Chain:
         return block[: layout.num_bytes].view(dtype), block[place : place + layout.num_bytes].view(dtype)
 
     def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
-        """What ReLU let through, as the backend's op gives it."""
+        """The bits of the values that passed ReLU, as the backend's op returns them."""
         if not self._launches.needs_bits(has_residual, activation):
             return None
         num_channels = self._launches.statistic.size
@@ -236,7 +240,7 @@ class Chain:
 
 
 class _Backward:
-    """Of gradients that look the same, with the same wishes."""
+    """A backward prepared for gradients of one layout, and for the operands that need one."""
 
     def __init__(self, device: Device, launches: Backward | WideBackward, saved: tuple[Any, ...]) -> None:
         self._device, self._run, self.is_current = device, launches.run, launches.is_current
@@ -244,13 +248,14 @@ class _Backward:
             None if layout is None else device.maker(layout) for layout in launches.layouts
         ]
         self._make_scratch = _bytes(device, launches.scratch)
-        self._same = seen(*saved)
+        self._same = guard(*saved)
         self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
 
     def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:
         if not self._same(*saved):
             return None
-        x, weight, gamma, beta, kept, block = [each.data_ptr() for each in saved]
+        addresses = [each.data_ptr() for each in saved]
+        x, weight, gamma, beta, kept, block = addresses
         grad_at, addend_at = grad.data_ptr(), 0
         if addend is not None:
             addend_at = addend.data_ptr()
@@ -271,5 +276,5 @@ class _Backward:
         scratch = self._make_scratch()
         if self._device.watched:
             self._device.watch(grad, addend, *saved)
-        self._run(stream, out, scratch.data_ptr(), grad_at, x, weight, gamma, beta, kept, block, addend_at)
+        self._run(stream, out, scratch.data_ptr(), grad_at, addresses, addend_at)
         return tuple(grads)

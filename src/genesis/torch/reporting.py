@@ -1,10 +1,9 @@
-"""What fuse() came to: read from the layers' entries whenever it is asked for."""
+"""The report of fuse(): read from the layers' entries at each access."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,7 +16,7 @@ _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNor
 
 
 class Report(Fusion):
-    """What became of each convolution and pooling layer, as of now."""
+    """The current state of each convolution and max pooling layer: fused, replaced, or left and why."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = weakref.ref(model)
@@ -36,7 +35,7 @@ class Report(Fusion):
         return [name for name, reason in self._poolings() if not reason]
 
     def _convolutions(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """The names of the parts that become one op, and why a convolution is alone."""
+        """The names of the layers that run as one op; for a convolution that runs alone, the reason."""
         model = self.model()
         if model is None:
             return
@@ -55,17 +54,17 @@ class Report(Fusion):
         for name, module in () if model is None else model.named_modules():
             if isinstance(module, nn.MaxPool2d):
                 if not isinstance(module.__dict__.get(FORWARD), PoolEntry):
-                    yield name, f"a {type(module).__name__} may do something else"
+                    yield name, f"{type(module).__name__} is a subclass of MaxPool2d"
                 elif module.return_indices:
                     yield name, "it returns indices too"
                 else:
                     yield name, ""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Report:
+    def __deepcopy__(self, memo: dict[int, nn.Module]) -> Report:
         model = self.model()
         return Report(memo.get(id(model), model))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Report], tuple[nn.Module | None]]:
         return Report, (self.model(),)
 
 
@@ -75,9 +74,9 @@ def _of_convolution(
     entry = conv.__dict__.get(FORWARD)
     if not isinstance(entry, ConvEntry):
         kind = type(conv).__name__
-        return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"a {kind} may do something else"
+        return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"{kind} is a subclass of Conv2d"
     if conv.padding_mode != "zeros":
-        return (name,), f"it pads by {conv.padding_mode}"
+        return (name,), f"its padding mode is {conv.padding_mode}"
     if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks:
         return (name,), "it has hooks"
     followers = order.get(name)
@@ -92,7 +91,7 @@ def _of_convolution(
         if kinds and kinds[0][1] == "norm":
             return (name, *(part for part, _ in kinds)), ""
         if followers and isinstance(followers[0][1], _OTHER_NORMS):
-            return (name,), f"a {type(followers[0][1]).__name__} may do something else"
+            return (name,), f"{type(followers[0][1]).__name__} is not BatchNorm2d"
         return (name,), "no batch norm follows"
     return (name,), entry.reason or "it has not been called yet"
 

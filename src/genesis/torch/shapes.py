@@ -1,34 +1,38 @@
-"""What a convolution's settings make of an input's shape."""
+"""Shapes, strides and geometry of a convolution's result, from its operands' shapes and its settings."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+from genesis.records import ConvGeometry
+
+Pair = tuple[int, int]
 
 
 class Plan(NamedTuple):
-    """Stride, padding, dilation, groups; the output's shape and strides; and how many values a channel has."""
+    """A convolution as the op takes it, and the layout that its output has in PyTorch."""
 
-    geometry: Geometry
+    geometry: ConvGeometry
     output_shape: torch.Size
-    channels: torch.Size  # the shape of what is one number per channel
-    num_rows: int
+    channels: torch.Size  # the shape of a parameter with one number per channel
+    num_rows: int  # values per channel
     strides: tuple[int, ...]  # that PyTorch's layers would give the output
     contiguous: bool  # they are those of NCHW; else channels-last, as the op has it
 
 
 @functools.lru_cache(maxsize=4096)
 def plan(
-    shape: torch.Size, weight_shape: torch.Size, stride: tuple[int, ...], padding: Any, dilation: tuple[int, ...],
-    groups: int, strides: tuple[int, ...] | None, weight_strides: tuple[int, ...],
+    shape: torch.Size, weight_shape: torch.Size, stride: Pair, padding: Pair | str, dilation: Pair, groups: int,
+    strides: tuple[int, ...] | None, weight_strides: tuple[int, ...],
 ) -> Plan | None:  # fmt: skip
-    """strides: of the input, None where PyTorch convolves in NCHW only.
+    """Plan a convolution of an input of this shape.
 
-    Returns: None for what the op does not take: "same" with a pixel more on one side, a wrong shape, nothing.
+    Args:
+        strides: of the input, None where PyTorch convolves in NCHW only.
+    Returns: None for what the op does not take: "same" with asymmetric padding, a wrong shape, an empty result.
     """
     if len(shape) != 4 or len(weight_shape) != 4 or groups < 1 or shape[1] != weight_shape[1] * groups:
         return None
@@ -44,19 +48,19 @@ def plan(
         return None
     output_shape = torch.Size((shape[0], weight_shape[0], height, width))
     channels = torch.Size(weight_shape[:1])
-    geometry: Any = (stride, padding, dilation, groups)
+    geometry = ConvGeometry(stride, padding, dilation, groups)
     contiguous = strides is None or not (
         suggests_channels_last(shape, strides) or suggests_channels_last(weight_shape, weight_strides)
     )
     if not contiguous and (height * width == 1 or weight_shape[0] == 1):
-        return None  # in both orders at once: each of PyTorch's layers takes it for another
+        return None  # its strides fit both orders, and PyTorch's layers disagree on which it is
     order = torch.contiguous_format if contiguous else torch.channels_last
     output_strides = torch.empty(output_shape, device="meta", memory_format=order).stride()
     return Plan(geometry, output_shape, channels, shape[0] * height * width, output_strides, contiguous)
 
 
 def suggests_channels_last(shape: torch.Size, strides: tuple[int, ...]) -> bool:
-    """As PyTorch's suggest_memory_format() has it, which does not tell Python: not where both would do."""
+    """PyTorch's suggest_memory_format(), which C++ alone can call: False where both orders fit."""
     if strides[1] == 0:
         return False
     least = 0

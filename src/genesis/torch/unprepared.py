@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 
 class Unprepared:
-    """A chain without launches of its own, for as long as is_current() says so."""
+    """A chain without launches of its own, for as long as is_current() returns True."""
 
     def __init__(self, eps: float, is_current: Callable[[], bool]) -> None:
         self.eps, self.is_current = eps, is_current
 
-    def begin(self, *args: Any) -> None:
-        """Nothing is begun."""
+    def begin(self, *args: object) -> None:
+        """Return None, on which the caller computes by the backend's ops."""
 
     run = begin
 

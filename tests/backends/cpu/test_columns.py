@@ -7,6 +7,7 @@ import torch
 
 from genesis import backends
 from genesis.backends.cpu import columns
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 
 aten = torch.ops.aten
 cpu = backends.get("cpu")
@@ -35,7 +36,7 @@ def test_weight_grad(size: tuple, outputs: int, kernel: tuple, stride: tuple, pa
 
     grad, input = grad.float(), input.float()  # channels first: the op reorders them
     assert columns.pays(grad, weight.shape, 1)
-    found = cpu.conv_weight_grad(grad, input, tuple(weight.shape), stride, padding, dilation, 1)
+    found = cpu.conv_weight_grad(grad, input, tuple(weight.shape), ConvGeometry(stride, padding, dilation, 1))
     assert found.shape == weight.shape
     assert found.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
@@ -57,11 +58,12 @@ def test_where_it_pays() -> None:
 def test_in_the_fused_backward(needs_input: bool, needs_bias: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     arrays = [torch.randn(*shape, generator=generator) for shape in ((1, 3, 5, 5), (64, 3, 3, 3), (64,), (64,), (64,))]
-    geometry = ((1, 1), (1, 1), (1, 1), 1, None)
-    _, *kept = cpu.conv_bn_relu(*arrays, None, None, None, True, 0.1, 1e-5, *geometry)
+    geometry, options = ConvGeometry((1, 1), (1, 1), (1, 1), 1), NormOptions(True, 0.1, 1e-5)
+    norm = NormState(*arrays[3:], None, None)
+    _, *kept = cpu.conv_bn_relu(*arrays[:3], norm, None, options, geometry, None)
     grad = torch.randn(1, 64, 5, 5, generator=generator)
     needs = (needs_input, True, needs_bias, False, False, False)
-    found = cpu.conv_bn_relu_backward(grad, *arrays, *kept, True, *geometry, needs)
+    found = cpu.conv_bn_relu_backward(grad, SavedConvNorm(*arrays, *kept), True, geometry, None, needs)
 
     doubles = [array.double().requires_grad_() for array in arrays]
     conv_output = torch.conv2d(*doubles[:3], padding=1)

@@ -12,14 +12,16 @@ import torch
 import genesis
 from genesis import nn
 from genesis.backends.cpu import conv
+from genesis.records import ConvGeometry
 
 GATHERING = """
 import torch
 from genesis.backends.cpu import conv
+from genesis.records import ConvGeometry
 input, grad = torch.randn(4, 3, 12, 10), torch.randn(4, 12, 6, 5)
 exact = torch.einsum("nkpq,ncpq->kc", grad.double(), input[:, :, ::2, ::2].double())
 for _ in range(300):
-    found = conv.conv_weight_grad(grad, input, (12, 3, 1, 1), (2, 2), (0, 0), (1, 1), 1)
+    found = conv.conv_weight_grad(grad, input, (12, 3, 1, 1), ConvGeometry((2, 2), (0, 0), (1, 1), 1))
     between = [torch.empty(size) for size in range(90, 130)]
 assert (found[:, :, 0, 0] - exact).norm() < 1e-6 * exact.norm()
 """
@@ -40,7 +42,7 @@ def test_gradients_of_a_strided_1x1_kernel(stride: tuple[int, int], in_channels:
     grad = torch.randn(torch.conv2d(input, weight, None, stride).shape)
     options = (None, stride, (0, 0), (1, 1), False, (0, 0), 1, (False, True, False))
     exact = torch.ops.aten.convolution_backward(grad.double(), input.double(), weight.double(), *options)[1]
-    found = conv.conv_weight_grad(grad, input, weight.shape, stride, (0, 0), (1, 1), 1)
+    found = conv.conv_weight_grad(grad, input, weight.shape, ConvGeometry(stride, (0, 0), (1, 1), 1))
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
@@ -62,7 +64,7 @@ def test_a_single_image_may_have_any_stride_over_images(dtype: torch.dtype, grou
     x, grad = (torch.randn(1, 4, 5, 4, dtype=dtype).contiguous(memory_format=torch.channels_last) for _ in range(2))
     view = x.as_strided(x.shape, (4, 1, 16, 4))
     assert torch.equal(x, view)
-    how = ((4, 4 // groups, 3, 3), (1, 1), (1, 1), (1, 1), groups)
+    how = ((4, 4 // groups, 3, 3), ConvGeometry((1, 1), (1, 1), (1, 1), groups))
     assert torch.equal(conv.conv_weight_grad(grad, view, *how), conv.conv_weight_grad(grad, x, *how))
     weight = torch.randn(4, 4 // groups, 3, 3, dtype=dtype, requires_grad=True)
     torch.conv2d(x.contiguous(), weight, None, 1, 1, 1, groups).backward(grad.contiguous())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -11,6 +9,7 @@ import genesis
 from genesis.backends.cpu import conv, sums
 from genesis.nn import functional as F
 from genesis.precision import float32_precision
+from genesis.records import ConvGeometry
 
 BOUND = 3e-7
 # N, C, H, K, kernel, stride, padding, dilation, groups
@@ -32,12 +31,12 @@ def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
     return ((found.double() - exact).norm() / exact.norm()).item()
 
 
-def operands(case: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Any, ...]]:
+def operands(case: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ConvGeometry]:
     torch.manual_seed(0)
     num, channels, size, outputs, kernel, stride, padding, dilation, groups = CASES[case]
     input = torch.randn(num, channels, size, size)
     weight = torch.randn(outputs, channels // groups, kernel, kernel)
-    geometry = ((stride,) * 2, (padding,) * 2, (dilation,) * 2, groups)
+    geometry = ConvGeometry((stride,) * 2, (padding,) * 2, (dilation,) * 2, groups)
     return input, weight, torch.randn(outputs), geometry
 
 
@@ -54,7 +53,7 @@ def kernels_have_parts(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 def test_forward(case: str) -> None:
     input, weight, bias, geometry = operands(case)
     exact = torch.conv2d(input.double(), weight.double(), bias.double(), *geometry)
-    found = conv.conv_forward(input, weight, bias, *geometry)
+    found = conv.conv_forward(input, weight, bias, geometry)
     assert found.is_contiguous(memory_format=torch.channels_last)
     theirs = distance(torch.conv2d(input, weight, bias, *geometry), exact)
     assert distance(found, exact) <= (BOUND if case.startswith("k") else max(BOUND, 1.05 * theirs))
@@ -69,11 +68,11 @@ def test_input_grad(case: str) -> None:
     grad = torch.randn(exact_output.shape)
     options = (None, *geometry[:3], False, (0, 0), geometry[3], (True, False, False))
     exact = torch.ops.aten.convolution_backward(grad.double(), input.double(), weight.double(), *options)[0]
-    found = conv.conv_input_grad(grad, weight, input.shape, *geometry)
+    found = conv.conv_input_grad(grad, weight, input.shape, geometry)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert distance(found, exact) <= 3.1e-7
     offset = torch.randn(weight.shape[1] * geometry[3])
-    found = conv.conv_input_grad(grad, weight, input.shape, *geometry, offset)
+    found = conv.conv_input_grad(grad, weight, input.shape, geometry, offset)
     assert distance(found, exact + offset.view(-1, 1, 1)) <= 3.1e-7
 
 
@@ -87,7 +86,7 @@ def test_packed(case: str, has_residual: bool, activation: str | None) -> None:
     before = None if residual is None else residual.clone()
     exact = exact if residual is None else exact + residual
     exact = exact.relu() if activation == "relu" else exact
-    packed = conv.conv_prepack(weight, bias, input.shape, *geometry)
+    packed = conv.conv_prepack(weight, bias, input.shape, geometry)
     assert distance(conv.conv_prepacked(input, packed, residual, activation), exact) <= BOUND
     if residual is not None:
         assert torch.equal(residual, before)

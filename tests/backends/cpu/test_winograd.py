@@ -8,6 +8,7 @@ import torch
 from genesis.backends.cpu import conv, winograd
 from genesis.backends.cpu.conv import PackedWeight
 from genesis.precision import float32_precision
+from genesis.records import ConvGeometry
 
 # N, C, H, W; K; padding; dilation. Odd sizes leave tiles half empty; dilation takes an image apart.
 CASES = [
@@ -58,11 +59,11 @@ def test_convolve_is_no_less_accurate_than_direct() -> None:
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_conv_prepacked_takes_winograd(dilation: int, activation: str | None, has_residual: bool) -> None:
-    shape, geometry = (1, 128, 28, 27), ((1, 1), (dilation, dilation), (dilation, dilation), 1)
+    shape, geometry = (1, 128, 28, 27), ConvGeometry((1, 1), (dilation, dilation), (dilation, dilation), 1)
     input, weight, bias = operands(shape, 144)
-    assert conv.conv_prepack(weight, bias, shape, *geometry).winograd is None  # its sums are too long for "highest"
+    assert conv.conv_prepack(weight, bias, shape, geometry).winograd is None  # its sums are too long for "highest"
     with float32_precision("high"):
-        packed = conv.conv_prepack(weight, bias, shape, *geometry)
+        packed = conv.conv_prepack(weight, bias, shape, geometry)
     assert packed.winograd is not None
     for x in (input, input[:, :, :-3]):  # another shape takes the direct way
         residual = torch.randn(1, 144, *x.shape[2:]) if has_residual else None
@@ -100,7 +101,7 @@ def test_pays() -> None:
 
 
 def test_other_convolutions_stay_direct() -> None:
-    packed = conv.conv_prepack(torch.randn(16, 16, 3, 3), None, (1, 16, 8, 8), (1, 1), (1, 1), (1, 1), 1)
+    packed = conv.conv_prepack(torch.randn(16, 16, 3, 3), None, (1, 16, 8, 8), ConvGeometry((1, 1), (1, 1), (1, 1), 1))
     assert isinstance(packed, PackedWeight)
     assert packed.winograd is None
     assert packed.weight.is_mkldnn

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from genesis.records import SavedAttention
+
 aten = torch.ops.aten
 
 _MOST_SCORES = 1 << 20
@@ -28,17 +30,17 @@ def attention(
 
 
 def attention_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, y: Tensor, saved: Tensor,
-    is_causal: bool, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor, saved: SavedAttention[Tensor, Tensor], is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value, mask, y, softmax = saved
     if _fused_takes(query, key, value):
         g, q, k, v, out = (_heads(x) for x in (grad, query, key, value, y))
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            g, q, k, v, out, saved, 0.0, is_causal, attn_mask=_additive(mask, q.dtype), scale=scale
+            g, q, k, v, out, softmax, 0.0, is_causal, attn_mask=_additive(mask, q.dtype), scale=scale
         )
         return tuple(grad.reshape(x.shape) for grad, x in zip(grads, (query, key, value), strict=True))
     # y = P·v, P = softmax(S), S = scale·q·kᵀ: dS = P ∘ (dP − rowsum(dP ∘ P))
-    probabilities = saved
+    probabilities = softmax
     grad_value = probabilities.transpose(-2, -1) @ grad
     grad_probabilities = grad @ value.transpose(-2, -1)
     grad_scores = torch.ops.aten._softmax_backward_data(grad_probabilities, probabilities, -1, probabilities.dtype)

@@ -14,33 +14,31 @@ from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu import batchnorm, columns, packing, sums, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 from genesis.precision import get_float32_precision
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
 
 
-def conv_forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Tensor:
+def conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
     input = _channels_last(input)
-    if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], stride):
-        return sums.forward(input, weight, bias, stride, padding, dilation, groups)
-    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry[0]):
+        return sums.forward(input, weight, bias, geometry)
+    return torch.conv2d(input, weight, bias, *geometry)
 
 
 def conv_input_grad(
-    grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    geometry = (stride, padding, dilation, groups)
+    grad: Tensor, weight: Tensor, input_shape: Shape, geometry: ConvGeometry, bias: Tensor | None = None
+) -> Tensor:
+    stride, padding, dilation, groups = geometry
     wide = _accumulator(grad.dtype, dilation)
     if grad.dtype.itemsize == 2 and _adds_windows_in(grad.dtype):
         wide = torch.float32
     if wide is not grad.dtype:
         wide_bias = None if bias is None else bias.to(wide)
-        return conv_input_grad(grad.to(wide), weight.to(wide), input_shape, *geometry, wide_bias).to(grad.dtype)
+        return conv_input_grad(grad.to(wide), weight.to(wide), input_shape, geometry, wide_bias).to(grad.dtype)
     if _has_long_input_grad(weight, stride, groups):
-        grad_input = sums.input_grad(grad, weight, input_shape, *geometry)
+        grad_input = sums.input_grad(grad, weight, input_shape, geometry)
         return grad_input if bias is None else grad_input.add_(bias.view(-1, 1, 1))
     grad = _channels_last(grad)
     if bias is not None:
@@ -80,15 +78,13 @@ def open_sizes(
     ]
 
 
-def conv_weight_grad(
-    grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Tensor:
+def conv_weight_grad(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    stride, padding, dilation, groups = geometry
     if columns.pays(grad, weight_shape, groups):
         return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, stride, padding, dilation)
     wide = _accumulator(grad.dtype, dilation)
     if wide is not grad.dtype:
-        geometry = (stride, padding, dilation, groups)
-        return conv_weight_grad(grad.to(wide), input.to(wide), weight_shape, *geometry).to(grad.dtype)
+        return conv_weight_grad(grad.to(wide), input.to(wide), weight_shape, geometry).to(grad.dtype)
     input = _channels_last(input)
     if _skips_pixels(weight_shape, stride, padding):
         input, stride = _channels_last(input[:, :, :: stride[0], :: stride[1]]), (1, 1)
@@ -123,97 +119,89 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def conv_bn_relu(
-    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    running_mean: Tensor | None, running_var: Tensor | None, residual: Tensor | None, training: bool, momentum: float,
-    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
-    count: Tensor | None = None,
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
+    options: NormOptions, geometry: ConvGeometry, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    if training and count is not None:
-        count.add_(1)
-    conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
-    y, mean, inverse_std = batchnorm.normalize(
-        conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
-    )
+    mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry)
     if residual is not None:
         y.add_(residual)
     if activation is None:
         return y, mean, inverse_std, conv_output, None
-    return (
-        y.relu_(),
-        mean,
-        inverse_std,
-        conv_output,
-        y,
-    )  # which the layer that takes y in keeps too: no memory of its own
+    y.relu_()
+    return y, mean, inverse_std, conv_output, y  # which the layer that takes y in keeps too: no memory of its own
 
 
 def conv_bn_relu_inference(
-    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    running_mean: Tensor, running_var: Tensor, residual: Tensor | None, eps: float, stride: Pair, padding: Pair,
-    dilation: Pair, groups: int, activation: str | None,
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None, eps: float,
+    geometry: ConvGeometry, activation: str | None,
 ) -> Tensor:  # fmt: skip
     weight, bias = weight.to(input.dtype), None if bias is None else bias.to(input.dtype)
-    return conv_bn_relu(
-        input, weight, bias, gamma, beta, running_mean, running_var, residual, False, 0.0, eps,
-        stride, padding, dilation, groups, activation,
-    )[0]  # fmt: skip
+    options = NormOptions(training=False, momentum=0.0, eps=eps)
+    return conv_bn_relu(input, weight, bias, norm, residual, options, geometry, activation)[0]
 
 
 def conv_bn_begin(
-    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    running_mean: Tensor | None, running_var: Tensor | None, training: bool, momentum: float, eps: float,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, count: Tensor | None = None,
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    geometry: ConvGeometry,
+) -> BegunConvNorm[Tensor]:  # fmt: skip
+    return BegunConvNorm(*_normalized(input, weight, bias, norm, options, geometry))
+
+
+def _normalized(
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    geometry: ConvGeometry,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    if training and count is not None:
-        count.add_(1)
-    conv_output = conv_forward(input, weight, bias, stride, padding, dilation, groups)
-    y, mean, inverse_std = batchnorm.normalize(
-        conv_output, gamma, beta, running_mean, running_var, training, momentum, eps
-    )
+    """Mean, inverse deviation, the convolution's output, and the norm's."""
+    if options.training and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    conv_output = conv_forward(input, weight, bias, geometry)
+    y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options)
     return mean, inverse_std, conv_output, y
 
 
 def conv_bn_finish(
-    input: Tensor, weight: Tensor | None, gamma: Tensor | None, beta: Tensor | None, running_mean: Tensor | None,
-    running_var: Tensor | None, mean: Tensor | None, inverse_std: Tensor | None, kept: Tensor,
-    normalized: Tensor | None, residual: Tensor | None, eps: float, activation: str | None,
+    input: Tensor, weight: Tensor | None, norm: NormState[Tensor], begun: BegunConvNorm[Tensor],
+    residual: Tensor | None, eps: float, activation: str | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip
+    mean, inverse_std, kept, normalized = begun
     if normalized is None:
         assert inverse_std is not None
         var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
-        normalized, _, _ = batchnorm.normalize(kept, gamma, beta, mean, var, False, 0.0, 0.0)
+        normalized, _, _ = batchnorm.normalize(kept, norm.gamma, norm.beta, mean, var, False, 0.0, 0.0)
     y = normalized.clone() if residual is None else normalized.add(residual)
     return (y, mean, inverse_std, kept, None) if activation is None else (y.relu_(), mean, inverse_std, kept, y)
 
 
 def conv_bn_relu_backward(
-    grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    mean: Tensor, inverse_std: Tensor, conv_output: Tensor, passed: Tensor | None, training: bool, stride: Pair,
-    padding: Pair, dilation: Pair, groups: int, activation: str | None, needs: tuple[bool, ...],
-    may_overwrite: bool = False, addend: Tensor | None = None,
+    grad: Tensor, saved: SavedConvNorm[Tensor], training: bool, geometry: ConvGeometry, activation: str | None,
+    needs: tuple[bool, ...], may_overwrite: bool = False, addend: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
+    input, weight, _, gamma, _, mean, inverse_std, conv_output, passed = saved
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
     if passed is not None and may_overwrite and grad.stride() == passed.stride():
         aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)  # no further memory to go through
     elif passed is not None:
         grad, may_overwrite = aten.threshold_backward(grad, passed, 0), True
     grad_residual = grad if needs_residual else None
-    needs_conv = needs_input or needs_weight or needs_bias
     grad_conv, grad_gamma, grad_beta = batchnorm.backward(
-        grad, conv_output, gamma, mean, inverse_std, training, (needs_conv, needs_gamma, needs_beta)
-    )
+        grad, conv_output, gamma, mean, inverse_std, training,
+        (needs_input or needs_weight or needs_bias, needs_gamma, needs_beta),
+    )  # fmt: skip
     if may_overwrite and not needs_residual:
         grad.set_()  # gives its memory back, which is still in the cache, for grad_input to take
     grad_input = grad_weight = grad_bias = None
-    if needs_weight and (columns.pays(grad_conv, weight.shape, groups) or _skips_pixels(weight.shape, stride, padding)):
+    if needs_weight and (
+        columns.pays(grad_conv, weight.shape, geometry.groups) or _skips_pixels(weight.shape, *geometry[:2])
+    ):
         assert grad_conv is not None
-        grad_weight = conv_weight_grad(grad_conv, input, weight.shape, stride, padding, dilation, groups)
+        grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
         needs_weight = False
-    if needs_input and _has_long_input_grad(weight, stride, groups):
+    if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         assert grad_conv is not None
-        grad_input = sums.input_grad(grad_conv, weight, input.shape, stride, padding, dilation, groups)
+        grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)
         needs_input = False
     if needs_input or needs_weight or needs_bias:
+        stride, padding, dilation, groups = geometry
         bias_sizes = (weight.shape[0],) if needs_bias else None
         direct_input, direct_weight, grad_bias = aten.convolution_backward(
             grad_conv, _channels_last(input), weight, bias_sizes, stride, padding, dilation, False, (0, 0), groups,
@@ -237,17 +225,13 @@ class PackedWeight:
     parts: tuple[Tensor, ...]
     winograd: WinogradWeight | None
     bias: Tensor | None
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-    groups: int
+    geometry: ConvGeometry
 
 
-def conv_prepack(
-    weight: Tensor, bias: Tensor | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> PackedWeight:
-    # Of a single tap it means nothing, but ends oneDNN's 1×1 kernels in a segmentation fault.
-    dilation = dilation if max(weight.shape[2:]) > 1 else (1, 1)
+def conv_prepack(weight: Tensor, bias: Tensor | None, input_shape: Shape, geometry: ConvGeometry) -> PackedWeight:
+    if max(weight.shape[2:]) == 1:  # dilation means nothing, but ends oneDNN's 1×1 kernels in a segmentation fault
+        geometry = geometry._replace(dilation=(1, 1))
+    stride, padding, dilation, groups = geometry
     parts: tuple[Tensor, ...] = ()
     tiles = None
     if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], stride, is_packed=True):
@@ -262,24 +246,21 @@ def conv_prepack(
             tiles = winograd.pack(weight, bias, input_shape, padding, dilation)  # the weight is for other shapes
         if weight.dtype is torch.float32:
             weight = packing.pack(weight, padding, stride, dilation, groups, input_shape)
-    return PackedWeight(weight, parts, tiles, bias, stride, padding, dilation, groups)
+    return PackedWeight(weight, parts, tiles, bias, geometry)
 
 
 def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
     p = packed
     input = _channels_last(input)
+    stride, padding, dilation, groups = p.geometry
+    geometry = (padding, stride, dilation, groups)  # in oneDNN's order
     if p.parts:
-        geometry = (p.padding, p.stride, p.dilation, p.groups)
         return sums.packed(input, p.parts, p.bias, residual, activation, geometry)
     tiles = p.winograd if p.winograd is not None and input.shape == p.winograd.input_shape else None
     if tiles is not None or not p.weight.is_mkldnn:
-        if tiles is not None:
-            y = winograd.convolve(input, tiles)
-        else:
-            y = torch.conv2d(input, p.weight, p.bias, p.stride, p.padding, p.dilation, p.groups)
+        y = torch.conv2d(input, p.weight, p.bias, *p.geometry) if tiles is None else winograd.convolve(input, tiles)
         y = y if residual is None else y.add_(residual)
         return y.relu_() if activation == "relu" else y
-    geometry = (p.padding, p.stride, p.dilation, p.groups)
     if residual is None:
         attribute = "relu" if activation == "relu" else "none"
         return mkldnn._convolution_pointwise(input, p.weight, p.bias, *geometry, attribute, [], "")

@@ -4,67 +4,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Operand
+from genesis.records import AdamOptions, SGDOptions, StepInputs
 
 _FLOAT32_LIMIT = math.ldexp(1.0, 128)  # a loss is multiplied by a float32 scale
 
-
-Numbers: TypeAlias = "tuple[float, ...] | Tensor"
+Options = TypeVar("Options", SGDOptions, AdamOptions)
 
 
 def sgd_step(
-    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, numbers: Numbers,
-    nesterov: bool, maximize: bool, first: bool, found_inf: Tensor | None = None,
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, options: SGDOptions,
+    first: bool, inputs: StepInputs[Tensor] = StepInputs(),
 ) -> None:  # fmt: skip
-    if found_inf is not None and found_inf:
+    if inputs.found_inf is not None and inputs.found_inf:
         return
+    options = _read(options, inputs)
     if params[0].dtype in (torch.float16, torch.bfloat16):
         # torch 2.13's fused kernel loses the gradients of 64 and more 16-bit elements.
-        _sgd_step_in_float32(params, grads, buffers, numbers, nesterov, maximize, first)
+        _sgd_step_in_float32(params, grads, buffers, options, first)
         return
-    lr, momentum, dampening, weight_decay = _values(numbers)
     torch._fused_sgd_(
-        _flat(params), _flat(grads), _flat(buffers or ()), weight_decay=weight_decay, momentum=momentum, lr=lr,
-        dampening=dampening, nesterov=nesterov, maximize=maximize, is_first_step=first,
+        _flat(params), _flat(grads), _flat(buffers or ()), **options._asdict(), is_first_step=first
     )  # fmt: skip
 
 
 def _sgd_step_in_float32(
-    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, *settings: Any
-) -> None:
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None, options: SGDOptions,
+    first: bool,
+) -> None:  # fmt: skip
     lists = [list(params), list(grads), list(buffers or ())]
     wide = [[array.float() for array in arrays] for arrays in lists]
-    sgd_step(wide[0], wide[1], None if buffers is None else wide[2], *settings)
+    sgd_step(wide[0], wide[1], None if buffers is None else wide[2], options, first)
     for narrow, computed in zip(lists[0] + lists[2], wide[0] + wide[2], strict=True):
         narrow.copy_(computed)
 
 
 def adam_step(
     params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    max_exp_avg_sqs: Sequence[Tensor] | None, step: int | Tensor, numbers: Numbers, decoupled: bool, maximize: bool,
-    found_inf: Tensor | None = None,
+    max_exp_avg_sqs: Sequence[Tensor] | None, step: int | Tensor, options: AdamOptions,
+    inputs: StepInputs[Tensor] = StepInputs(),
 ) -> None:  # fmt: skip
-    if found_inf is not None and found_inf:
+    if inputs.found_inf is not None and inputs.found_inf:
         return
     if isinstance(step, Tensor):
         step.add_(1)
-    lr, beta1, beta2, eps, weight_decay = _values(numbers)
-    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    settings = _read(options, inputs)._asdict()
+    fused = torch._fused_adamw_ if settings.pop("decoupled_weight_decay") else torch._fused_adam_
     steps = [torch.tensor(float(step)) for _ in params]
     fused(
         _flat(params), _flat(grads), _flat(exp_avgs), _flat(exp_avg_sqs), _flat(max_exp_avg_sqs or ()), steps,
-        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps,
-        amsgrad=max_exp_avg_sqs is not None, maximize=maximize,
+        **settings, amsgrad=max_exp_avg_sqs is not None,
     )  # fmt: skip
 
 
-def _values(numbers: Numbers) -> tuple[float, ...]:
-    return numbers if isinstance(numbers, tuple) else tuple(numbers.tolist())
+def _read(options: Options, inputs: StepInputs[Tensor]) -> Options:
+    """The options, with the numbers that the step reads from memory."""
+    if inputs.numbers is None:
+        return options
+    numbers = inputs.numbers.tolist()
+    return options._make([*numbers, *options[len(numbers) :]])
 
 
 def _flat(arrays: Sequence[Tensor]) -> list[Tensor]:

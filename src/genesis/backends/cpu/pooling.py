@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
+from genesis.records import Windows
 
 if TYPE_CHECKING:
     from torch._ops import OpOverloadPacket
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def max_pool2d(
-    x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
-    find: str | None = "indices",
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    halves = kernel_size == stride == (2, 2) and padding == (0, 0) and dilation == (1, 1) and not ceil_mode
-    if halves and find is None:
+_HALVES = Windows((2, 2), (2, 2), (0, 0), (1, 1), False)
+
+
+def max_pool2d(x: Tensor, windows: Windows, find: str | None = "indices") -> tuple[Tensor, Tensor | None]:
+    if find is None and windows == _HALVES:
         return _halved(x), None
-    return aten.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+    return aten.max_pool2d_with_indices(x, *windows)
 
 
 def _halved(x: Tensor) -> Tensor:
@@ -32,27 +32,22 @@ def _halved(x: Tensor) -> Tensor:
     return torch.maximum(rows[..., : width - 1 : 2], rows[..., 1::2])
 
 
-def max_pool2d_backward(
-    grad: Tensor, input_shape: Shape, found: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair,
-    ceil_mode: bool,
-) -> Tensor:  # fmt: skip
+def max_pool2d_backward(grad: Tensor, input_shape: Shape, found: Tensor, windows: Windows) -> Tensor:
     channels_last = found.dim() == 4 and found.is_contiguous(memory_format=torch.channels_last)
     order = torch.channels_last if channels_last and not found.is_contiguous() else torch.contiguous_format
     x = torch.empty(input_shape, dtype=grad.dtype, memory_format=order)  # asked for its shape and order only
-    return aten.max_pool2d_with_indices_backward(grad, x, kernel_size, stride, padding, dilation, ceil_mode, found)
+    return aten.max_pool2d_with_indices_backward(grad, x, *windows, found)
 
 
-def avg_pool2d(
-    x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair,
-    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
-) -> Tensor:  # fmt: skip
+def avg_pool2d(x: Tensor, windows: Windows, count_include_pad: bool, divisor_override: int | None) -> Tensor:
+    kernel_size, stride, padding, _, ceil_mode = windows
     return aten.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def avg_pool2d_backward(
-    grad: Tensor, x: Tensor, kernel_size: Pair, stride: Pair, padding: Pair,
-    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
-) -> Tensor:  # fmt: skip
+    grad: Tensor, x: Tensor, windows: Windows, count_include_pad: bool, divisor_override: int | None
+) -> Tensor:
+    kernel_size, stride, padding, _, ceil_mode = windows
     return aten.avg_pool2d_backward(
         grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from genesis.backends import contract
-from genesis.backends.contract import Pair, Shape
+from genesis.backends.contract import Shape
 from genesis.backends.cpu import packing
 from genesis.backends.cpu.conv import PackedWeight, conv_prepack, conv_prepacked, open_sizes
 from genesis.backends.dispatch import Op
+from genesis.records import ConvGeometry
 
 mkldnn = torch.ops.mkldnn
 _pointwise = mkldnn._convolution_pointwise.default
@@ -42,10 +43,8 @@ def prepares(op: Op) -> Callable[[Maker], Maker]:
 
 
 @prepares(contract.conv_forward)
-def _conv_forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Prepared:
-    packed = conv_prepack(weight, bias, tuple(input.shape), stride, padding, dilation, groups)
+def _conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Prepared:
+    packed = conv_prepack(weight, bias, tuple(input.shape), geometry)
     return _conv_prepacked(input, packed, None, None) or (lambda x: conv_prepacked(x, packed, None, None))
 
 
@@ -57,15 +56,16 @@ def _conv_prepacked(
     if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
     weight, bias, attribute = packed.weight, packed.bias, activation or "none"
-    geometry = (packed.padding, packed.stride, packed.dilation, packed.groups)
-    return _ordered(input, lambda x: _pointwise(x, weight, bias, *geometry, attribute, [], ""))
+    stride, padding, dilation, groups = packed.geometry
+    options: tuple[object, ...] = (padding, stride, dilation, groups, attribute, [], "")
+    return _ordered(input, lambda x: _pointwise(x, weight, bias, *options))
 
 
 @prepares(contract.conv_input_grad)
 def _conv_input_grad(
-    grad: Tensor, weight: Tensor, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    bias: Tensor | None = None,
-) -> Prepared | None:  # fmt: skip
+    grad: Tensor, weight: Tensor, input_shape: Shape, geometry: ConvGeometry, bias: Tensor | None = None
+) -> Prepared | None:
+    stride, padding, dilation, groups = geometry
     if groups != 1:
         return None
     extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
 from genesis.precision import get_float32_precision
+from genesis.records import ConvGeometry
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -39,25 +40,23 @@ def are_long(dtype: torch.dtype, channels: int, kernel: Shape, stride: Pair, is_
     return get_float32_precision() == "highest"
 
 
-def forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Tensor:
+def forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
     """The convolution of an input that is channels-last; the result is so too."""
+    stride, padding, dilation, groups = geometry
     if _kernels_have_parts():
-        return _last(torch.conv2d(input.contiguous(), weight.contiguous(), bias, stride, padding, dilation, groups))
+        return _last(torch.conv2d(input.contiguous(), weight.contiguous(), bias, *geometry))
     if math.prod(weight.shape[2:]) == 1 and padding == (0, 0):
         return torch.conv2d(_last(input[:, :, :: stride[0], :: stride[1]]), weight, bias, 1, 0, 1, groups)
-    geometry = (padding, stride, dilation, groups)
     first, *others = split(weight)
     first_input, *other_inputs = _split_input(input, groups, first.shape[1])
-    y = torch.conv2d(first_input, first, bias, stride, padding, dilation, groups)
+    y = torch.conv2d(first_input, first, bias, *geometry)
     for part, its_weight in zip(other_inputs, others, strict=True):
-        _add(y, part, its_weight, geometry, None)
+        _add(y, part, its_weight, (padding, stride, dilation, groups), None)
     return y
 
 
-def input_grad(grad: Tensor, weight: Tensor, input_shape: Shape, *geometry: object) -> Tensor:
-    """Its kernels for NCHW have short sums on every processor. geometry is stride, padding, dilation, groups."""
+def input_grad(grad: Tensor, weight: Tensor, input_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    """Its kernels for NCHW have short sums on every processor."""
     stride, padding, dilation, groups = geometry
     input = torch.empty(input_shape, dtype=grad.dtype)  # its values don't count
     options = (None, stride, padding, dilation, False, (0, 0), groups, (True, False, False))

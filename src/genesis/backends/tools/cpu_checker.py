@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from genesis import dtypes
 from genesis.backends.backend import Backend, Op
-from genesis.backends.contract import TRAITS, Pair, Shape
+from genesis.backends.contract import TRAITS, Shape
 from genesis.backends.tools import operands
 from genesis.backends.tools.operands import Handle, is_handle
 from genesis.callsite import user_line
 from genesis.errors import MismatchError
+from genesis.records import ConvGeometry, SavedAttention, SavedConvNorm, Windows, rebuilt
 
 # Relative to the element itself and to the largest one, see _allowed().
 TOLERANCE = {dtypes.float64: 1e-10, dtypes.float32: 1e-4, dtypes.float16: 4e-3, dtypes.bfloat16: 3e-2}
@@ -72,7 +73,7 @@ class _Copies:
 
     def of(self, value: object) -> Any:
         if isinstance(value, list | tuple):
-            return type(value)([self.of(item) for item in value])
+            return rebuilt(value, [self.of(item) for item in value])
         if is_handle(value):
             return self.cpu.from_cpu(self._backend.to_cpu(value), self._backend.dtype(value))
         return self._remembered.get(id(value), value)
@@ -88,11 +89,11 @@ def _same_op(cpu: Backend, op: str, *args: object, **kwargs: object) -> object:
 
 
 def _attention_backward(
-    cpu: Backend, op: str, grad: object, query: object, key: object, value: object, *rest: object
+    cpu: Backend, op: str, grad: object, saved: SavedAttention[object, object], is_causal: bool, scale: float
 ) -> object:
-    mask, y, _, is_causal, scale = rest
-    saved = cpu.attention(query, key, value, mask, is_causal, scale)[1]  # each backend has its own
-    return cpu.attention_backward(grad, query, key, value, mask, y, saved, is_causal, scale)
+    """From what softmax gave on the CPU: each backend has its own."""
+    _, softmax = cpu.attention(saved.query, saved.key, saved.value, saved.mask, is_causal, scale)
+    return cpu.attention_backward(grad, saved._replace(softmax=softmax), is_causal, scale)
 
 
 def _norm_backward(cpu: Backend, op: str, *args: object) -> object:
@@ -106,27 +107,24 @@ def _norm_backward(cpu: Backend, op: str, *args: object) -> object:
 
 
 def _conv_bn_relu_backward(
-    cpu: Backend, op: str, grad: object, input: object, weight: object, bias: object, *rest: Any
-) -> object:
+    cpu: Backend, op: str, grad: object, saved: SavedConvNorm[Handle], training: bool, geometry: ConvGeometry,
+    activation: str | None, *rest: object,
+) -> object:  # fmt: skip
     """From a convolution's output of the CPU's own; where the ReLU let through is taken over."""
-    gamma, beta, mean, inverse_std, _, passed, *options, activation, needs = rest[:13]
-    addend = rest[14] if len(rest) > 14 else None  # before it: may_overwrite
-    conv_output = cpu.conv_forward(input, weight, bias, *options[1:])
+    needs, _, addend = (*rest, False, None)[:3]  # between them: may_overwrite
+    saved = saved._replace(kept=cpu.conv_forward(saved.input, saved.weight, saved.bias, geometry))
     if activation is not None:
-        passed = _passed(cpu, conv_output, mean, inverse_std, gamma, beta, passed)
-    saved = (input, weight, bias, gamma, beta, mean, inverse_std, conv_output, passed)
-    return cpu.conv_bn_relu_backward(grad, *saved, *options, activation, needs, False, addend)
+        saved = saved._replace(passed=_passed(cpu, saved))
+    return cpu.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, False, addend)
 
 
-def _passed(
-    cpu: Backend, x: Handle, mean: Handle, inverse_std: Handle, gamma: Handle | None, beta: Handle | None,
-    bits: Handle | None,
-) -> Handle:  # fmt: skip
+def _passed(cpu: Backend, saved: SavedConvNorm[Handle]) -> Handle:
     """Positive where the ReLU let through: from one bit per element, channels innermost, or from the norm's output."""
+    x, mean, bits = saved.kept, saved.mean, saved.passed
     if bits is None:
-        identity = [cpu.view(v, (1, v.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(v)) for v in (mean, inverse_std)]
+        identity = [cpu.view(v, (1, v.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(v)) for v in (mean, saved.inverse_std)]
         y = cpu.mul(cpu.sub(cpu.cast(x, cpu.dtype(mean)), identity[0]), identity[1])
-        for vector, combine in ((gamma, cpu.mul), (beta, cpu.add)):
+        for vector, combine in ((saved.gamma, cpu.mul), (saved.beta, cpu.add)):
             if vector is not None:
                 wide = cpu.cast(vector, cpu.dtype(mean))
                 y = combine(y, cpu.view(wide, (1, wide.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(wide)))
@@ -138,16 +136,16 @@ def _passed(
 
 
 def _max_pool2d_backward(
-    cpu: Backend, op: str, grad: object, input_shape: Shape, found: Handle, kernel_size: Pair, stride: Pair,
-    padding: Pair, dilation: Pair, ceil_mode: bool,
-) -> object:  # fmt: skip
+    cpu: Backend, op: str, grad: object, input_shape: Shape, found: Handle, windows: Windows
+) -> object:
     """From indices, where the device kept places in windows instead."""
     if cpu.dtype(found) is not dtypes.int64:
+        kernel_size, stride, padding, dilation, _ = windows
         steps = divmod(np.array(cpu.to_cpu(found), np.int64), kernel_size[1])
         starts = [np.arange(found.shape[i - 2]) * stride[i] - padding[i] for i in (0, 1)]
         rows = starts[0][:, None] + steps[0] * dilation[0]
         found = cpu.from_cpu(rows * input_shape[-1] + starts[1] + steps[1] * dilation[1])
-    return cpu.max_pool2d_backward(grad, input_shape, found, kernel_size, stride, padding, dilation, ceil_mode)
+    return cpu.max_pool2d_backward(grad, input_shape, found, windows)
 
 
 _REFERENCES: dict[str, Op] = {

@@ -15,6 +15,7 @@ from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Im
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.records import ConvGeometry
 
 PROBLEM = ConvProblem("forward", (1, 4, 5, 5), (3, 4, 1, 1), dtype=dtypes.float32)
 
@@ -73,5 +74,5 @@ def arrays(cuda: Backend) -> tuple[DeviceArray, DeviceArray]:
 
 
 def run(cuda: Backend, *operands: DeviceArray) -> DeviceArray:
-    result: DeviceArray = conv.conv_forward(*operands, None, (1, 1), (0, 0), (1, 1), 1)
+    result: DeviceArray = conv.conv_forward(*operands, None, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
     return result

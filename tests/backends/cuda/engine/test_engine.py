@@ -18,6 +18,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.records import ConvGeometry
 from genesis.settings import override
 from tests.backends.cuda.ops.conv.fuzz import ways
 
@@ -35,6 +36,7 @@ FIRST_CONVOLUTION = """
 import sys
 from genesis import backends, dtypes
 from genesis.backends.cuda.engine import planner as plans, tuner
+from genesis.records import ConvGeometry
 
 def counted(owner, name):
     calls, function = [], getattr(owner, name)
@@ -49,7 +51,7 @@ x, w = (cuda.copy(cuda.full(s, 0.5, dtypes.BY_NAME[sys.argv[1]]), order(s)) for 
 if sys.argv[2] == "tune":
     session = plans.Session(60)
     plans.begin(session)
-cuda.conv_forward(x, w, None, (1, 1), (1, 1), (1, 1), 1)
+cuda.conv_forward(x, w, None, ConvGeometry((1, 1), (1, 1), (1, 1), 1))
 cuda.synchronize()
 print(len(tuned), len(built), *[plan.origin for plan in plans.all_plans()])
 """
@@ -68,14 +70,14 @@ def test_named_cases(cuda: Backend, put: Put, get: Get, name: str) -> None:
     taps, stride, padding = NAMED[name]
     torch.manual_seed(0)
     x, w = channels_last(torch.randn(2, 32, 11, 11)), channels_last(torch.randn(24, 32, taps, taps))
-    geometry = ((stride, stride), (padding, padding), (1, 1), 1)
+    geometry = ConvGeometry((stride, stride), (padding, padding), (1, 1), 1)
     x64, w64 = x.double().requires_grad_(), w.double().requires_grad_()
     y64 = F.conv2d(x64, w64, None, stride, padding)
-    assert distance(get(cuda.conv_forward(put(x), put(w), None, *geometry)), y64.detach()) <= BOUND
+    assert distance(get(cuda.conv_forward(put(x), put(w), None, geometry)), y64.detach()) <= BOUND
     grad = channels_last(torch.randn(y64.shape))
     dx, dw = torch.autograd.grad(y64, (x64, w64), grad.double())
-    assert distance(get(cuda.conv_input_grad(put(grad), put(w), tuple(x.shape), *geometry)), dx) <= BOUND
-    assert distance(get(cuda.conv_weight_grad(put(grad), put(x), tuple(w.shape), *geometry)), dw) <= BOUND
+    assert distance(get(cuda.conv_input_grad(put(grad), put(w), tuple(x.shape), geometry)), dx) <= BOUND
+    assert distance(get(cuda.conv_weight_grad(put(grad), put(x), tuple(w.shape), geometry)), dw) <= BOUND
 
 
 @pytest.mark.gpu
@@ -90,7 +92,7 @@ def test_never_worse_than_pytorch(gpu: Backend, scales: tuple[float, float]) -> 
     w = channels_last(torch.randn(64, 64, 3, 3)) * scales[1]
     expected = F.conv2d(x.double(), w.double(), padding=1)
     theirs = F.conv2d(x.cuda(), w.cuda(), padding=1).cpu()
-    ours = get(gpu.conv_forward(put(x), put(w), None, (1, 1), (1, 1), (1, 1), 1))
+    ours = get(gpu.conv_forward(put(x), put(w), None, ConvGeometry((1, 1), (1, 1), (1, 1), 1)))
     assert distance(ours, expected) <= distance(theirs, expected)
 
 
@@ -100,7 +102,7 @@ def test_special_values(cuda: Backend, put: Put, get: Get, value: float) -> None
     x, w = channels_last(torch.randn(1, 16, 6, 6)), channels_last(torch.randn(16, 16, 3, 3))
     x[0, 3, 2, 2] = value
     expected = F.conv2d(x.double(), w.double(), padding=1).float()
-    result = get(cuda.conv_forward(put(x), put(w), None, (1, 1), (1, 1), (1, 1), 1))
+    result = get(cuda.conv_forward(put(x), put(w), None, ConvGeometry((1, 1), (1, 1), (1, 1), 1)))
     finite = expected.isfinite()
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result[~finite].nan_to_num(0), expected[~finite].nan_to_num(0))
@@ -112,7 +114,7 @@ def test_denormals(cuda: Backend, put: Put, get: Get) -> None:
     x = channels_last(torch.randint(-100, 100, (1, 16, 6, 6)) * 2.0**-149)
     w = channels_last(torch.randint(-8, 8, (16, 16, 3, 3)).float())
     expected = F.conv2d(x.double(), w.double(), padding=1)
-    result = get(cuda.conv_forward(put(x), put(w), None, (1, 1), (1, 1), (1, 1), 1))
+    result = get(cuda.conv_forward(put(x), put(w), None, ConvGeometry((1, 1), (1, 1), (1, 1), 1)))
     assert torch.equal(result.double(), expected)
 
 

@@ -23,6 +23,7 @@ from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime import memory
 from genesis.cuda.plans import import_plans
 from genesis.errors import OutOfMemoryError
+from genesis.records import ConvGeometry
 from genesis.settings import override
 from tests.backends.cuda.engine.fake_candidates import PROBLEM, Fake, FakeFamily, arrays, chosen, run
 
@@ -201,6 +202,6 @@ def test_operands_that_must_be_copied_are_planned_once(simulated: Backend, monke
     weight = simulated.full((2, 3, 3, 3), 1.0, dtypes.float32)  # both NCHW
     plans.forget()
     for _ in range(3):
-        y = simulated.conv_forward(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
+        y = simulated.conv_forward(x, weight, None, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
     assert len(asked) == 1
     assert (simulated.to_cpu(y) == 27).all()

@@ -12,6 +12,7 @@ import torch
 from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.ops.optimizer import launch as optimizer_module
+from genesis.records import AdamOptions, SGDOptions, StepInputs
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -58,16 +59,16 @@ def check_step(
 
 
 SGD = {
-    "plain": ((0.1, 0.0, 0.0, 0.0), False, False),
-    "momentum": ((0.1, 0.9, 0.1, 0.01), False, False),
-    "nesterov": ((0.1, 0.9, 0.0, 0.0), True, True),
+    "plain": (0.0, 0.0, 0.0, False, False),
+    "momentum": (0.9, 0.1, 0.01, False, False),
+    "nesterov": (0.9, 0.0, 0.0, True, True),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", SGD)
 def test_sgd_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dtype) -> None:
-    calls = [(*SGD[case], first) for first in (True, False)]
+    calls = [(SGDOptions(0.1, *SGD[case]), first) for first in (True, False)]
     buffers = None if case == "plain" else [torch.zeros_like(p) for p in arrays(dtype)]
     check_step(cuda, put, get, "sgd_step", [arrays(dtype), None, buffers], calls)
 
@@ -82,7 +83,7 @@ def test_adam_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dt
     states = [[torch.zeros_like(p) for p in arrays(dtype)] for _ in range(3)]
     roles = [arrays(dtype), None, *states[:2], states[2] if amsgrad else None]
     eps = 1e-3 if dtype in (torch.float16, torch.bfloat16) else 1e-8
-    calls = [(step, (0.01, 0.9, 0.99, eps, 0.1), decoupled, maximize) for step in (1, 2)]
+    calls = [(step, AdamOptions(0.01, 0.9, 0.99, eps, 0.1, decoupled, maximize)) for step in (1, 2)]
     check_step(cuda, put, get, "adam_step", roles, calls)
 
 
@@ -102,14 +103,16 @@ def test_sgd_step_reads_its_numbers_from_an_array(
 ) -> None:
     backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
     roles = [arrays(dtype), arrays(dtype, 1), arrays(dtype, 2)]
-    results, flags, numbers = [], (True, False, False), (0.1, 0.9, 0.0, 0.01)
-    for given, found in ((numbers, None), (torch.tensor(numbers, dtype=torch.float64), torch.tensor(False))):
+    results, options = [], SGDOptions(0.1, 0.9, 0.0, 0.01, nesterov=True, maximize=False)
+    others = SGDOptions(7.0, 7.0, 7.0, 7.0, nesterov=True, maximize=False)
+    inputs = StepInputs(put(torch.tensor(options[:4], dtype=torch.float64)), put(torch.tensor(False)))
+    for args in ((options, False), (others, False, inputs)):
         held = put_all(put, roles)
-        backend.sgd_step(*held, put(given), *flags, put(found))
+        backend.sgd_step(*held, *args)
         results.append(bits(held, get))
     assert results[0] == results[1] != bits(roles, lambda x: x)
     held = put_all(put, roles)
-    backend.sgd_step(*held, numbers, *flags, put(torch.tensor(True)))
+    backend.sgd_step(*held, options, False, StepInputs(None, put(torch.tensor(True))))
     assert bits(held, get) == bits(roles, lambda x: x), "skipped"
 
 
@@ -121,13 +124,14 @@ def test_adam_step_reads_and_counts_in_arrays(
     backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
     moments = [arrays(dtype, 2), [x.abs() for x in arrays(dtype, 3)], [x.abs() for x in arrays(dtype, 4)]]
     roles = [arrays(dtype), arrays(dtype, 1), *moments]
-    numbers, flags = (0.1, 0.9, 0.99, 1e-3, 0.01), (True, False)
+    flags = {"decoupled_weight_decay": True, "maximize": False}
+    options, others = AdamOptions(0.1, 0.9, 0.99, 1e-3, 0.01, **flags), AdamOptions(7.0, 0.7, 0.7, 7.0, 7.0, **flags)
     expected, held = put_all(put, roles), put_all(put, roles)
-    step, given = put(torch.tensor(4)), put(torch.tensor(numbers, dtype=torch.float64))
+    step, numbers = put(torch.tensor(4)), put(torch.tensor(options[:5], dtype=torch.float64))
     for count in (5, 6):
-        backend.adam_step(*expected, count, numbers, *flags)
-        backend.adam_step(*held, step, given, *flags, put(torch.tensor(False)))
-        backend.adam_step(*held, step, numbers, *flags, put(torch.tensor(True)))  # skipped
+        backend.adam_step(*expected, count, options)
+        backend.adam_step(*held, step, others, StepInputs(numbers, put(torch.tensor(False))))
+        backend.adam_step(*held, step, options, StepInputs(None, put(torch.tensor(True))))  # skipped
         assert get(step).item() == count
     for results, known in zip(held, expected, strict=True):
         check(results, [get(x) for x in known], get)
@@ -162,7 +166,7 @@ def test_step_of_arrays_in_any_order_of_memory(cuda: Backend, put: Put, get: Get
     held = [[put(param.clone()), put(base)], [put(g) for g in grads], [put(b.clone()) for b in buffers]]
     held[0][1] = cuda.view(held[0][1], (4, 3), (6, 2), 0)
     params[1] = base.clone()[:, ::2]
-    call = ((0.1, 0.9, 0.0, 0.1), False, False, False)
+    call = (SGDOptions(0.1, 0.9, 0.0, 0.1, False, False), False)
     reference("sgd_step", [params, grads, buffers], *call)
     cuda.sgd_step(*held, *call)
     check(held[0], params, get)

@@ -12,6 +12,7 @@ from torch import Tensor
 from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
+from genesis.records import Windows
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -19,14 +20,13 @@ Get = Callable[[Any], Tensor]
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 LAYOUTS = ["contiguous", "channels last", "steps"]
 CHANNELS = [(torch.float64, 21), (torch.float32, 2), (torch.float32, 150), (torch.float16, 64), (torch.bfloat16, 21)]
-# kernel_size, stride, padding, dilation, ceil_mode
 WINDOWS = [
-    ((2, 2), (2, 2), (0, 0), (1, 1), False),
-    ((3, 3), (2, 2), (1, 1), (1, 1), False),
-    ((3, 2), (2, 3), (1, 1), (1, 1), True),
-    ((2, 3), (1, 2), (0, 1), (2, 3), False),
-    ((1, 1), (3, 2), (0, 0), (1, 1), True),
-    ((5, 4), (5, 4), (2, 2), (1, 1), True),
+    Windows((2, 2), (2, 2), (0, 0), (1, 1), False),
+    Windows((3, 3), (2, 2), (1, 1), (1, 1), False),
+    Windows((3, 2), (2, 3), (1, 1), (1, 1), True),
+    Windows((2, 3), (1, 2), (0, 1), (2, 3), False),
+    Windows((1, 1), (3, 2), (0, 0), (1, 1), True),
+    Windows((5, 4), (5, 4), (2, 2), (1, 1), True),
 ]
 
 
@@ -54,23 +54,23 @@ def close(result: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_max_pool2d(cuda: Backend, cpu: Backend, put: Put, get: Get, window: tuple[Any, ...], layout: str) -> None:
+def test_max_pool2d(cuda: Backend, cpu: Backend, put: Put, get: Get, window: Windows, layout: str) -> None:
     x = sample(2, 3, 9, 8, layout=layout)
-    y, indices = cuda.max_pool2d(put(x), *window)
-    expected, expected_indices = cpu.max_pool2d(x, *window)
+    y, indices = cuda.max_pool2d(put(x), window)
+    expected, expected_indices = cpu.max_pool2d(x, window)
     assert torch.equal(get(y), expected)
     assert torch.equal(get(indices), expected_indices)
-    values, none = cuda.max_pool2d(put(x), *window, find=None)
+    values, none = cuda.max_pool2d(put(x), window, find=None)
     assert torch.equal(get(values), expected)
     assert none is None
-    values, places = cuda.max_pool2d(put(x), *window, find="places")
+    values, places = cuda.max_pool2d(put(x), window, find="places")
     assert torch.equal(get(values), expected)
     assert get(places).dtype is torch.uint8
     grad = sample(*expected.shape, layout=layout)
     for found in (indices, places):
         close(
-            get(cuda.max_pool2d_backward(put(grad), x.shape, found, *window)),
-            cpu.max_pool2d_backward(grad, x.shape, expected_indices, *window),
+            get(cuda.max_pool2d_backward(put(grad), x.shape, found, window)),
+            cpu.max_pool2d_backward(grad, x.shape, expected_indices, window),
         )
 
 
@@ -78,16 +78,16 @@ def test_max_pool2d(cuda: Backend, cpu: Backend, put: Put, get: Get, window: tup
 def test_max_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
     x = sample(2, 3, 7, 7, dtype=torch.float64).mul(10).to(dtype)
     window = WINDOWS[1]
-    y, indices = cuda.max_pool2d(put(x), *window)
-    expected, expected_indices = cpu.max_pool2d(x, *window)
+    y, indices = cuda.max_pool2d(put(x), window)
+    expected, expected_indices = cpu.max_pool2d(x, window)
     assert get(y).dtype == dtype
     assert torch.equal(get(y), expected)
     assert torch.equal(get(indices), expected_indices)
     if dtype.is_floating_point:
         grad = sample(*expected.shape, dtype=dtype)
-        result = get(cuda.max_pool2d_backward(put(grad), x.shape, indices, *window))
+        result = get(cuda.max_pool2d_backward(put(grad), x.shape, indices, window))
         assert result.dtype == dtype
-        wide = cpu.max_pool2d_backward(grad.double(), x.shape, expected_indices, *window)
+        wide = cpu.max_pool2d_backward(grad.double(), x.shape, expected_indices, window)
         torch.testing.assert_close(result.double(), wide, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
@@ -103,15 +103,15 @@ def test_max_pool2d_of_channels_side_by_side(
         x[1, 2:4, 2:7, 2:7] = -torch.inf
     x = x[:, 2:-1]
     window = WINDOWS[1]
-    expected, indices = cpu.max_pool2d(x, *window)
-    y, _ = cuda.max_pool2d(put(x), *window, find=None)
+    expected, indices = cpu.max_pool2d(x, window)
+    y, _ = cuda.max_pool2d(put(x), window, find=None)
     close(get(y), expected)
-    y, places = cuda.max_pool2d(put(x), *window, find="places")
+    y, places = cuda.max_pool2d(put(x), window, find="places")
     close(get(y), expected)
     if dtype.is_floating_point:
         grad = sample(*expected.shape, dtype=torch.float64, layout="channels last")
-        result = get(cuda.max_pool2d_backward(put(grad.to(dtype)), x.shape, places, *window))
-        wide = cpu.max_pool2d_backward(grad.to(dtype).double(), x.shape, indices, *window)
+        result = get(cuda.max_pool2d_backward(put(grad.to(dtype)), x.shape, places, window))
+        wide = cpu.max_pool2d_backward(grad.to(dtype).double(), x.shape, indices, window)
         torch.testing.assert_close(result, wide.to(dtype), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
@@ -119,29 +119,29 @@ def test_max_pool2d_of_channels_side_by_side(
 @pytest.mark.parametrize(
     ("window", "form"),
     [
-        (((3, 3), (2, 2), (1, 1), (1, 1), False), torch.uint8),
-        (((2, 2), (1, 1), (1, 1), (2, 2), False), torch.uint8),
-        (((6, 6), (3, 2), (3, 3), (1, 1), True), torch.uint8),  # too large for unrolled code
-        (((3, 3), (1, 1), (1, 1), (3, 3), False), torch.uint8),  # too many windows for it
-        (((16, 16), (5, 4), (8, 8), (1, 1), True), torch.uint8),
-        (((17, 16), (5, 4), (8, 8), (1, 1), True), torch.int64),  # more places than a byte tells apart
+        (Windows((3, 3), (2, 2), (1, 1), (1, 1), False), torch.uint8),
+        (Windows((2, 2), (1, 1), (1, 1), (2, 2), False), torch.uint8),
+        (Windows((6, 6), (3, 2), (3, 3), (1, 1), True), torch.uint8),  # too large for unrolled code
+        (Windows((3, 3), (1, 1), (1, 1), (3, 3), False), torch.uint8),  # too many windows for it
+        (Windows((16, 16), (5, 4), (8, 8), (1, 1), True), torch.uint8),
+        (Windows((17, 16), (5, 4), (8, 8), (1, 1), True), torch.int64),  # more places than a byte tells apart
     ],
     ids=str,
 )
 def test_places_are_those_of_the_indices(
-    cuda: Backend, cpu: Backend, put: Put, get: Get, window: tuple[Any, ...], form: torch.dtype, layout: str
+    cuda: Backend, cpu: Backend, put: Put, get: Get, window: Windows, form: torch.dtype, layout: str
 ) -> None:
     """Among equals, infinities and NaN: the gradient of a window goes where PyTorch has its index."""
     x = sample(2, 4, 11, 10, layout=layout).mul(2).round()
     x[0, 0, 2:4, 3], x[0, 1] = torch.nan, -torch.inf
-    expected, indices = cpu.max_pool2d(x, *window)
-    y, places = cuda.max_pool2d(put(x), *window, find="places")
+    expected, indices = cpu.max_pool2d(x, window)
+    y, places = cuda.max_pool2d(put(x), window, find="places")
     close(get(y), expected)
     assert get(places).dtype is form
     batch, channels, *size = expected.shape
     for grad in (sample(*expected.shape), sample(batch, 2 * channels, *size)[:, 1 : 1 + channels]):
-        result = cuda.max_pool2d_backward(put(grad), x.shape, places, *window)
-        close(get(result), cpu.max_pool2d_backward(grad, x.shape, indices, *window))
+        result = cuda.max_pool2d_backward(put(grad), x.shape, places, window)
+        close(get(result), cpu.max_pool2d_backward(grad, x.shape, indices, window))
         assert cuda.strides(result) == x.stride()
 
 
@@ -152,10 +152,10 @@ def test_a_window_in_the_padding_altogether_finds_nothing(
 ) -> None:
     """Its elements lie on both sides of the plane. (PyTorch's gradient goes to an address outside of it.)"""
     x = sample(2, 4, 1, 6, layout=layout)
-    window = ((2, 2), (1, 1), (1, 1), (2, 2), False)
-    y, found = cuda.max_pool2d(put(x), *window, find=find)
+    window = Windows((2, 2), (1, 1), (1, 1), (2, 2), False)
+    y, found = cuda.max_pool2d(put(x), window, find=find)
     assert torch.equal(get(y), torch.full((2, 4, 1, 6), -torch.inf))
-    grad = cuda.max_pool2d_backward(y, x.shape, found, *window)
+    grad = cuda.max_pool2d_backward(y, x.shape, found, window)
     assert torch.equal(get(grad), torch.zeros_like(x))
 
 
@@ -163,8 +163,8 @@ def test_max_pool2d_of_nan_ties_and_infinities(cuda: Backend, cpu: Backend, put:
     x = torch.tensor(
         [[1.0, 1, 5, 5], [1, 1, torch.nan, 5], [-torch.inf, -torch.inf, 2, 3], [-torch.inf, -torch.inf, 3, 3]]
     )
-    y, indices = cuda.max_pool2d(put(x[None]), (2, 2), (2, 2), (0, 0), (1, 1), False)
-    expected, expected_indices = cpu.max_pool2d(x[None], (2, 2), (2, 2), (0, 0), (1, 1), False)
+    y, indices = cuda.max_pool2d(put(x[None]), WINDOWS[0])
+    expected, expected_indices = cpu.max_pool2d(x[None], WINDOWS[0])
     close(get(y), expected)
     assert torch.equal(get(indices), expected_indices)
 
@@ -175,11 +175,10 @@ def test_max_pool2d_of_nan_ties_and_infinities(cuda: Backend, cpu: Backend, put:
 @pytest.mark.parametrize("window", [w for w in WINDOWS if w[3] == (1, 1)], ids=str)
 def test_avg_pool2d(
     cuda: Backend, cpu: Backend, put: Put, get: Get,
-    window: tuple[Any, ...], count_include_pad: bool, divisor: int | None, layout: str,
+    window: Windows, count_include_pad: bool, divisor: int | None, layout: str,
 ) -> None:  # fmt: skip
-    kernel, stride, padding, _, ceil_mode = window
-    padding = min(padding, (kernel[0] // 2, kernel[1] // 2))
-    options = (kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+    half = (window.kernel_size[0] // 2, window.kernel_size[1] // 2)
+    options = (window._replace(padding=min(window.padding, half)), count_include_pad, divisor)
     x = sample(2, 3, 9, 8, layout=layout)
     expected = cpu.avg_pool2d(x, *options)
     close(get(cuda.avg_pool2d(put(x), *options)), expected)
@@ -190,7 +189,7 @@ def test_avg_pool2d(
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_avg_pool2d_dtypes(cuda: Backend, cpu: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
     x = sample(2, 3, 7, 7, dtype=dtype)
-    options = ((3, 3), (2, 2), (1, 1), False, True, None)
+    options = (WINDOWS[1], True, None)
     result = get(cuda.avg_pool2d(put(x), *options))
     assert result.dtype == dtype
     expected = cpu.avg_pool2d(x.double(), *options)
@@ -273,12 +272,12 @@ def test_the_gradient_of_no_window_is_zero(
 def test_pools_without_and_of_no_batch(cuda: Backend, cpu: Backend, put: Put, get: Get, shape: tuple[int, ...]) -> None:
     x = sample(*shape)
     window = WINDOWS[0]
-    y, indices = cuda.max_pool2d(put(x), *window)
-    expected, expected_indices = cpu.max_pool2d(x, *window)
+    y, indices = cuda.max_pool2d(put(x), window)
+    expected, expected_indices = cpu.max_pool2d(x, window)
     assert torch.equal(get(y), expected)
     close(
-        get(cuda.max_pool2d_backward(y, x.shape, indices, *window)),
-        cpu.max_pool2d_backward(expected, x.shape, expected_indices, *window),
+        get(cuda.max_pool2d_backward(y, x.shape, indices, window)),
+        cpu.max_pool2d_backward(expected, x.shape, expected_indices, window),
     )
     close(get(cuda.adaptive_avg_pool2d(put(x), (2, 2))), cpu.adaptive_avg_pool2d(x, (2, 2)))
 
@@ -289,21 +288,21 @@ def test_a_window_of_the_whole_plane(
     cuda: Backend, cpu: Backend, put: Put, get: Get, options: tuple[Any, ...], layout: str
 ) -> None:
     x = sample(2, 3, 9, 8, layout=layout)
-    window = ((9, 8), (1, 1), (0, 0), False, True, *options)
-    close(get(cuda.avg_pool2d(put(x), *window)), cpu.avg_pool2d(x, *window))
+    how = (Windows((9, 8), (1, 1), (0, 0), (1, 1), False), True, *options)
+    close(get(cuda.avg_pool2d(put(x), *how)), cpu.avg_pool2d(x, *how))
     grad = sample(2, 3, 1, 1)
-    close(get(cuda.avg_pool2d_backward(put(grad), put(x), *window)), cpu.avg_pool2d_backward(grad, x, *window))
+    close(get(cuda.avg_pool2d_backward(put(grad), put(x), *how)), cpu.avg_pool2d_backward(grad, x, *how))
 
 
 def test_pools_keep_channels_last(cuda: Backend, put: Put) -> None:
     x = put(sample(2, 4, 6, 6, layout="channels last"))
-    y, indices = cuda.max_pool2d(x, *WINDOWS[0])
+    y, indices = cuda.max_pool2d(x, WINDOWS[0])
     assert cuda.strides(y) == cuda.strides(indices) == (36, 1, 12, 4)
-    assert cuda.strides(cuda.max_pool2d_backward(y, x.shape, indices, *WINDOWS[0])) == (144, 1, 24, 4)
+    assert cuda.strides(cuda.max_pool2d_backward(y, x.shape, indices, WINDOWS[0])) == (144, 1, 24, 4)
     assert cuda.strides(cuda.adaptive_avg_pool2d(x, (1, 1))) == (4, 1, 4, 4)
 
 
 def test_avg_pool2d_refuses_integers(cuda: Backend, put: Put) -> None:
     x = put(torch.ones(1, 1, 4, 4, dtype=torch.int64))
     with pytest.raises(NotImplementedError, match="avg_pool2d has no cuda implementation for int64"):
-        cuda.avg_pool2d(x, (2, 2), (2, 2), (0, 0), False, True, None)
+        cuda.avg_pool2d(x, WINDOWS[0], True, None)

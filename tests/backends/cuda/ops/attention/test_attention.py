@@ -17,6 +17,7 @@ from genesis.backends.cuda.ops.attention import tiles
 from genesis.backends.cuda.runtime import array
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.errors import OutOfMemoryError
+from genesis.records import SavedAttention
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -58,8 +59,10 @@ def check(
     y, saved = cuda.attention(*arrays, is_causal, scale)
     close(get(y), expected, dtype)
     grad = torch.randn_like(expected).to(dtype)
-    gradients = cpu.attention_backward(grad.double(), *wide, wide_mask, expected, probabilities, is_causal, scale)
-    results = cuda.attention_backward(put(grad), *arrays, y, saved, is_causal, scale)
+    gradients = cpu.attention_backward(
+        grad.double(), SavedAttention(*wide, wide_mask, expected, probabilities), is_causal, scale
+    )
+    results = cuda.attention_backward(put(grad), SavedAttention(*arrays, y, saved), is_causal, scale)
     for result, wanted in zip(results, gradients, strict=True):
         close(get(result), wanted, dtype)
 
@@ -186,7 +189,7 @@ def test_no_memory_for_any_slab(cuda: Backend, put: Put, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(array, "empty", scarce)
     with pytest.raises(OutOfMemoryError, match="no room"):
-        cuda.attention_backward(y, x, x, x, None, y, saved, False, 1.0)
+        cuda.attention_backward(y, SavedAttention(x, x, x, None, y, saved), False, 1.0)
 
 
 @pytest.mark.parametrize("scale", [-0.4, 0.0])
@@ -197,8 +200,8 @@ def test_attention_of_any_scale(cuda: Backend, cpu: Backend, put: Put, get: Get,
     arrays = [put(x) for x in (query, key, value)]
     y, saved = cuda.attention(*arrays, None, False, scale)
     close(get(y), expected, torch.float32)
-    gradients = cpu.attention_backward(expected, *wide, None, expected, probabilities, False, scale)
-    results = cuda.attention_backward(put(expected.float()), *arrays, None, y, saved, False, scale)
+    gradients = cpu.attention_backward(expected, SavedAttention(*wide, None, expected, probabilities), False, scale)
+    results = cuda.attention_backward(put(expected.float()), SavedAttention(*arrays, None, y, saved), False, scale)
     for result, wanted in zip(results, gradients, strict=True):
         close(get(result), wanted, torch.float32)
 

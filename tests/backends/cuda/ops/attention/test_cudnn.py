@@ -30,6 +30,7 @@ from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.errors import OutOfMemoryError
+from genesis.records import SavedAttention
 from genesis.settings import override
 
 Put = Callable[[Any], Any]
@@ -363,7 +364,9 @@ def test_every_candidate_gives_the_same(
     cpu = backends.get("cpu")
     expected, probabilities = cpu.attention(*wide, None, is_causal, 0.2)
     grad = random(*expected.shape, dtype=dtype, seed=4)
-    gradients = cpu.attention_backward(grad.double(), *wide, None, expected, probabilities, is_causal, 0.2)
+    gradients = cpu.attention_backward(
+        grad.double(), SavedAttention(*wide, None, expected, probabilities), is_causal, 0.2
+    )
     tolerance = 2e-2 if dtype is torch.bfloat16 else 2e-3
     bench = AttentionBench(problem)
 
@@ -384,7 +387,7 @@ def test_every_candidate_gives_the_same(
         is_theirs = candidate.family == "cudnn"
         assert (driver.get()._devices[0].recent[-1] == "cudnn") == is_theirs
         close(y, expected)
-        backward = cuda.attention_backward(put(grad), *arrays, None, y, saved, is_causal, 0.2)
+        backward = cuda.attention_backward(put(grad), SavedAttention(*arrays, None, y, saved), is_causal, 0.2)
         for result, gradient in zip(backward, gradients, strict=True):
             close(result, gradient)
         checked.append(is_theirs)

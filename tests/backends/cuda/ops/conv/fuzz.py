@@ -48,6 +48,7 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_G
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate
 from genesis.precision import float32_precision
+from genesis.records import ConvGeometry
 from genesis.shapes import channels_last_strides
 from tests.backends.cuda.ops.conv.exact import Extended, convolved
 
@@ -278,16 +279,16 @@ def _reordered(value: Any, chance: random.Random) -> torch.Tensor:
 def _call(cuda: Backend, problem: ConvProblem, first: Any, second: Any, bias: Any, addend: Any) -> DeviceArray:
     """By the backend's op, which brings the operands to the candidates' order and chooses one."""
     p = problem
-    geometry = (p.stride, p.padding, p.dilation, p.groups)
+    geometry = ConvGeometry(p.stride, p.padding, p.dilation, p.groups)
     result: DeviceArray
     if p.direction == FORWARD:
-        result = cuda.conv_forward(first, second, bias, *geometry)
+        result = cuda.conv_forward(first, second, bias, geometry)
     elif addend is not None:
-        result = conv_input_grad_added(first, second, addend, p.input_shape, *geometry)
+        result = conv_input_grad_added(first, second, addend, p.input_shape, geometry)
     elif p.direction == INPUT_GRAD:
-        result = cuda.conv_input_grad(first, second, p.input_shape, *geometry, bias)
+        result = cuda.conv_input_grad(first, second, p.input_shape, geometry, bias)
     else:
-        result = cuda.conv_weight_grad(first, second, p.weight_shape, *geometry)
+        result = cuda.conv_weight_grad(first, second, p.weight_shape, geometry)
     return result
 
 

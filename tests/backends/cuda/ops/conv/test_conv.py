@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import candidate as implicit_gemm
+from genesis.records import ConvGeometry
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -36,8 +37,8 @@ class Case(NamedTuple):
         return (self.outputs, self.input[1] // self.groups, *self.taps)
 
     @property
-    def geometry(self) -> tuple[Any, ...]:
-        return self.stride, self.padding, self.dilation, self.groups
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry(self.stride, self.padding, self.dilation, self.groups)
 
 
 CASES = [
@@ -82,22 +83,22 @@ def gradients(case: Case, input: torch.Tensor, weight: torch.Tensor) -> tuple[to
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv(cuda: Backend, put: Put, get: Get, case: Case) -> None:
     input, weight, bias = operands(case, torch.float32)
-    result = cuda.conv_forward(put(input), put(weight), put(bias), *case.geometry)
+    result = cuda.conv_forward(put(input), put(weight), put(bias), case.geometry)
     close(get(result), F.conv2d(input.double(), weight.double(), bias.double(), *case.geometry), torch.float32)
     grad, grad_input, grad_weight = gradients(case, input, weight)
-    close(get(cuda.conv_input_grad(put(grad), put(weight), case.input, *case.geometry)), grad_input, torch.float32)
-    close(get(cuda.conv_weight_grad(put(grad), put(input), case.weight, *case.geometry)), grad_weight, torch.float32)
+    close(get(cuda.conv_input_grad(put(grad), put(weight), case.input, case.geometry)), grad_input, torch.float32)
+    close(get(cuda.conv_weight_grad(put(grad), put(input), case.weight, case.geometry)), grad_weight, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", [CASES[2], CASES[5], CASES[11]], ids=str)
 def test_conv_dtypes(cuda: Backend, put: Put, get: Get, case: Case, dtype: torch.dtype) -> None:
     input, weight, bias = operands(case, dtype)
-    result = cuda.conv_forward(put(input), put(weight), put(bias), *case.geometry)
+    result = cuda.conv_forward(put(input), put(weight), put(bias), case.geometry)
     close(get(result), F.conv2d(input.double(), weight.double(), bias.double(), *case.geometry), dtype)
     grad, grad_input, grad_weight = gradients(case, input, weight)
-    close(get(cuda.conv_input_grad(put(grad), put(weight), case.input, *case.geometry)), grad_input, dtype)
-    close(get(cuda.conv_weight_grad(put(grad), put(input), case.weight, *case.geometry)), grad_weight, dtype)
+    close(get(cuda.conv_input_grad(put(grad), put(weight), case.input, case.geometry)), grad_input, dtype)
+    close(get(cuda.conv_weight_grad(put(grad), put(input), case.weight, case.geometry)), grad_weight, dtype)
 
 
 def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -116,19 +117,19 @@ def test_conv_of_any_strides(cuda: Backend, put: Put, get: Get, case: Case, layo
     input, weight, bias = operands(case, torch.float32)
     input, weight = layouts(input)[layout], layouts(weight)[layout]
     bias = torch.stack([bias, bias], 1)[:, 0]
-    result = cuda.conv_forward(put(input), put(weight), put(bias), *case.geometry)
+    result = cuda.conv_forward(put(input), put(weight), put(bias), case.geometry)
     close(get(result), F.conv2d(input.double(), weight.double(), bias.double(), *case.geometry), torch.float32)
     grad, grad_input, grad_weight = gradients(case, input, weight)
     grad = layouts(grad)["steps"]
-    close(get(cuda.conv_input_grad(put(grad), put(weight), case.input, *case.geometry)), grad_input, torch.float32)
-    close(get(cuda.conv_weight_grad(put(grad), put(input), case.weight, *case.geometry)), grad_weight, torch.float32)
+    close(get(cuda.conv_input_grad(put(grad), put(weight), case.input, case.geometry)), grad_input, torch.float32)
+    close(get(cuda.conv_weight_grad(put(grad), put(input), case.weight, case.geometry)), grad_weight, torch.float32)
 
 
 def test_results_are_channels_last(cuda: Backend, put: Put) -> None:
     input, weight, _ = operands(CASES[0], torch.float32)
-    result = cuda.conv_forward(put(input), put(weight), None, *CASES[0].geometry)
+    result = cuda.conv_forward(put(input), put(weight), None, CASES[0].geometry)
     assert cuda.strides(result) == (7 * 7 * 20, 1, 7 * 20, 20)
-    result = cuda.conv_input_grad(result, put(weight), CASES[0].input, *CASES[0].geometry)
+    result = cuda.conv_input_grad(result, put(weight), CASES[0].input, CASES[0].geometry)
     assert cuda.strides(result) == (7 * 7 * 16, 1, 7 * 16, 16)
 
 
@@ -139,7 +140,7 @@ def test_weight_grad_in_splits(cuda: Backend, put: Put, get: Get, groups: int, m
     case = Case((4, 8, 12, 11), 8, (3, 3), padding=(1, 1), groups=groups)
     input, weight, _ = operands(case, torch.float32)
     grad, _, grad_weight = gradients(case, input, weight)
-    result = get(cuda.conv_weight_grad(put(grad), put(input), case.weight, *case.geometry))
+    result = get(cuda.conv_weight_grad(put(grad), put(input), case.weight, case.geometry))
     # The depthwise kernel sums by tl.sum, which the simulated device does one after another, not as a tree.
     close(result, grad_weight, torch.float32, factor=1.0 if groups == 1 else 2.0)
 
@@ -157,8 +158,9 @@ def test_input_grad_is_a_transposed_convolution(cuda: Backend, put: Put, get: Ge
         x, weight, bias = torch.randn(2, 6, 5, 4), torch.randn(6, inner, 2, 3), torch.randn(2 * inner * groups)[::2]
         wide = (x.double(), weight.double(), bias.double())
         expected = F.conv_transpose2d(*wide, (3, 2), (1, 0), (2, 1), groups)
-        geometry = (tuple(expected.shape), (3, 2), (1, 0), (1, 1), groups)
-        close(get(cuda.conv_input_grad(put(x), put(weight), *geometry, put(bias))), expected, torch.float32)
+        geometry = ConvGeometry((3, 2), (1, 0), (1, 1), groups)
+        result = cuda.conv_input_grad(put(x), put(weight), tuple(expected.shape), geometry, put(bias))
+        close(get(result), expected, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -172,7 +174,7 @@ def test_conv_prepacked(
     expected = F.conv2d(input.double(), weight.double(), bias.double(), *case.geometry)
     residual = torch.randn_like(expected).to(dtype) if with_residual else None
     expected = expected if residual is None else expected + residual.double()
-    packed = cuda.conv_prepack(put(weight), put(bias), case.input, *case.geometry)
+    packed = cuda.conv_prepack(put(weight), put(bias), case.input, case.geometry)
     result = get(cuda.conv_prepacked(put(input), packed, put(residual), activation))
     close(result, expected.relu() if activation else expected, dtype)
 
@@ -180,14 +182,14 @@ def test_conv_prepacked(
 def test_conv_refuses_integers(cuda: Backend, put: Put) -> None:
     x = put(torch.ones(1, 1, 3, 3, dtype=torch.int64))
     with pytest.raises(NotImplementedError, match="conv_forward has no cuda implementation for int64"):
-        cuda.conv_forward(x, x, None, (1, 1), (0, 0), (1, 1), 1)
+        cuda.conv_forward(x, x, None, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
 
 
 def test_infinities_and_nan_stay_in_their_windows(cuda: Backend, put: Put, get: Get) -> None:
     input, weight, _ = operands(CASES[0], torch.float32)
     input[0, 0, 0, 0], input[1, 3, 6, 6] = torch.inf, torch.nan
     expected = F.conv2d(input.double(), weight.double(), None, *CASES[0].geometry)
-    result = get(cuda.conv_forward(put(input), put(weight), None, *CASES[0].geometry)).double()
+    result = get(cuda.conv_forward(put(input), put(weight), None, CASES[0].geometry)).double()
     finite = expected.isfinite()
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result.isfinite(), finite)

@@ -28,12 +28,14 @@ from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import Stati
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime import array, streams
+from genesis.records import ConvGeometry, NormOptions, NormState
 from genesis.settings import override
 from genesis.shapes import channels_last_strides
 
 PROBLEM = ConvProblem("forward", (3, 4, 9, 8), (10, 4, 3, 3), dtype=dtypes.bfloat16, bias=True, statistics=True)
 
 # A float32 mean is half a unit in its last place off, and so is the sum of deviations that it came from, or a bit more.
+GEOMETRY = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
 MEAN_BOUND = 2.0**-22
 
 
@@ -180,9 +182,8 @@ def test_the_fused_op(
         simulated.from_cpu(value.bfloat16().view(torch.uint16).numpy(), dtypes.bfloat16) for value in (x, weight, bias)
     ]
     running = [simulated.from_cpu(value.numpy(), dtypes.float32) for value in (torch.zeros(10), torch.ones(10))]
-    result = simulated.conv_bn_relu(
-        *operands, None, None, *running, None, True, 0.1, 1e-5, (1, 1), (0, 0), (1, 1), 1, "relu"
-    )
+    norm, options = NormState(None, None, *running), NormOptions(True, 0.1, 1e-5)
+    result = simulated.conv_bn_relu(*operands, norm, None, options, GEOMETRY, "relu")
     y, mean, inverse_std, out, _ = (None if each is None else simulated.to_cpu(each) for each in result)
     stored = torch.from_numpy(np.ascontiguousarray(out)).view(torch.bfloat16).double()
     expected = stored.var((0, 2, 3), correction=0)
@@ -201,7 +202,7 @@ def test_the_fused_op(
 def test_an_empty_result_has_none(native: NativeFamily, simulated: Backend) -> None:
     native.candidates = [Native()]
     x, weight = (array.empty(shape, dtypes.bfloat16) for shape in ((0, 4, 9, 8), (10, 4, 3, 3)))
-    out, moments = conv.conv_forward_with_moments(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
+    out, moments = conv.conv_forward_with_moments(x, weight, None, GEOMETRY)
     assert (out.shape, moments) == ((0, 10, 7, 6), None)
 
 

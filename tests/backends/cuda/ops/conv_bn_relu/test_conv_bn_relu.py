@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-GEOMETRY = ((2, 1), (1, 1), (1, 1), 1)
+GEOMETRY = ConvGeometry((2, 1), (1, 1), (1, 1), 1)
+POINTWISE = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
 NAMES = ("input", "weight", "bias", "gamma", "beta", "residual")
 MOMENTUM, EPS = 0.1, 1e-5
 
@@ -66,10 +68,10 @@ def test_conv_bn_relu(
 
     array = {name: put(given.get(name)) for name in NAMES}
     on_device = [put(value) for value in running]
+    norm, options = NormState(array["gamma"], array["beta"], *on_device), NormOptions(training, MOMENTUM, EPS)
     y, mean, inverse_std, x, passed = cuda.conv_bn_relu(
-        *(array[name] for name in NAMES[:5]), *on_device, array["residual"],
-        training, MOMENTUM, EPS, *GEOMETRY, activation,
-    )  # fmt: skip
+        *(array[name] for name in NAMES[:3]), norm, array["residual"], options, GEOMETRY, activation
+    )
     assert get(y).dtype == dtype
     assert get(mean).dtype == get(inverse_std).dtype == statistics
     close(get(y), expected.detach(), dtype)
@@ -82,7 +84,7 @@ def test_conv_bn_relu(
     wanted = dict(zip(names, torch.autograd.grad(expected, [wide[n] for n in names], grad.double()), strict=True))
     needs = tuple(name in given for name in NAMES)
     operands_of_forward = [array[name] for name in NAMES[:5]]
-    saved = (*operands_of_forward, mean, inverse_std, x, passed, training, *GEOMETRY, activation)
+    saved = (SavedConvNorm(*operands_of_forward, mean, inverse_std, x, passed), training, GEOMETRY, activation)
     grads = cuda.conv_bn_relu_backward(put(grad), *saved, needs)
     for name, result in zip(NAMES, grads, strict=True):
         assert (result is None) == (name not in given)
@@ -108,7 +110,7 @@ def test_statistics_of_a_large_mean(cuda: Backend, put: Put, get: Get) -> None:
     x = 1e4 + torch.randn(4, 3, 40, 40)
     weight = torch.eye(3).reshape(3, 3, 1, 1)
     _, mean, inverse_std, *_ = cuda.conv_bn_relu(
-        put(x), put(weight), None, None, None, None, None, None, True, 0.1, 0.0, (1, 1), (0, 0), (1, 1), 1, None
+        put(x), put(weight), None, NormState(None, None, None, None), None, NormOptions(True, 0.1, 0.0), POINTWISE, None
     )
     torch.testing.assert_close(get(mean).double(), x.double().mean((0, 2, 3)), rtol=1e-7, atol=0)
     expected = x.double().var((0, 2, 3), correction=0).rsqrt()
@@ -127,18 +129,17 @@ def test_parts_put_together(cuda: Backend, put: Put, get: Get) -> None:
     expected = F.batch_norm(u, *running, wide["gamma"], wide["beta"], True, MOMENTUM, EPS) + wide["residual"]
     array = {name: put(value) for name, value in given.items()}
     statistics, count = [put(value) for value in (torch.zeros(200), torch.ones(200))], put(torch.tensor(3))
+    norm = NormState(array["gamma"], array["beta"], *statistics, count)
     y, *saved = cuda.conv_bn_relu(
-        *(array[name] for name in NAMES[:5]), *statistics, array["residual"], True, MOMENTUM, EPS, (1, 1), (0, 0),
-        (1, 1), 1, None, count,
-    )  # fmt: skip
+        *(array[name] for name in NAMES[:3]), norm, array["residual"], NormOptions(True, MOMENTUM, EPS), POINTWISE, None
+    )
     close(get(y), expected.detach(), torch.float32)
     for result, truth in zip(statistics, running, strict=True):
         close(get(result), truth, torch.float32)
     assert get(count) == 4
     grad = torch.randn_like(expected).float()
-    grads = cuda.conv_bn_relu_backward(
-        put(grad), *(array[name] for name in NAMES[:5]), *saved, True, (1, 1), (0, 0), (1, 1), 1, None, (True,) * 6
-    )
+    kept = SavedConvNorm(*(array[name] for name in NAMES[:5]), *saved)
+    grads = cuda.conv_bn_relu_backward(put(grad), kept, True, POINTWISE, None, (True,) * 6)
     wanted = torch.autograd.grad(expected, [wide[name] for name in NAMES], grad.double())
     for name, result, truth in zip(NAMES, grads, wanted, strict=True):
         if name != "bias":
@@ -151,10 +152,10 @@ def test_gradients_of_parameters_that_met_no_images_are_zero(cuda: Backend, put:
     array = {name: put(given[name]) for name in NAMES[1:5]} | {"input": put(torch.empty(0, 4, 6, 5))}
     running = put(torch.zeros(7)), put(torch.ones(7))
     operands_of_forward = [array[name] for name in NAMES[:5]]
-    y, *saved = cuda.conv_bn_relu(*operands_of_forward, *running, None, False, MOMENTUM, EPS, *GEOMETRY, "relu")
-    grads = cuda.conv_bn_relu_backward(
-        put(get(y)), *operands_of_forward, *saved, False, *GEOMETRY, "relu", (True,) * 5 + (False,)
-    )
+    norm, options = NormState(*operands_of_forward[3:], *running), NormOptions(False, MOMENTUM, EPS)
+    y, *saved = cuda.conv_bn_relu(*operands_of_forward[:3], norm, None, options, GEOMETRY, "relu")
+    kept = SavedConvNorm(*operands_of_forward, *saved)
+    grads = cuda.conv_bn_relu_backward(put(get(y)), kept, False, GEOMETRY, "relu", (True,) * 5 + (False,))
     assert get(grads[0]).shape == (0, 4, 6, 5)
     assert not any(get(grad).any() for grad in grads[1:5])
 
@@ -165,10 +166,8 @@ def test_calls_of_one_layout_have_each_their_momentum_and_are_counted(cuda: Back
     running, count = [put(statistic.float()) for statistic in expected], put(torch.tensor(5))
     x = F.conv2d(given["input"].double(), given["weight"].double(), None, *GEOMETRY)
     for momentum in (0.1, 0.5, 1):
-        cuda.conv_bn_relu(
-            put(given["input"]), put(given["weight"]), None, None, None, *running, None, True, momentum, EPS, *GEOMETRY,
-            "relu", count,
-        )  # fmt: skip
+        norm, options = NormState(None, None, *running, count), NormOptions(True, momentum, EPS)
+        cuda.conv_bn_relu(put(given["input"]), put(given["weight"]), None, norm, None, options, GEOMETRY, "relu")
         F.batch_norm(x, *expected, training=True, momentum=momentum)
         for statistic, truth in zip(running, expected, strict=True):
             close(get(statistic), truth, torch.float32)

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
 
-GEOMETRY = ((1, 1), (0, 0), (1, 1), 1)
+GEOMETRY = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
 NAMES = ("input", "weight", "bias", "gamma", "beta", "residual")
-MOMENTUM, EPS = 0.1, 1e-5
+OPTIONS = NormOptions(True, 0.1, 1e-5)
 
 CASES = [  # inputs, outputs, mean of the input in its deviations, operands left out, activation
     (16, 32, 1.0, ("residual",), "relu"),
@@ -50,7 +51,7 @@ def unfused(given: dict[str, Tensor], activation: str | None, grad: Tensor, dtyp
     num_outputs = given["weight"].shape[0]
     running = [torch.zeros(num_outputs, dtype=dtype), torch.ones(num_outputs, dtype=dtype)]
     y = F.conv2d(leaves["input"], leaves["weight"], leaves.get("bias"))
-    y = F.batch_norm(y, *running, leaves.get("gamma"), leaves.get("beta"), True, MOMENTUM, EPS)
+    y = F.batch_norm(y, *running, leaves.get("gamma"), leaves.get("beta"), *OPTIONS)
     y = y + leaves["residual"] if "residual" in leaves else y
     y = y.relu() if activation else y
     return [y.detach(), *running, *torch.autograd.grad(y, list(leaves.values()), grad.to(y.dtype))]
@@ -65,10 +66,11 @@ def test_no_farther_from_the_truth_than_unfused_layers(cuda: Backend, put: Put, 
 
     arrays = [put(given.get(name)) for name in NAMES]
     running = [put(torch.zeros(num_outputs)), put(torch.ones(num_outputs))]
-    y, *saved = cuda.conv_bn_relu(*arrays[:5], *running, arrays[5], True, MOMENTUM, EPS, *GEOMETRY, activation)
+    norm = NormState(*arrays[3:5], *running)
+    y, *saved = cuda.conv_bn_relu(*arrays[:3], norm, arrays[5], OPTIONS, GEOMETRY, activation)
     assert tuple(saved[2].shape) == (1 + num_outputs, num_inputs)  # in the place of the convolution's output
     needs = tuple(name in given for name in NAMES)
-    grads = cuda.conv_bn_relu_backward(put(grad), *arrays[:5], *saved, True, *GEOMETRY, activation, needs)
+    grads = cuda.conv_bn_relu_backward(put(grad), SavedConvNorm(*arrays[:5], *saved), True, GEOMETRY, activation, needs)
     for name, result in zip(NAMES, grads, strict=True):
         assert (result is None) == (name not in given)
 
@@ -86,9 +88,9 @@ def test_gradients_one_at_a_time(cuda: Backend, put: Put, get: Get) -> None:
     given = operands(16, 32, 1.0, ())
     grad = torch.randn(2, 32, 17, 19).bfloat16()
     arrays = [put(given[name]) for name in NAMES]
-    forward = (None, None, arrays[5], True, MOMENTUM, EPS, *GEOMETRY, "relu")
-    _, *saved = cuda.conv_bn_relu(*arrays[:5], *forward)
-    rest = (*arrays[:5], *saved, True, *GEOMETRY, "relu")
+    norm = NormState(*arrays[3:5], None, None)
+    _, *saved = cuda.conv_bn_relu(*arrays[:3], norm, arrays[5], OPTIONS, GEOMETRY, "relu")
+    rest = (SavedConvNorm(*arrays[:5], *saved), True, GEOMETRY, "relu")
     every = cuda.conv_bn_relu_backward(put(grad), *rest, (True,) * 6)
     addend = put(torch.zeros_like(given["input"]))  # of no effect where no such gradient is wanted
     for i, name in enumerate(NAMES):
@@ -105,10 +107,10 @@ def test_added_to_the_inputs_gradient(cuda: Backend, put: Put, get: Get, case: A
     grad = torch.randn(2, num_outputs, 17, 19).bfloat16()
     addend = torch.randn(2, num_inputs, 17, 19).bfloat16().contiguous(memory_format=order)
     arrays = [put(given.get(name)) for name in NAMES]
-    _, *saved = cuda.conv_bn_relu(
-        *arrays[:5], None, None, arrays[5], True, MOMENTUM, EPS, *GEOMETRY, activation
-    )  # fmt: skip
-    rest = (*arrays[:5], *saved, True, *GEOMETRY, activation, tuple(name in given for name in NAMES))
+    norm = NormState(*arrays[3:5], None, None)
+    _, *saved = cuda.conv_bn_relu(*arrays[:3], norm, arrays[5], OPTIONS, GEOMETRY, activation)
+    kept, needs = SavedConvNorm(*arrays[:5], *saved), tuple(name in given for name in NAMES)
+    rest = (kept, True, GEOMETRY, activation, needs)
     plain = cuda.conv_bn_relu_backward(put(grad), *rest)
     summed = cuda.conv_bn_relu_backward(put(grad), *rest, False, put(addend))
     exact = get(plain[0]).double() + addend.double()
@@ -126,5 +128,6 @@ def test_batches_are_counted(cuda: Backend, put: Put, get: Get) -> None:
     running = [put(torch.zeros(32)), put(torch.ones(32))]
     arrays = [put(given[name]) for name in NAMES]
     for training in (True, False, True):
-        cuda.conv_bn_relu(*arrays[:5], *running, arrays[5], training, MOMENTUM, EPS, *GEOMETRY, "relu", count)
+        norm, options = NormState(*arrays[3:5], *running, count), OPTIONS._replace(training=training)
+        cuda.conv_bn_relu(*arrays[:3], norm, arrays[5], options, GEOMETRY, "relu")
     assert get(count) == 2**40 + 2

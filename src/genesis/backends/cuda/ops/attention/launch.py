@@ -18,6 +18,7 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.runtime import array
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.errors import OutOfMemoryError
+from genesis.records import SavedAttention
 
 _SLAB_SHARE = 64  # a slab of gradients of scores takes this part of the device's memory, unless that leaves cores idle
 
@@ -58,12 +59,12 @@ def _plan(
 
 
 def attention_backward(
-    grad: DeviceArray, query: DeviceArray, key: DeviceArray, value: DeviceArray, mask: DeviceArray | None,
-    y: DeviceArray, saved: DeviceArray, is_causal: bool, scale: float,
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
+    grad: DeviceArray, saved: SavedAttention[DeviceArray, DeviceArray], is_causal: bool, scale: float
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    query, key, value, mask, y, logsumexp = saved
     lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     num_heads, device = math.prod(lead), query.device_index
-    delta, log2sumexp = _row_terms(grad, y, saved)
+    delta, log2sumexp = _row_terms(grad, y, logsumexp)
     of_grad, of_query, of_key, of_value = (x.layout for x in (grad, query, key, value))
     of_mask = None if mask is None else mask.layout
     grad_query, grad_key, grad_value = (array.empty(x.shape, x.dtype, device) for x in (query, key, value))
@@ -74,7 +75,7 @@ def attention_backward(
     slab_columns = _round_up(num_queries, columns)
     grad_scores = _slab(query, num_heads, _round_up(num_keys, rows), rows, slab_columns)
     heads, slab_rows, _ = grad_scores.shape
-    total = array.empty(query.shape, saved.dtype, device) if slab_rows < num_keys else None
+    total = array.empty(query.shape, logsumexp.dtype, device) if slab_rows < num_keys else None
 
     layouts = (of_grad, of_query, of_key, of_value, of_mask)
     batch, key_batch = tiles.batch_strides(lead, *layouts), tiles.batch_strides(lead, of_key)

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from genesis.backends.contract import Pair
 from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
@@ -28,53 +27,48 @@ from genesis.backends.cuda.ops.storage.rows import channels_last, dense
 from genesis.backends.cuda.runtime.array import DeviceArray, empty
 from genesis.dtypes import float32
 from genesis.precision import get_float32_precision
+from genesis.records import ConvGeometry
 from genesis.settings import settings
 from genesis.shapes import Shape, channels_last_strides, numel
 
 
 def conv_forward(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int,
-) -> DeviceArray:  # fmt: skip
-    return _run(FORWARD, input, weight, bias, None, None, None, stride, padding, dilation, groups)
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, geometry: ConvGeometry
+) -> DeviceArray:
+    return _run(FORWARD, (input, weight, bias, None), geometry)
 
 
 def conv_forward_with_moments(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int,
-) -> tuple[DeviceArray, Moments | None]:  # fmt: skip
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, geometry: ConvGeometry
+) -> tuple[DeviceArray, Moments | None]:
     """conv_forward, and its result's statistics per channel; None where no kernel finds them by the way."""
-    found = _run(FORWARD, input, weight, bias, None, None, None, stride, padding, dilation, groups, True)
+    found = _run(FORWARD, (input, weight, bias, None), geometry, statistics=True)
     return found if type(found) is tuple else (found, None)
 
 
 def conv_forward_folded(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray, residual: DeviceArray | None, activation: str | None,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
+    activation: str | None, geometry: ConvGeometry,
 ) -> DeviceArray:  # fmt: skip
     """activation(conv_forward + residual)."""
-    return _run(FORWARD, input, weight, bias, residual, activation, None, stride, padding, dilation, groups)
+    return _run(FORWARD, (input, weight, bias, residual), geometry, activation=activation)
 
 
 def conv_input_grad(
-    grad: DeviceArray, weight: DeviceArray, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int, bias: DeviceArray | None = None,
-) -> DeviceArray:  # fmt: skip
-    return _run(INPUT_GRAD, grad, weight, bias, None, None, input_shape, stride, padding, dilation, groups)
+    grad: DeviceArray, weight: DeviceArray, input_shape: Shape, geometry: ConvGeometry, bias: DeviceArray | None = None
+) -> DeviceArray:
+    return _run(INPUT_GRAD, (grad, weight, bias, None), geometry, input_shape)
 
 
 def conv_input_grad_added(
-    grad: DeviceArray, weight: DeviceArray, addend: DeviceArray | None, input_shape: Shape, stride: Pair, padding: Pair,
-    dilation: Pair, groups: int,
-) -> DeviceArray:  # fmt: skip
-    """conv_input_grad + addend, which has the result's shape and dtype; None adds nothing."""
-    return _run(INPUT_GRAD, grad, weight, None, addend, None, input_shape, stride, padding, dilation, groups)
-
-
-def conv_weight_grad(
-    grad: DeviceArray, input: DeviceArray, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+    grad: DeviceArray, weight: DeviceArray, addend: DeviceArray | None, input_shape: Shape, geometry: ConvGeometry
 ) -> DeviceArray:
-    return _run(WEIGHT_GRAD, grad, input, None, None, None, weight_shape, stride, padding, dilation, groups)
+    """conv_input_grad + addend, which has the result's shape and dtype; None adds nothing."""
+    return _run(INPUT_GRAD, (grad, weight, None, addend), geometry, input_shape)
+
+
+def conv_weight_grad(grad: DeviceArray, input: DeviceArray, weight_shape: Shape, geometry: ConvGeometry) -> DeviceArray:
+    return _run(WEIGHT_GRAD, (grad, input, None, None), geometry, weight_shape)
 
 
 @dataclass(frozen=True)
@@ -84,28 +78,22 @@ class PackedWeight:
     fits_all_shapes: ClassVar[bool] = True
     weight: DeviceArray
     bias: DeviceArray | None
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-    groups: int
+    geometry: ConvGeometry
 
 
 def conv_prepack(
-    weight: DeviceArray, bias: DeviceArray | None, input_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
-    groups: int,
-) -> PackedWeight:  # fmt: skip
-    packed = copy(weight, channels_last_strides(weight.shape))
-    return PackedWeight(packed, bias, stride, padding, dilation, groups)
+    weight: DeviceArray, bias: DeviceArray | None, input_shape: Shape, geometry: ConvGeometry
+) -> PackedWeight:
+    return PackedWeight(copy(weight, channels_last_strides(weight.shape)), bias, geometry)
 
 
 def conv_prepacked(
     input: DeviceArray, packed: PackedWeight, residual: DeviceArray | None, activation: str | None
 ) -> DeviceArray:
-    p = packed
-    geometry = (p.stride, p.padding, p.dilation, p.groups)
-    return _run(FORWARD, input, p.weight, p.bias, residual, activation, None, *geometry)
+    return conv_forward_folded(input, packed.weight, packed.bias, residual, activation, packed.geometry)
 
 
+_Operands = tuple[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None]  # two, bias, residual
 _Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]
 _calls: dict[tuple[object, ...], _Call] = {}
 planner.when_choosing_anew(_calls.clear)
@@ -115,24 +103,24 @@ _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "co
 
 
 def _run(
-    direction: str, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
-    activation: str | None, result_shape: Shape | None, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    statistics: bool = False,
+    direction: str, operands: _Operands, geometry: ConvGeometry, result_shape: Shape | None = None,
+    activation: str | None = None, statistics: bool = False,
 ) -> Any:  # fmt: skip
     """result_shape: of gradients, where it does not follow from the operands' shapes."""
+    first, second, bias, residual = operands
     precision = get_float32_precision() if first.dtype is float32 else "highest"
     key = (
         direction, first._layout or first.layout, second._layout or second.layout,
         None if bias is None else bias.layout, None if residual is None else residual.layout, activation,
-        result_shape, stride, padding, dilation, groups, precision, statistics,
+        result_shape, geometry, precision, statistics,
     )  # fmt: skip
     call = _calls.get(key)
     if call is not None:
         return call(first, second, bias, residual)
     if not first.dtype.is_floating_point:
         raise NotImplementedError(f"{_OPS[direction]} has no cuda implementation for {first.dtype.name}")
-    operands = _ordered(first, second, bias, residual)
-    there = [operand for operand in operands if operand is not None]
+    ordered = _ordered(*operands)
+    there = [operand for operand in ordered if operand is not None]
     bits = 16
     for operand in there:
         bits |= operand.data_pointer
@@ -144,7 +132,7 @@ def _run(
     assert input_shape is not None
     assert weight_shape is not None
     problem = ConvProblem(
-        direction, input_shape, weight_shape, stride, padding, dilation, groups, dtype=first.dtype,
+        direction, input_shape, weight_shape, *geometry, dtype=first.dtype,
         bias=bias is not None, residual=residual is not None, activation=activation, statistics=statistics,
         alignment=bits & -bits, precision=precision, deterministic=settings.deterministic, device=first.device_index,
     )  # fmt: skip
@@ -160,14 +148,14 @@ def _run(
         problem = dataclasses.replace(problem, statistics=False)
     plan = planner.plan(CONV, problem)
     assert isinstance(plan, ConvPlan)
-    as_given = all(a is b for a, b in zip(operands, (first, second, bias, residual), strict=True))
+    as_given = all(a is b for a, b in zip(ordered, operands, strict=True))
     if planner.may_keep(plan):
         _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
-    return plan(*operands)
+    return plan(*ordered)
 
 
 def _ordered(
     first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-) -> tuple[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None]:
+) -> _Operands:
     """The operands as the candidates want them, in copies where they are not."""
     return channels_last(first), channels_last(second), dense(bias), channels_last(residual)

@@ -6,11 +6,10 @@ moves the weight once through memory; a pass that normalizes would move the resu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv.launch import conv_forward_folded
@@ -21,31 +20,43 @@ from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import allocate
 from genesis.dtypes import DType
+from genesis.records import ConvGeometry, NormState
 from genesis.shapes import channels_last_strides
 
+
+class Fold(Protocol):
+    """A prepared fold: folded weight and bias from the weight, and bias, gamma, beta, mean and variance."""
+
+    def __call__(self, weight: DeviceArray, *vectors: DeviceArray | None) -> tuple[DeviceArray, DeviceArray]: ...
+
+
 _ELEMENTS = 1024  # of the weight for a program at a time
-_plans: dict[tuple[Any, ...], Callable[..., tuple[DeviceArray, DeviceArray]]] = {}
+_plans: dict[tuple[object, ...], Fold] = {}
 driver.forget_on_switch(_plans.clear)
 
 
 def conv_bn_relu_inference(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, running_mean: DeviceArray, running_var: DeviceArray, residual: DeviceArray | None,
-    eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    residual: DeviceArray | None, eps: float, geometry: ConvGeometry, activation: str | None,
 ) -> DeviceArray:  # fmt: skip
+    gamma, beta, running_mean, running_var, _ = norm
     vectors = (dense(bias), dense(gamma), dense(beta), dense(running_mean), dense(running_var))
-    key: tuple[Any, ...] = (input.dtype, *layouts(weight, *vectors), float(eps))
+    key = (input.dtype, *layouts(weight, *vectors), float(eps))
     fold = _plans.get(key)
     if fold is None:
-        fold = _plans[key] = _plan(*key)
+        bias_layout, gamma_layout, beta_layout, mean, var = layouts(*vectors)
+        assert mean is not None
+        assert var is not None
+        settings = (bias_layout, gamma_layout, beta_layout, mean, var, float(eps))
+        fold = _plans[key] = _plan(input.dtype, weight.layout, *settings)
     folded, folded_bias = fold(weight, *vectors)
-    return conv_forward_folded(input, folded, folded_bias, residual, activation, stride, padding, dilation, groups)
+    return conv_forward_folded(input, folded, folded_bias, residual, activation, geometry)
 
 
 def _plan(
     dtype: DType, weight: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None, mean: Layout,
     var: Layout, eps: float,
-) -> Callable[..., tuple[DeviceArray, DeviceArray]]:  # fmt: skip
+) -> Fold:  # fmt: skip
     """Folded weight and bias, in one piece of memory."""
     folded, folded_bias, bias_place, run_fold = FoldLaunch.of(dtype, weight, bias, gamma, beta, mean, var, eps)
     device = weight.device_index
@@ -67,7 +78,7 @@ class FoldLaunch(NamedTuple):
     weight: Layout
     bias: Layout
     bias_place: int  # of the bias, in memory that begins with the weight
-    fold: Callable[..., None]  # stream, folded weight and bias, weight, bias, gamma, beta, mean, var
+    fold: RawLaunch  # stream, folded weight and bias, weight, bias, gamma, beta, mean, var
 
     @classmethod
     def of(

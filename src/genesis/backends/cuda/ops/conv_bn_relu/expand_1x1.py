@@ -10,17 +10,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_hopper as wide_hopper
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import expand_1x1 as kernels
 from genesis.backends.cuda.ops.storage.launch import copy
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, fresh, layouts, new
+from genesis.backends.cuda.ops.storage.rows import address, channels_last, fresh, layout, layouts, new
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
 from genesis.shapes import Shape, contiguous_strides
 
 _MOST_INPUTS = 64  # a program holds all of them; with more, writing the convolution's output was faster
@@ -35,12 +35,18 @@ _INPUT_GRAD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
 _GRAM_PARTS, _FORWARD_PROGRAMS, _PRODUCTS_PROGRAMS = 4, 8, 6
 
 _Results = tuple[DeviceArray | None, ...]
+_Affine = tuple[DeviceArray | None, DeviceArray | None]  # gamma, beta
+_Found = tuple[DeviceArray, DeviceArray, DeviceArray]  # mean, inverse deviation, what stands for the output
+_Addresses = tuple[int, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
+_statistics_plans: dict[tuple[Any, ...], Callable[..., _Found]] = {}
 driver.forget_on_switch(_plans.clear)
+driver.forget_on_switch(_statistics_plans.clear)
 
 
-def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, groups: int) -> bool:
+def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry) -> bool:
     """float16 is left out: the products of gradients and weights could leave its range."""
+    stride, padding, _, groups = geometry
     num_outputs, num_inputs, *taps = weight_shape
     return (
         dtype is dtypes.bfloat16
@@ -51,83 +57,80 @@ def supports(dtype: DType, weight_shape: Shape, stride: Pair, padding: Pair, gro
 
 
 def forward(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-    count: DeviceArray | None, residual: DeviceArray | None, momentum: float, eps: float, activation: str | None,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    residual: DeviceArray | None, options: NormOptions, activation: str | None,
 ) -> _Results:  # fmt: skip
     """Compute conv_bn_relu; in place of the convolution's output: the input's mean, the weight times its covariance."""
-    arrays = (
-        channels_last(input), _matrix(weight), bias, gamma, beta, running_mean, running_var, count,
-        channels_last(residual),
-    )  # fmt: skip
-    key: tuple[Any, ...] = (*layouts(*arrays), float(eps), activation)
+    x, matrix, residual = channels_last(input), _matrix(weight), channels_last(residual)
+    eps = float(options.eps)
+    key: tuple[Any, ...] = (*layouts(x, matrix, bias, *norm, residual), eps, activation)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_forward(*key)
-    return run(*arrays, momentum)
+        state = NormState(*layouts(*norm))
+        run = _plans[key] = _plan_forward(
+            x.layout, matrix.layout, layout(bias), state, layout(residual), eps, activation
+        )
+    return run(x, matrix, bias, norm, residual, options.momentum)
 
 
 def _plan_forward(
-    x: Layout, weight: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
-    running_mean: Layout | None, running_var: Layout | None, count: Layout | None, residual: Layout | None, eps: float,
+    x: Layout, weight: Layout, bias: Layout | None, norm: NormState[Layout], residual: Layout | None, eps: float,
     activation: str | None,
 ) -> Callable[..., _Results]:  # fmt: skip
-    find = _plan_statistics(x, weight, bias, running_mean, running_var, count, eps)
-    finish = _plan_finish(x, weight, gamma, beta, residual, activation)
+    find = _plan_statistics(x, weight, bias, norm, eps)
+    finish = _plan_finish(x, weight, norm.gamma, norm.beta, residual, activation)
 
     def run(
-        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-        beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-        count: DeviceArray | None, residual: DeviceArray | None, momentum: float,
+        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+        residual: DeviceArray | None, momentum: float,
     ) -> _Results:  # fmt: skip
-        found = find(x, weight, bias, running_mean, running_var, count, momentum)
-        return finish(x, weight, gamma, beta, *found, residual)
+        found = find(x, weight, bias, norm, momentum)
+        return finish(x, weight, (norm.gamma, norm.beta), found, residual)
 
     return run
 
 
 def statistics(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, running_mean: DeviceArray | None,
-    running_var: DeviceArray | None, count: DeviceArray | None, momentum: float, eps: float,
-) -> _Results:  # fmt: skip
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    options: NormOptions,
+) -> _Found:  # fmt: skip
     """Mean and inverse deviation of the output, and what stands for it."""
-    arrays = (channels_last(input), _matrix(weight), bias, running_mean, running_var, count)
-    key: tuple[Any, ...] = ("statistics", *layouts(*arrays), float(eps))
-    run = _plans.get(key)
+    x, matrix, eps = channels_last(input), _matrix(weight), float(options.eps)
+    key: tuple[Any, ...] = (*layouts(x, matrix, bias, *norm[2:]), eps)
+    run = _statistics_plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_statistics(*key[1:])
-    return run(*arrays, momentum)
+        state = NormState(*layouts(*norm))
+        run = _statistics_plans[key] = _plan_statistics(x.layout, matrix.layout, layout(bias), state, eps)
+    return run(x, matrix, bias, norm, options.momentum)
 
 
 def finish(
-    input: DeviceArray, weight: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None,
-    mean: DeviceArray, inverse_std: DeviceArray, kept: DeviceArray, residual: DeviceArray | None,
-    activation: str | None,
+    input: DeviceArray, weight: DeviceArray, affine: _Affine, begun: BegunConvNorm[DeviceArray],
+    residual: DeviceArray | None, activation: str | None,
 ) -> _Results:  # fmt: skip
-    """The rest of forward, of what statistics() gave."""
-    arrays = (channels_last(input), _matrix(weight), gamma, beta, residual)
+    """The rest of forward, of what statistics() gave. affine: gamma and beta."""
+    arrays = (channels_last(input), _matrix(weight), *affine, residual)
     key: tuple[Any, ...] = ("finish", *layouts(*arrays), activation)
     run = _plans.get(key)
     if run is None:
         run = _plans[key] = _plan_finish(*key[1:])
-    return run(*arrays[:4], mean, inverse_std, kept, residual)
+    return run(*arrays[:2], affine, begun[:3], residual)
 
 
-def _plan_statistics(*key: Any) -> Callable[..., _Results]:
+def _plan_statistics(*key: Any) -> Callable[..., _Found]:
     partial, gram, state, statistic, launch = StatisticsLaunches.of(*key)
     device = partial.device_index
 
     def run(
-        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, running_mean: DeviceArray | None,
-        running_var: DeviceArray | None, count: DeviceArray | None, momentum: float,
-    ) -> _Results:  # fmt: skip
+        x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray], momentum: float
+    ) -> _Found:
         stream = streams.current_handle(device)
         pieces, products = partial.new(stream), gram.new(stream)
         mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
         launch(
-            stream, mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var),
-            address(count), kept.data_pointer, pieces.data_pointer, products.data_pointer, x.data_pointer,
-            weight.data_pointer, address(bias), momentum,
+            stream, (mean.data_pointer, inverse_std.data_pointer, kept.data_pointer), tuple(map(address, norm[2:])),
+            (pieces.data_pointer, products.data_pointer), (x.data_pointer, weight.data_pointer, address(bias)),
+            momentum,
         )  # fmt: skip
         return mean, inverse_std, kept
 
@@ -141,14 +144,14 @@ class StatisticsLaunches(NamedTuple):
     gram: Layout
     state: Layout
     statistic: Layout
-    # stream, mean, inverse deviation, running mean and variance, count, state, partial, gram, x, weight, bias, momentum
-    launch: Callable[..., None]
+    # stream; addresses: (mean, inverse deviation, state), (running mean, running variance, count), (partial, gram),
+    # (x, weight, bias); momentum
+    launch: Callable[[int, _Addresses, _Addresses, _Addresses, _Addresses, float], None]
 
     @classmethod
     def of(
-        cls, x: Layout, weight: Layout, bias: Layout | None, running_mean: Layout | None, running_var: Layout | None,
-        count: Layout | None, eps: float,
-    ) -> StatisticsLaunches:  # fmt: skip
+        cls, x: Layout, weight: Layout, bias: Layout | None, norm: NormState[Layout], eps: float
+    ) -> StatisticsLaunches:
         num_inputs, num_outputs, device = x.shape[1], weight.shape[0], x.device_index
         num_rows = x.size // num_inputs
         parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
@@ -156,7 +159,7 @@ class StatisticsLaunches(NamedTuple):
         if in_hopper is not None:
             parts = wide_hopper.num_programs(num_rows, 0, device)
         partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-        block_c = max(tiles.power_of_2(num_inputs), 16)
+        block_c = _block_c(num_inputs)
         add_gram = in_hopper or prepare_raw(
             kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
         )
@@ -165,20 +168,19 @@ class StatisticsLaunches(NamedTuple):
         statistic = layout_of((num_outputs,), dtypes.float32, device)
         find_statistics = prepare_raw(
             kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
-            (statistic, statistic, running_mean, running_var, count, state, gram, x, weight, bias, 0.0),
+            (statistic, statistic, *norm[2:], state, gram, x, weight, bias, 0.0),
             num_rows, num_inputs, num_outputs, eps, PRECISION=tiles.DOT_PRECISION[dtypes.float32], BLOCK_K=16,
             BLOCK_C=block_c,
         )  # fmt: skip
 
         def launch(
-            stream: int, mean: int, inverse_std: int, running_mean: int, running_var: int, count: int, state: int,
-            pieces: int, products: int, x: int, weight: int, bias: int, momentum: float,
+            stream: int, found: _Addresses, running: _Addresses, scratch: _Addresses, operands: _Addresses,
+            momentum: float,
         ) -> None:  # fmt: skip
-            add_gram(stream, pieces, x)
+            (mean, inverse_std, state), (pieces, products) = found, scratch
+            add_gram(stream, pieces, operands[0])
             join(stream, products, pieces)
-            find_statistics(
-                stream, mean, inverse_std, running_mean, running_var, count, state, products, x, weight, bias, momentum
-            )  # fmt: skip
+            find_statistics(stream, mean, inverse_std, *running, state, products, *operands, momentum)
 
         return cls(partial, gram, state, statistic, launch)
 
@@ -188,14 +190,14 @@ def _plan_finish(*key: Any) -> Callable[..., _Results]:
     device = y.device_index
 
     def run(
-        x: DeviceArray, weight: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, mean: DeviceArray,
-        inverse_std: DeviceArray, kept: DeviceArray, residual: DeviceArray | None,
-    ) -> _Results:  # fmt: skip
+        x: DeviceArray, weight: DeviceArray, affine: _Affine, found: _Found, residual: DeviceArray | None
+    ) -> _Results:
+        mean, inverse_std, kept = found
         stream = streams.current_handle(device)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, weight.data_pointer, address(residual),
-            kept.data_pointer, inverse_std.data_pointer, address(gamma), address(beta),
+            kept.data_pointer, inverse_std.data_pointer, *map(address, affine),
         )  # fmt: skip
         return result, mean, inverse_std, kept, passed
 
@@ -230,43 +232,36 @@ class FinishLaunch(NamedTuple):
         normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
             kernels._wide_forward_kernel, device, (walks * blocks,),
             (y, bits, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
-            RELU=activation == "relu", BLOCK_C=max(tiles.power_of_2(num_inputs), 16), **tile,
+            RELU=activation == "relu", BLOCK_C=_block_c(num_inputs), **tile,
         )  # fmt: skip
         return cls(y, bits, normalize)
 
 
 def backward(
-    grad: DeviceArray, input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, inverse_std: DeviceArray, state: DeviceArray, passed: DeviceArray | None,
-    needs: tuple[bool, ...], addend: DeviceArray | None,
-) -> _Results:  # fmt: skip
-    arrays = (
-        grad, channels_last(input), _matrix(weight), bias, gamma, beta, inverse_std, state, passed,
-        channels_last(addend) if needs[0] else None,
-    )  # fmt: skip
-    key: tuple[Any, ...] = (*layouts(*arrays), weight.shape, *needs)
+    grad: DeviceArray, saved: SavedConvNorm[DeviceArray], needs: tuple[bool, ...], addend: DeviceArray | None
+) -> _Results:
+    input, weight, _, gamma, _, _, inverse_std, state, passed = saved
+    x, matrix = channels_last(input), _matrix(weight)
+    addend = channels_last(addend) if needs[0] else None
+    key: tuple[Any, ...] = (*layouts(grad, x, matrix, *saved[2:], addend), *needs)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_backward(*key)
-    return run(*arrays)
+        of_saved = SavedConvNorm(x.layout, matrix.layout, *layouts(*saved[2:]))
+        run = _plans[key] = _plan_backward(grad.layout, of_saved, layout(addend), needs)
+    return run(grad, (x, matrix, gamma, inverse_std, state, passed), addend)
 
 
-def _plan_backward(*key: Any) -> Callable[..., _Results]:
-    launches = BackwardLaunches.of(*key)
+def _plan_backward(*how: Any) -> Callable[..., _Results]:
+    launches = BackwardLaunches.of(*how)
     device = launches.scratch[0].device_index  # type: ignore[union-attr]
 
-    def run(
-        grad: DeviceArray, x: DeviceArray, matrix: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-        beta: DeviceArray | None, inverse_std: DeviceArray, state: DeviceArray, passed: DeviceArray | None,
-        addend: DeviceArray | None,
-    ) -> _Results:  # fmt: skip
+    def run(grad: DeviceArray, saved: _Results, addend: DeviceArray | None) -> _Results:
         stream = streams.current_handle(device)
         outputs = tuple([new(layout, stream) for layout in launches.gradients])
         scratch = [new(layout, stream) for layout in launches.scratch]
         launches.launch(
-            stream, *map(address, outputs), *map(address, scratch), grad.data_pointer, x.data_pointer,
-            matrix.data_pointer, address(gamma), inverse_std.data_pointer, state.data_pointer, address(passed),
-            address(addend),
+            stream, tuple(map(address, outputs)), tuple(map(address, scratch)), grad.data_pointer,
+            tuple(map(address, saved)), address(addend),
         )  # fmt: skip
         return outputs
 
@@ -278,77 +273,112 @@ class BackwardLaunches(NamedTuple):
 
     gradients: tuple[Layout | None, ...]  # of input, weight, bias, gamma, beta, residual
     scratch: tuple[Layout | None, ...]
-    # stream, the gradients, all of scratch, grad, x, weight, gamma, inverse deviation, state, passed, addend
-    launch: Callable[..., None]
+    # stream; addresses: gradients, scratch, grad, (x, weight, gamma, inverse deviation, state, passed), addend
+    launch: Callable[[int, _Addresses, _Addresses, int, _Addresses, int], None]
 
     @classmethod
     def of(
-        cls, grad: Layout, x: Layout, matrix: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None,
-        inverse_std: Layout, state: Layout, passed: Layout | None, addend: Layout | None, weight_shape: Shape,
-        needs_input: bool, needs_weight: bool, needs_bias: bool, needs_gamma: bool, needs_beta: bool,
-        needs_residual: bool,
-    ) -> BackwardLaunches:  # fmt: skip
-        num_inputs, num_outputs, device = x.shape[1], matrix.shape[0], x.device_index
-        num_rows = x.size // num_inputs
-        sizes = (num_rows, num_inputs, num_outputs)
-        block_c = max(tiles.power_of_2(num_inputs), 16)
-
-        grad_residual = fresh(grad) if needs_residual else None
-        tile = _fitted(_PRODUCTS, num_rows, num_outputs)
-        blocks = -(-num_outputs // tile["BLOCK_K"])
-        parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
-        in_hopper = wide_hopper.products(grad, x, matrix.shape)
-        if in_hopper is not None:
-            parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
-        partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
-        multiply = in_hopper or prepare_raw(
-            kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, passed, x, state),
-            *sizes, BLOCK_C=block_c, **tile,
-        )  # fmt: skip
+        cls, grad: Layout, saved: SavedConvNorm[Layout], addend: Layout | None, needs: tuple[bool, ...]
+    ) -> BackwardLaunches:
+        """saved: with the weight as a matrix."""
+        gradients = _gradients(grad, saved, needs)
+        grad_input, grad_residual = gradients[0], gradients[-1]
+        partial, multiply = _multiplying(grad, saved, grad_residual)
         products, join = _joining(partial)
-
-        grad_weight = layout_of(weight_shape, matrix.dtype, device) if needs_weight else None
-        grad_bias, grad_gamma, grad_beta = (
-            layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
-            for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
-        )
+        x, matrix = saved.input, saved.weight
+        num_inputs = x.shape[1]
         scaled, projection, constant = fresh(matrix), None, None
-        if needs_input:
-            projection = layout_of((num_inputs, num_inputs), x.dtype, device)
-            constant = layout_of((num_inputs,), dtypes.float32, device)
-        find_parameter_grads = prepare_raw(
-            kernels._wide_parameter_grads_kernel, device,
-            (-(-num_outputs // 16) + (-(-num_inputs // 16) if needs_input else 0),),
-            (grad_weight, grad_gamma, grad_beta, grad_bias, scaled, projection, constant, products, state, matrix,
-             inverse_std, gamma), *sizes, BLOCK_K=16, BLOCK_C=block_c, BLOCK_I=16, BLOCK_L=64,
-        )  # fmt: skip
-        grad_input = fresh(x) if needs_input else None
-        if needs_input:
-            # The residual's gradient is the gradient before the activation.
-            sources = (grad, passed) if grad_residual is None else (grad_residual, None)
-            tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-            find_input_grad = wide_hopper.input_grad(grad, x, matrix.shape, addend) or prepare_raw(
-                kernels._wide_input_grad_kernel, device, (-(-num_rows // tile["BLOCK_M"]),),
-                (grad_input, addend, *sources, x, state, scaled, projection, constant), *sizes, BLOCK_C=block_c, **tile,
-            )  # fmt: skip
+        if grad_input is not None:
+            projection = layout_of((num_inputs, num_inputs), x.dtype, x.device_index)
+            constant = layout_of((num_inputs,), dtypes.float32, x.device_index)
+        taps = (scaled, projection, constant)
+        find_parameter_grads = _finding_parameter_grads(saved, gradients, taps, products)
+        # The residual's gradient is the gradient before the activation.
+        sources = (grad, saved.passed) if grad_residual is None else (grad_residual, None)
+        if grad_input is not None:
+            find_input_grad = _finding_input_grad(grad, sources, saved, taps, addend)
 
         def launch(
-            stream: int, out_input: int, out_weight: int, out_bias: int, out_gamma: int, out_beta: int,
-            out_residual: int, pieces: int, sums: int, taps: int, through: int, shift: int, grad: int, x: int,
-            matrix: int, gamma: int, inverse_std: int, state: int, passed: int, addend: int,
-        ) -> None:  # fmt: skip
+            stream: int, out: _Addresses, scratch: _Addresses, grad: int, saved: _Addresses, addend: int
+        ) -> None:
+            out_input, out_weight, out_bias, out_gamma, out_beta, out_residual = out
+            pieces, sums, *taps = scratch
+            x, matrix, gamma, inverse_std, state, passed = saved
             multiply(stream, pieces, out_residual, grad, passed, x, state)
             join(stream, sums, pieces)
             find_parameter_grads(
-                stream, out_weight, out_gamma, out_beta, out_bias, taps, through, shift, sums, state, matrix,
-                inverse_std, gamma,
+                stream, out_weight, out_gamma, out_beta, out_bias, *taps, sums, state, matrix, inverse_std, gamma
             )  # fmt: skip
-            if needs_input:
-                source = out_residual or grad
-                find_input_grad(stream, out_input, addend, source, passed, x, state, taps, through, shift)
+            if grad_input is not None:
+                find_input_grad(stream, out_input, addend, out_residual or grad, passed, x, state, *taps)
 
-        gradients = (grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual)
-        return cls(gradients, (partial, products, scaled, projection, constant), launch)
+        return cls(gradients, (partial, products, *taps), launch)
+
+
+def _gradients(grad: Layout, saved: SavedConvNorm[Layout], needs: tuple[bool, ...]) -> tuple[Layout | None, ...]:
+    """Layouts of the gradients of input, weight, bias, gamma, beta, residual, where they are needed."""
+    matrix, device = saved.weight, saved.weight.device_index
+    weight = layout_of((*matrix.shape, 1, 1), matrix.dtype, device)
+    vectors = [None if like is None else layout_of(like.shape, like.dtype, device) for like in saved[2:5]]
+    whole = (fresh(saved.input), weight, *vectors, fresh(grad))
+    return tuple([layout if needed else None for layout, needed in zip(whole, needs, strict=True)])
+
+
+def _sizes(saved: SavedConvNorm[Layout]) -> tuple[int, int, int]:
+    """Numbers of rows, inputs and outputs."""
+    num_outputs, num_inputs = saved.weight.shape
+    return saved.input.size // num_inputs, num_inputs, num_outputs
+
+
+def _multiplying(
+    grad: Layout, saved: SavedConvNorm[Layout], grad_residual: Layout | None
+) -> tuple[Layout, Callable[..., None]]:
+    """Layout of the products' partial sums, and run(stream, these, residual's gradient, grad, passed, x, state)."""
+    x, state, device = saved.input, saved.kept, saved.input.device_index
+    num_rows, num_inputs, num_outputs = _sizes(saved)
+    tile = _fitted(_PRODUCTS, num_rows, num_outputs)
+    blocks = -(-num_outputs // tile["BLOCK_K"])
+    parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
+    in_hopper = wide_hopper.products(grad, x, saved.weight.shape)
+    if in_hopper is not None:
+        parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
+    partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
+    multiply = in_hopper or prepare_raw(
+        kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, saved.passed, x, state),
+        num_rows, num_inputs, num_outputs, BLOCK_C=_block_c(num_inputs), **tile,
+    )  # fmt: skip
+    return partial, multiply
+
+
+def _finding_parameter_grads(
+    saved: SavedConvNorm[Layout], gradients: tuple[Layout | None, ...], taps: tuple[Layout | None, ...],
+    products: Layout,
+) -> Callable[..., None]:  # fmt: skip
+    """run(stream, gradients of weight, gamma, beta, bias, taps, products, state, weight, inverse deviation, gamma)"""
+    grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, _ = gradients
+    num_rows, num_inputs, num_outputs = _sizes(saved)
+    programs = -(-num_outputs // 16) + (-(-num_inputs // 16) if grad_input is not None else 0)
+    return prepare_raw(
+        kernels._wide_parameter_grads_kernel, saved.input.device_index, (programs,),
+        (grad_weight, grad_gamma, grad_beta, grad_bias, *taps, products, saved.kept, saved.weight, saved.inverse_std,
+         saved.gamma), num_rows, num_inputs, num_outputs, BLOCK_K=16, BLOCK_C=_block_c(num_inputs), BLOCK_I=16,
+        BLOCK_L=64,
+    )  # fmt: skip
+
+
+def _finding_input_grad(
+    grad: Layout, sources: tuple[Layout | None, ...], saved: SavedConvNorm[Layout], taps: tuple[Layout | None, ...],
+    addend: Layout | None,
+) -> Callable[..., None]:  # fmt: skip
+    """run(stream, input's gradient, addend, sources, x, state, taps). sources: the gradient, and what passed of it."""
+    x = saved.input
+    num_rows, num_inputs, num_outputs = _sizes(saved)
+    tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
+    return wide_hopper.input_grad(grad, x, saved.weight.shape, addend) or prepare_raw(
+        kernels._wide_input_grad_kernel, x.device_index, (-(-num_rows // tile["BLOCK_M"]),),
+        (fresh(x), addend, *sources, x, saved.kept, *taps), num_rows, num_inputs, num_outputs,
+        BLOCK_C=_block_c(num_inputs), **tile,
+    )  # fmt: skip
 
 
 def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
@@ -360,6 +390,10 @@ def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
         PARTS=tiles.power_of_2(num_parts), BLOCK=32,
     )  # fmt: skip
     return out, join
+
+
+def _block_c(num_inputs: int) -> int:
+    return max(tiles.power_of_2(num_inputs), 16)
 
 
 def _num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:

@@ -70,7 +70,7 @@ def gram(x: Layout) -> Launch | None:
     num_rows, num_inputs = _rows(x), x.shape[1]
     if not _supports(num_rows, num_inputs, _COLUMNS, x):
         return None
-    launch = _prepare(GRAM, x.device_index, [(num_rows, num_inputs, _BOX)], 2, num_rows, num_inputs, 0)
+    launch = _prepare(GRAM, x.device_index, [(num_rows, num_inputs, _BOX)], 2, (num_rows, num_inputs, 0))
     return lambda stream, partial, x: launch(stream, x, partial, x)
 
 
@@ -86,13 +86,10 @@ def forward(
     narrow, wide = (num_rows, num_inputs, _BOX), (num_rows, num_outputs, _BOX)
     maps = [narrow, (num_outputs, num_inputs, _WEIGHT_BOX), wide if residual else narrow, wide]
     sizes = (num_rows, num_inputs, num_outputs)
-    launch = _prepare(FORWARD_RESIDUAL if residual else FORWARD, x.device_index, maps, 5, *sizes, vector_bytes, relu)
+    launch = _prepare(FORWARD_RESIDUAL if residual else FORWARD, x.device_index, maps, 5, sizes, vector_bytes, relu)
 
-    def run(
-        stream: int, y: int, passed: int, x: int, weight: int, residual: int, state: int, inverse_std: int, gamma: int,
-        beta: int,
-    ) -> None:  # fmt: skip
-        launch(stream, x, weight, residual or x, y, passed, state, inverse_std, gamma, beta)
+    def run(stream: int, y: int, passed: int, x: int, weight: int, residual: int, *vectors: int) -> None:
+        launch(stream, x, weight, residual or x, y, passed, *vectors)
 
     return run
 
@@ -103,7 +100,7 @@ def products(grad: Layout, x: Layout, weight_shape: Shape) -> Launch | None:
     if not _supports(num_rows, num_inputs, num_outputs, x, grad):
         return None
     maps = [(num_rows, num_inputs, _BOX), (num_rows, num_outputs, _BOX)]
-    launch = _prepare(PRODUCTS, x.device_index, maps, 4, num_rows, num_inputs, num_outputs)
+    launch = _prepare(PRODUCTS, x.device_index, maps, 4, (num_rows, num_inputs, num_outputs))
     return lambda stream, partial, grad_residual, grad, passed, x, state: launch(
         stream, x, grad, partial, grad_residual, passed, state
     )
@@ -116,13 +113,11 @@ def input_grad(grad: Layout, x: Layout, weight_shape: Shape, addend: Layout | No
         return None
     narrow, wide = (num_rows, num_inputs, _BOX), (num_rows, num_outputs, _BOX)
     maps = [narrow, wide, (num_outputs, num_inputs, _WEIGHT_BOX), (num_inputs, num_inputs, _BOX), narrow]
-    launch = _prepare(INPUT_GRAD, x.device_index, maps, 3, num_rows, num_inputs, num_outputs)
+    launch = _prepare(INPUT_GRAD, x.device_index, maps, 3, (num_rows, num_inputs, num_outputs))
     add = None if addend is None else adder(x.device_index, x.dtype, 16 if addend.aligned else 2, x.size)
 
-    def run(
-        stream: int, out: int, addend: int, grad: int, passed: int, x: int, state: int, scaled: int, projection: int,
-        constant: int,
-    ) -> None:  # fmt: skip
+    def run(stream: int, out: int, addend: int, grad: int, passed: int, x: int, state: int, *taps: int) -> None:
+        scaled, projection, constant = taps
         launch(stream, x, grad, scaled, projection, out, passed, state, constant)
         if add is not None:
             add(stream, out, addend)
@@ -147,13 +142,14 @@ def _supports(num_rows: int, num_inputs: int, num_outputs: int, *arrays: Layout 
 
 
 def _prepare(
-    kernel: Kernel, device: int, maps: list[tuple[int, int, tuple[int, int, int]]], num_addresses: int, num_rows: int,
-    num_inputs: int, num_outputs: int, vector_bytes: int = 4, relu: bool = False,
+    kernel: Kernel, device: int, maps: list[tuple[int, int, tuple[int, int, int]]], num_addresses: int,
+    sizes: tuple[int, int, int], vector_bytes: int = 4, relu: bool = False,
 ) -> Launch:  # fmt: skip
-    """maps: rows, columns and box of the arrays that the copy engine moves."""
+    """maps: rows, columns and box of the arrays that the copy engine moves. sizes: rows, inputs, outputs."""
     from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 
     ready = MapKernel(device, kernel.name, kernel.cubin(), kernel.shared_memory)
+    num_rows, num_inputs, num_outputs = sizes
     geometry = hopper.geometry(_HEADER).pack(
         num_rows=num_rows, num_inputs=num_inputs, num_outputs=num_outputs, vector_bytes=vector_bytes, relu=int(relu)
     )

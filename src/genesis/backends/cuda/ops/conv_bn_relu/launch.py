@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.launch import (
     Moments,
@@ -21,169 +20,170 @@ from genesis.backends.cuda.ops.conv.launch import (
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
 from genesis.backends.cuda.ops.storage.launch import copy_into
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, layouts, new, statistics_dtype
+from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, layout, layouts, new
 from genesis.backends.cuda.runtime import streams
-from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output
 
 _Results = tuple[DeviceArray | None, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
+_statistics_plans: dict[tuple[Any, ...], Callable[..., tuple[DeviceArray, DeviceArray]]] = {}
 driver.forget_on_switch(_plans.clear)
+driver.forget_on_switch(_statistics_plans.clear)
 
 
 def conv_bn_relu(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-    residual: DeviceArray | None, training: bool, momentum: float, eps: float,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, activation: str | None,
-    count: DeviceArray | None = None,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    residual: DeviceArray | None, options: NormOptions, geometry: ConvGeometry, activation: str | None,
 ) -> _Results:  # fmt: skip
-    gamma, beta = dense(gamma), dense(beta)
-    mean, var = dense(running_mean), dense(running_var)
-    vectors = (gamma, beta, mean, var, count if training else None)
-    if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
-        result = wide_conv_bn_relu.forward(input, weight, bias, *vectors, residual, momentum, eps, activation)
+    state = _dense(norm)
+    training = options.training
+    if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry):
+        result = wide_conv_bn_relu.forward(input, weight, bias, state, residual, options, activation)
     else:
-        geometry, moments = (stride, padding, dilation, groups), None
+        moments = None
         if training:
-            x, moments = conv_forward_with_moments(input, weight, bias, *geometry)
+            x, moments = conv_forward_with_moments(input, weight, bias, geometry)
         else:
-            x = conv_forward(input, weight, bias, *geometry)
-        result = _normalize(x, moments, *vectors, residual, training, momentum, eps, activation)
+            x = conv_forward(input, weight, bias, geometry)
+        result = _normalize(x, moments, state, residual, options, activation)
     if training:
-        for statistic, changed in ((running_mean, mean), (running_var, var)):
-            if statistic is not changed:
-                copy_into(statistic, changed)  # type: ignore[arg-type]
+        _write_back(norm, state)
     return result
 
 
 def conv_bn_begin(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None, training: bool,
-    momentum: float, eps: float, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    count: DeviceArray | None = None,
-) -> _Results:  # fmt: skip
-    geometry = (stride, padding, dilation, groups)
-    if not training:
-        return None, None, conv_forward(input, weight, bias, *geometry), None
-    mean, var = dense(running_mean), dense(running_var)
-    if wide_conv_bn_relu.supports(input.dtype, weight.shape, stride, padding, groups):
-        found = wide_conv_bn_relu.statistics(input, weight, bias, mean, var, count, momentum, eps)
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    options: NormOptions, geometry: ConvGeometry,
+) -> BegunConvNorm[DeviceArray]:  # fmt: skip
+    if not options.training:
+        return BegunConvNorm(None, None, conv_forward(input, weight, bias, geometry), None)
+    state = _dense(norm)
+    if wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry):
+        found = wide_conv_bn_relu.statistics(input, weight, bias, state, options)
     else:
-        x, moments = conv_forward_with_moments(input, weight, bias, *geometry)
-        found = _statistics(x, moments, mean, var, count, momentum, eps)
-    for statistic, changed in ((running_mean, mean), (running_var, var)):
-        if statistic is not changed:
-            copy_into(statistic, changed)  # type: ignore[arg-type]
-    return *found, None
+        x, moments = conv_forward_with_moments(input, weight, bias, geometry)
+        found = (*_statistics(x, moments, state, options), x)
+    _write_back(norm, state)
+    return BegunConvNorm(*found, None)
 
 
 def conv_bn_finish(
-    input: DeviceArray, weight: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
-    running_mean: DeviceArray | None, running_var: DeviceArray | None, mean: DeviceArray | None,
-    inverse_std: DeviceArray | None, kept: DeviceArray, normalized: DeviceArray | None, residual: DeviceArray | None,
-    eps: float, activation: str | None,
+    input: DeviceArray, weight: DeviceArray | None, norm: NormState[DeviceArray], begun: BegunConvNorm[DeviceArray],
+    residual: DeviceArray | None, eps: float, activation: str | None,
 ) -> _Results:  # fmt: skip
+    gamma, beta, running_mean, running_var, _ = norm
+    mean, inverse_std, kept, _ = begun
     gamma, beta, residual = dense(gamma), dense(beta), channels_last(residual)
-    if len(kept.shape) != 4:  # what the wide form keeps in place of the convolution's output
+    if not is_output(kept):
         assert weight is not None
-        assert mean is not None
-        assert inverse_std is not None
-        return wide_conv_bn_relu.finish(input, weight, gamma, beta, mean, inverse_std, kept, residual, activation)
-    statistics = (mean, inverse_std) if mean is not None else (dense(running_mean), dense(running_var))
-    arrays = (kept, gamma, beta, *statistics, residual)
-    key: tuple[Any, ...] = ("finish", *layouts(*arrays), mean is not None, float(eps), activation)
+        return wide_conv_bn_relu.finish(input, weight, (gamma, beta), begun, residual, activation)
+    has_found = mean is not None
+    if not has_found:
+        mean, inverse_std = dense(running_mean), dense(running_var)
+    arrays = (kept, gamma, beta, mean, inverse_std, residual)
+    key: tuple[Any, ...] = ("finish", *layouts(*arrays), has_found, float(eps), activation)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_finish(*key[1:])
+        running = (None, None) if has_found else layouts(mean, inverse_std)
+        state = NormState(*layouts(gamma, beta), *running)
+        run = _plans[key] = _plan_finish(kept.layout, state, layout(residual), float(eps), activation)
     return run(*arrays)
 
 
+def _dense(norm: NormState[DeviceArray]) -> NormState[DeviceArray]:
+    gamma, beta, mean, var, count = norm
+    return NormState(dense(gamma), dense(beta), dense(mean), dense(var), count)
+
+
+def _write_back(norm: NormState[DeviceArray], state: NormState[DeviceArray]) -> None:
+    """Into norm: the running statistics that have changed in state, where _dense() made copies of them."""
+    for statistic, changed in ((norm.running_mean, state.running_mean), (norm.running_var, state.running_var)):
+        if statistic is not changed:
+            copy_into(statistic, changed)  # type: ignore[arg-type]
+
+
 def _statistics(
-    x: DeviceArray, moments: Moments | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-    count: DeviceArray | None, momentum: float, eps: float,
-) -> _Results:  # fmt: skip
+    x: DeviceArray, moments: Moments | None, norm: NormState[DeviceArray], options: NormOptions
+) -> tuple[DeviceArray, DeviceArray]:
     partial, rows = (None, 0) if moments is None else moments
-    arrays = (x, partial, running_mean, running_var, count)
-    key: tuple[Any, ...] = ("statistics", *layouts(*arrays), rows, float(eps))
-    run = _plans.get(key)
+    key = (*layouts(x, partial, *norm[2:]), rows, float(options.eps))
+    run = _statistics_plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_statistics(*key[1:])
-    return (*run(*arrays, momentum), x)
+        given, state = (layout(partial), rows), NormState(*layouts(*norm))
+        run = _statistics_plans[key] = _plan_statistics(x.layout, given, state, float(options.eps))
+    return run(x, partial, norm, options.momentum)
 
 
 def _normalize(
-    x: DeviceArray, moments: Moments | None, gamma: DeviceArray | None, beta: DeviceArray | None,
-    running_mean: DeviceArray | None, running_var: DeviceArray | None, count: DeviceArray | None,
-    residual: DeviceArray | None, training: bool, momentum: float, eps: float, activation: str | None,
+    x: DeviceArray, moments: Moments | None, norm: NormState[DeviceArray], residual: DeviceArray | None,
+    options: NormOptions, activation: str | None,
 ) -> _Results:  # fmt: skip
     partial, rows = (None, 0) if moments is None else moments
-    arrays = (x, partial, gamma, beta, running_mean, running_var, count, channels_last(residual))
-    key: tuple[Any, ...] = (*layouts(*arrays), rows, training, float(eps), activation)
+    residual = channels_last(residual)
+    training, momentum, eps = options
+    key: tuple[Any, ...] = (*layouts(x, partial, *norm, residual), rows, training, float(eps), activation)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_forward(*key)
-    return run(*arrays, momentum)
+        given, state = (layout(partial), rows), NormState(*layouts(*norm))
+        plan = _plan_forward if training else _plan_inference
+        run = _plans[key] = plan(x.layout, given, state, layout(residual), float(eps), activation)
+    return run(x, partial, norm, residual, momentum)
+
+
+_Given = tuple[Layout | None, int]  # statistics in parts, of blocks of so many rows, where they came with x
 
 
 def _plan_forward(
-    x: Layout, given: Layout | None, gamma: Layout | None, beta: Layout | None, running_mean: Layout | None,
-    running_var: Layout | None, count: Layout | None, residual: Layout | None, block_rows: int, training: bool,
-    eps: float, activation: str | None,
-) -> Callable[..., _Results]:  # fmt: skip
-    """given: the statistics in parts, of blocks of so many rows, where they came with x."""
-    if not training:
-        normalize = _plan_finish(x, gamma, beta, running_mean, running_var, residual, False, eps, activation)
-        return lambda x, parts, gamma, beta, mean, var, count, residual, momentum: normalize(
-            x, gamma, beta, mean, var, residual
-        )
-    find = _plan_statistics(x, given, running_mean, running_var, count, block_rows, eps)
-    statistic = layout_of((x.shape[1],), statistics_dtype(x.dtype), x.device_index)
-    finish = _plan_finish(x, gamma, beta, statistic, statistic, residual, True, eps, activation)
+    x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
+) -> Callable[..., _Results]:
+    find = _plan_statistics(x, given, norm, eps)
+    finish = _plan_finish(x, NormState(norm.gamma, norm.beta, None, None), residual, eps, activation)
 
     def run(
-        x: DeviceArray, parts: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
-        running_mean: DeviceArray | None, running_var: DeviceArray | None, count: DeviceArray | None,
-        residual: DeviceArray | None, momentum: float,
+        x: DeviceArray, parts: DeviceArray | None, norm: NormState[DeviceArray], residual: DeviceArray | None,
+        momentum: float,
     ) -> _Results:  # fmt: skip
-        mean, inverse_std = find(x, parts, running_mean, running_var, count, momentum)
-        return finish(x, gamma, beta, mean, inverse_std, residual)
+        mean, inverse_std = find(x, parts, norm, momentum)
+        return finish(x, norm.gamma, norm.beta, mean, inverse_std, residual)
 
     return run
 
 
+def _plan_inference(
+    x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
+) -> Callable[..., _Results]:
+    normalize = _plan_finish(x, norm, residual, eps, activation)
+    return lambda x, parts, norm, residual, momentum: normalize(x, *norm[:4], residual)
+
+
 def _plan_statistics(
-    x: Layout, given: Layout | None, running_mean: Layout | None, running_var: Layout | None, count: Layout | None,
-    block_rows: int, eps: float,
-) -> Callable[..., _Results]:  # fmt: skip
+    x: Layout, given: _Given, norm: NormState[Layout], eps: float
+) -> Callable[..., tuple[DeviceArray, DeviceArray]]:
     """Mean and inverse deviation in training."""
-    launches = StatisticsLaunches.of(x, given, running_mean, running_var, count, block_rows, eps)
-    partial, statistic, sum_up, join = launches
+    partial, statistic, sum_up, join = StatisticsLaunches.of(x, given, norm, eps)
     device = x.device_index
 
     def run(
-        x: DeviceArray, parts: DeviceArray | None, running_mean: DeviceArray | None, running_var: DeviceArray | None,
-        count: DeviceArray | None, momentum: float,
-    ) -> _Results:  # fmt: skip
+        x: DeviceArray, parts: DeviceArray | None, norm: NormState[DeviceArray], momentum: float
+    ) -> tuple[DeviceArray, DeviceArray]:
         stream = streams.current_handle(device)
         mean, inverse_std = statistic.new(stream), statistic.new(stream)
         if sum_up is not None:
             parts = partial.new(stream)
             sum_up(stream, parts.data_pointer, x.data_pointer)
-        places = (mean.data_pointer, inverse_std.data_pointer, address(running_mean), address(running_var))
-        join(stream, *places, address(count), address(parts), momentum)
+        join(stream, mean.data_pointer, inverse_std.data_pointer, *map(address, norm[2:]), address(parts), momentum)
         return mean, inverse_std
 
     return run
 
 
 def _plan_finish(
-    x: Layout, gamma: Layout | None, beta: Layout | None, mean: Layout | None, var: Layout | None,
-    residual: Layout | None, found: bool, eps: float, activation: str | None,
-) -> Callable[..., _Results]:  # fmt: skip
-    """The pass that normalizes, adds and activates. found: these are mean and inverse deviation, not running ones."""
-    running = () if found else (mean, var)
-    y, bits, statistic, normalize = FinishLaunch.of(x, gamma, beta, residual, eps, activation, *running)
-    device = x.device_index
+    x: Layout, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
+) -> Callable[..., _Results]:
+    """The pass that normalizes, adds and activates. norm: without running statistics where others have been found."""
+    y, bits, statistic, normalize = FinishLaunch.of(x, norm, residual, eps, activation)
+    device, has_found = x.device_index, norm.running_mean is None
 
     def run(
         x: DeviceArray, gamma: DeviceArray | None, beta: DeviceArray | None, mean: DeviceArray, var: DeviceArray,
@@ -191,7 +191,7 @@ def _plan_finish(
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
         running = (0, 0)
-        if not found:
+        if not has_found:
             running, mean, var = (mean.data_pointer, var.data_pointer), statistic.new(stream), statistic.new(stream)
         result, passed = y.new(stream), new(bits, stream)
         normalize(
@@ -204,52 +204,48 @@ def _plan_finish(
 
 
 def conv_bn_relu_backward(
-    grad: DeviceArray, input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-    beta: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray, conv_output: DeviceArray,
-    passed: DeviceArray | None, training: bool, stride: Pair, padding: Pair, dilation: Pair, groups: int,
-    activation: str | None, needs: tuple[bool, ...], may_overwrite: bool = False,
-    addend: DeviceArray | None = None,
+    grad: DeviceArray, saved: SavedConvNorm[DeviceArray], training: bool, geometry: ConvGeometry,
+    activation: str | None, needs: tuple[bool, ...], may_overwrite: bool = False, addend: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
+    input, weight, bias, gamma, beta, mean, inverse_std, kept, passed = saved
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
-    if conv_output.shape != grad.shape:  # what the wide form keeps in its place
-        return wide_conv_bn_relu.backward(
-            grad, input, weight, bias, gamma, beta, inverse_std, conv_output, passed, needs, addend
-        )
+    if not is_output(kept):
+        saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
+        return wide_conv_bn_relu.backward(grad, saved, needs, addend)
     needs_input, needs_weight, *rest = needs
-    arrays = (grad, channels_last(conv_output), bias, gamma, beta, dense(mean), inverse_std, passed)
+    arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)
     key: tuple[Any, ...] = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = _plan_backward(*key)
+        grad_layout, *of_saved = layouts(*arrays)
+        known: SavedConvNorm[Any] = SavedConvNorm(input.layout, weight.layout, *of_saved)
+        run = _plans[key] = _plan_backward(grad_layout, known, training, activation, needs)
     grad_x, *others = run(*arrays)
     grad_input = grad_weight = None
     if grad_x is not None and needs_input:
-        geometry = (stride, padding, dilation, groups)
-        grad_input = conv_input_grad_added(grad_x, weight, addend, input.shape, *geometry)
+        grad_input = conv_input_grad_added(grad_x, weight, addend, input.shape, geometry)
     if grad_x is not None and needs_weight:
-        grad_weight = conv_weight_grad(grad_x, input, weight.shape, stride, padding, dilation, groups)
+        grad_weight = conv_weight_grad(grad_x, input, weight.shape, geometry)
     return grad_input, grad_weight, *others
 
 
-def _plan_backward(*key: Any) -> Callable[..., _Results]:
+def _plan_backward(*how: Any) -> Callable[..., _Results]:
     """Gradients of the convolution's output, its bias, gamma, beta, residual."""
-    launches = BackwardLaunches.of(*key)
-    grad_x, grad_bias, grad_gamma, grad_beta, grad_residual, scratch, launch = launches
-    device = scratch.device_index
+    launches = BackwardLaunches.of(*how)
+    device, scratch, launch = launches.scratch.device_index, launches.scratch, launches.launch
+    gradients = launches.gradients
 
     def run(
-        grad: DeviceArray, x: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None,
-        beta: DeviceArray | None, mean: DeviceArray, inverse_std: DeviceArray, passed: DeviceArray | None,
+        grad: DeviceArray, bias: DeviceArray | None, gamma: DeviceArray | None, beta: DeviceArray | None,
+        mean: DeviceArray, inverse_std: DeviceArray, kept: DeviceArray, passed: DeviceArray | None,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
-        outputs = (
-            new(grad_x, stream), new(grad_bias, stream), new(grad_gamma, stream), new(grad_beta, stream),
-            new(grad_residual, stream),
-        )  # fmt: skip
+        outputs = tuple([new(layout, stream) for layout in gradients])
         room = scratch.new(stream)
+        vectors = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
         launch(
-            stream, *map(address, outputs), room.data_pointer, grad.data_pointer, address(passed),
-            x.data_pointer, mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta),
+            stream, address(outputs[0]), list(map(address, outputs[1:])), room.data_pointer, grad.data_pointer,
+            address(passed), kept.data_pointer, vectors,
         )  # fmt: skip
         return outputs
 

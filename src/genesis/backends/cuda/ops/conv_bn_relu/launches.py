@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genesis import dtypes
@@ -11,6 +11,7 @@ from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sum
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
 from genesis.backends.cuda.ops.storage.rows import fresh, statistics_dtype
 from genesis.backends.cuda.runtime.array import Layout, layout_of
+from genesis.records import NormState, SavedConvNorm
 
 
 class StatisticsLaunches(NamedTuple):
@@ -22,23 +23,22 @@ class StatisticsLaunches(NamedTuple):
     join: Callable[..., None]  # stream, mean, inverse deviation, running mean and variance, count, partial, momentum
 
     @classmethod
-    def of(
-        cls, x: Layout, given: Layout | None, running_mean: Layout | None, running_var: Layout | None,
-        count: Layout | None, block_rows: int, eps: float,
-    ) -> StatisticsLaunches:  # fmt: skip
+    def of(cls, x: Layout, given: tuple[Layout | None, int], norm: NormState[Layout], eps: float) -> StatisticsLaunches:
+        """given: the statistics in parts, of blocks of so many rows, where they came with x."""
+        parts, block_rows = given
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
         sum_up = None
-        if given is None:
+        if parts is None:
             sums = Sums.over(x)
             partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
             sum_up = statistics_pass(x, partial, sums)
         else:
-            partial = given
+            partial = parts
         joining = Joining.of(partial.shape[1], num_channels)
         join = prepare_raw(
             kernels._training_statistics_kernel, device, joining.grid,
-            (statistic, statistic, running_mean, running_var, count, partial, 0.0), num_rows,
+            (statistic, statistic, *norm[2:], partial, 0.0), num_rows,
             partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
         )  # fmt: skip
         return cls(partial, statistic, sum_up, join)
@@ -55,10 +55,10 @@ class FinishLaunch(NamedTuple):
 
     @classmethod
     def of(
-        cls, x: Layout, gamma: Layout | None, beta: Layout | None, residual: Layout | None, eps: float,
-        activation: str | None, mean: Layout | None = None, var: Layout | None = None,
-    ) -> FinishLaunch:  # fmt: skip
-        """mean, var: the running ones, where mean and inverse deviation are to be made of these."""
+        cls, x: Layout, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
+    ) -> FinishLaunch:
+        """norm: with running statistics where mean and inverse deviation are to be made of these."""
+        gamma, beta, mean, var, _ = norm
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
         y, bits = fresh(x), None
@@ -76,33 +76,25 @@ class FinishLaunch(NamedTuple):
 class BackwardLaunches(NamedTuple):
     """The passes of the backward, but for the convolution's own, on addresses; None for what nobody wants."""
 
-    grad_x: Layout | None  # of the convolution's output
-    grad_bias: Layout | None
-    grad_gamma: Layout | None
-    grad_beta: Layout | None
-    grad_residual: Layout | None
+    gradients: tuple[Layout | None, ...]  # of the convolution's output, bias, gamma, beta, residual
     scratch: Layout
-    # stream, the gradients above, scratch, grad, passed, x, mean, inverse deviation, gamma, beta
-    launch: Callable[..., None]
+    # stream; addresses: first gradient, the others, scratch, grad, passed, x, (mean, inverse deviation, gamma, beta)
+    launch: Callable[[int, int, Sequence[int], int, int, int, int, tuple[int, int, int, int]], None]
 
     @classmethod
     def of(
-        cls, grad: Layout, x: Layout, bias: Layout | None, gamma: Layout | None, beta: Layout | None, mean: Layout,
-        inverse_std: Layout, passed: Layout | None, training: bool, activation: str | None, needs_x: bool,
-        needs_bias: bool, needs_gamma: bool, needs_beta: bool, needs_residual: bool,
-    ) -> BackwardLaunches:  # fmt: skip
+        cls, grad: Layout, saved: SavedConvNorm[Layout], training: bool, activation: str | None, needs: tuple[bool, ...]
+    ) -> BackwardLaunches:
+        """saved: with the convolution's output. needs: of input, weight, bias, gamma, beta, residual."""
+        _, _, _, gamma, beta, mean, inverse_std, x, passed = saved
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         relu = activation == "relu"
         vectors = (mean, inverse_std, gamma, beta)
-        grad_x, grad_residual = (fresh(x) if wanted else None for wanted in (needs_x, needs_residual))
-        grad_bias, grad_gamma, grad_beta = (
-            layout_of(like.shape, like.dtype, device) if wanted and like is not None else None
-            for like, wanted in ((bias, needs_bias), (gamma, needs_gamma), (beta, needs_beta))
-        )
+        gradients = grad_x, grad_bias, grad_gamma, grad_beta, grad_residual = _gradients(saved, needs)
         sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
         parts, blocks = Sums.over(x), Pass.over(x)
         joining = Joining.of(parts.number, num_channels)
-        sums_wanted = needs_bias or needs_gamma or needs_beta or (training and needs_x)
+        sums_wanted = any(needs[2:5]) or (training and grad_x is not None)
         scratch = sums
         if sums_wanted:  # one piece of memory: the sums, and after them those of the parts
             scratch = layout_of((1 + parts.number, 2, num_channels), sums.dtype, device)
@@ -131,9 +123,11 @@ class BackwardLaunches(NamedTuple):
         num_bytes = sums.num_bytes
 
         def launch(
-            stream: int, out_x: int, out_bias: int, out_gamma: int, out_beta: int, out_residual: int, room: int,
-            grad: int, passed: int, x: int, mean: int, inverse_std: int, gamma: int, beta: int,
+            stream: int, out_x: int, out: Sequence[int], room: int, grad: int, passed: int, x: int,
+            vectors: tuple[int, int, int, int],
         ) -> None:  # fmt: skip
+            out_bias, out_gamma, out_beta, out_residual = out
+            mean, inverse_std, gamma, beta = vectors
             if sums_wanted:
                 pieces = room + num_bytes
                 sum_up(stream, pieces, out_residual, grad, passed, x, mean, inverse_std, gamma, beta)
@@ -142,4 +136,13 @@ class BackwardLaunches(NamedTuple):
                 source = out_residual if before_relu else grad
                 to_conv(stream, out_x, out_residual, source, passed, x, mean, inverse_std, gamma, beta, room)
 
-        return cls(grad_x, grad_bias, grad_gamma, grad_beta, grad_residual, scratch, launch)
+        return cls(gradients, scratch, launch)
+
+
+def _gradients(saved: SavedConvNorm[Layout], needs: tuple[bool, ...]) -> tuple[Layout | None, ...]:
+    """Layouts of the gradients of the convolution's output, bias, gamma, beta, residual, where they are needed."""
+    x = saved.kept
+    vectors = [None if like is None else layout_of(like.shape, like.dtype, x.device_index) for like in saved[2:5]]
+    wanted = (needs[0] or needs[1], *needs[2:])
+    every = (fresh(x), *vectors, fresh(x))
+    return tuple([layout if needed else None for layout, needed in zip(every, wanted, strict=True)])

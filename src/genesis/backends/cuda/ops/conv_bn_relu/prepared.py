@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from genesis import dtypes
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.engine.plan import Plan, Ready
@@ -28,10 +27,12 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.storage.rows import is_channels_last, statistics_dtype
 from genesis.backends.cuda.runtime.array import Layout, layout_of
 from genesis.precision import get_float32_precision
+from genesis.records import ConvGeometry, NormState, SavedConvNorm
 from genesis.settings import settings
 from genesis.shapes import channels_last_strides, numel
 
-Geometry = tuple[Pair, Pair, Pair, int]  # stride, padding, dilation, groups
+Two = tuple[int, int]  # addresses
+Three = tuple[int, int, int]
 _age = 0  # grows whenever plans are to be chosen anew
 
 
@@ -50,18 +51,17 @@ def unchanged() -> Callable[[], bool]:
     return lambda: then == _age
 
 
-class Vectors(NamedTuple):
-    """Layouts of what there is one number per channel of, and of the count of batches; None for what is missing."""
+class Operands(NamedTuple):
+    """Layouts of what a convolution and batch norm take; None for what is missing."""
 
+    x: Layout
+    weight: Layout
     bias: Layout | None
-    gamma: Layout | None
-    beta: Layout | None
-    mean: Layout | None
-    var: Layout | None
-    batches: Layout | None  # how many there were
+    norm: NormState[Layout]
 
-    def are_dense(self) -> bool:
-        return all(each is None or (each.aligned and each.strides in ((), (1,))) for each in self)
+    def have_dense_vectors(self) -> bool:
+        """Do bias and the norm's tensors lie as the kernels want them?"""
+        return all(each is None or (each.aligned and each.strides in ((), (1,))) for each in (self.bias, *self.norm))
 
 
 class _Plans:
@@ -110,9 +110,10 @@ class Training:
     is_current: Callable[[], bool]
     reads_operands = False  # finish() does, once more
 
-    def __init__(self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> None:
-        """x, weight, vectors, geometry: such as supports() allows."""
-        self.x, self.weight, self.vectors, self.eps, self.geometry = x, weight, vectors, eps, geometry
+    def __init__(self, operands: Operands, eps: float, geometry: ConvGeometry) -> None:
+        """operands, geometry: such as supports() allows."""
+        self.operands, self.eps, self.geometry = operands, eps, geometry
+        x, weight = self.x, self.weight = operands[:2]
         self.problem = _problem(x, weight, geometry)
         self.values: Layout | None = None
         self._convert: Callable[[int, int, int], None] | None = None
@@ -128,12 +129,10 @@ class Training:
         self._prepare_begin()
 
     def _prepare_begin(self) -> None:
-        found, vectors = _Plans(self.problem), self.vectors
+        found, (_, _, bias, norm) = _Plans(self.problem), self.operands
         self.is_current, self.kept = found.are_current, self.y
-        _, self._convolve, workspace, moments = found.add(bias=vectors.bias is not None, statistics=True)
-        partial, rows = (None, 0) if moments is None else moments
-        running = (vectors.mean, vectors.var, vectors.batches)
-        launches = StatisticsLaunches.of(self.kept, partial, *running, rows, self.eps)
+        _, self._convolve, workspace, moments = found.add(bias=bias is not None, statistics=True)
+        launches = StatisticsLaunches.of(self.kept, moments or (None, 0), norm, self.eps)
         self._sum_up, self._join = launches.sum_up, launches.join
         self.scratch = max(workspace, launches.partial.num_bytes if moments is None else 0)
 
@@ -146,10 +145,11 @@ class Training:
         return self.passed + (self.y.size // num_channels * -(-num_channels // 8) if has_bits else 0)
 
     def begin(
-        self, stream: int, kept: int, block: int, scratch: int, values: int, x: int, weight: int, bias: int, mean: int,
-        var: int, count: int, momentum: float,
+        self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
+        momentum: float,
     ) -> None:  # fmt: skip
-        """values: an address where there are any."""
+        """Addresses. values: where there are any; operands: x, weight, bias; running: mean, variance, count."""
+        (x, weight, bias), (mean, var, count) = operands, running
         if self._convert is not None:
             self._convert(stream, values, weight)
             weight = values
@@ -159,14 +159,16 @@ class Training:
         self._join(stream, block, block + self.inverse_std, mean, var, count, scratch, momentum)
 
     def finish(
-        self, stream: int, y: int, kept: int, block: int, x: int, weight: int, residual: int, gamma: int, beta: int,
+        self, stream: int, y: int, kept: int, block: int, operands: Two, residual: int, affine: Two,
         activation: str | None,
     ) -> None:  # fmt: skip
-        """residual: 0 for none; x, weight: where this reads operands. The block has room for bits that are needed."""
+        """Addresses. operands: x, weight, where this reads them; residual: 0 for none; affine: gamma, beta. The block
+        has room for bits that are needed."""
+        gamma, beta = affine
         found = self._finishes.get((residual != 0, activation))
         if found is None:
-            added = self.y if residual else None
-            found = FinishLaunch.of(self.kept, self.vectors.gamma, self.vectors.beta, added, self.eps, activation)
+            norm = NormState(*self.operands.norm[:2], None, None)
+            found = FinishLaunch.of(self.kept, norm, self.y if residual else None, self.eps, activation)
             self._finishes[residual != 0, activation] = found
         found.normalize(
             stream, y, 0 if found.bits is None else block + self.passed, kept, residual, block,
@@ -184,6 +186,14 @@ class Training:
     def _backward(self, *how: Any) -> Backward | WideBackward:
         return Backward(self, *how)
 
+    def saved(self, weight: Layout, has_bits: bool) -> SavedConvNorm[Layout]:
+        """The operands of the backward, with the weight as the kernels take it."""
+        x, _, bias, norm = self.operands
+        num_channels = self.statistic.size
+        bits = layout_of((self.y.size // num_channels, -(-num_channels // 8)), dtypes.uint8, x.device_index)
+        statistics, passed = (self.statistic, self.statistic), bits if has_bits else None
+        return SavedConvNorm(x, weight, bias, norm.gamma, norm.beta, *statistics, self.kept, passed)
+
 
 class WideTraining(Training):
     """Training by the 1×1 expansion, which never writes the convolution's output: kept holds state instead."""
@@ -191,11 +201,10 @@ class WideTraining(Training):
     reads_operands = True
 
     def _prepare_begin(self) -> None:
-        self.is_current, vectors = _Plans(self.problem).are_current, self.vectors
+        self.is_current, (_, _, bias, norm) = _Plans(self.problem).are_current, self.operands
         self.matrix = layout_of(self.weight.shape[:2], self.x.dtype, self.x.device_index)
-        running = (vectors.mean, vectors.var, vectors.batches)
         partial, gram, self.kept, _, self._find = wide_conv_bn_relu.StatisticsLaunches.of(
-            self.x, self.matrix, vectors.bias, *running, self.eps
+            self.x, self.matrix, bias, norm, self.eps
         )
         self._gram = _rounded(partial.num_bytes)  # its place in scratch
         self.scratch = self._gram + gram.num_bytes
@@ -204,27 +213,28 @@ class WideTraining(Training):
         return activation is not None
 
     def begin(
-        self, stream: int, kept: int, block: int, scratch: int, values: int, x: int, weight: int, bias: int, mean: int,
-        var: int, count: int, momentum: float,
+        self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
+        momentum: float,
     ) -> None:  # fmt: skip
         if self._convert is not None:
+            x, weight, bias = operands
             self._convert(stream, values, weight)
-            weight = values
-        self._find(
-            stream, block, block + self.inverse_std, mean, var, count, kept, scratch, scratch + self._gram, x, weight,
-            bias, momentum,
-        )  # fmt: skip
+            operands = (x, values, bias)
+        found = (block, block + self.inverse_std, kept)
+        self._find(stream, found, running, (scratch, scratch + self._gram), operands, momentum)
 
     def finish(
-        self, stream: int, y: int, kept: int, block: int, x: int, weight: int, residual: int, gamma: int, beta: int,
+        self, stream: int, y: int, kept: int, block: int, operands: Two, residual: int, affine: Two,
         activation: str | None,
     ) -> None:  # fmt: skip
+        gamma, beta = affine
         found = self._finishes.get((residual != 0, activation))
         if found is None:
-            vectors, added = (self.vectors.gamma, self.vectors.beta), self.y if residual else None
+            vectors, added = self.operands.norm[:2], self.y if residual else None
             found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, *vectors, added, activation)
             self._finishes[residual != 0, activation] = found
         passed = 0 if found.bits is None else block + self.passed
+        x, weight = operands
         found.normalize(stream, y, passed, x, weight, residual, kept, block + self.inverse_std, gamma, beta)
 
     def _backward(self, *how: Any) -> WideBackward:
@@ -241,15 +251,10 @@ class Backward:
         self, of: Training, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
         has_addend: bool,
     ) -> None:  # fmt: skip
-        needs_input, needs_weight, *rest = needs
-        x, weight, (bias, gamma, beta, *_) = of.x, of.weight, of.vectors
-        statistic, device = of.statistic, x.device_index
-        bits = layout_of((of.y.size // statistic.size, -(-statistic.size // 8)), dtypes.uint8, device)
-        launches = BackwardLaunches.of(
-            grad, of.kept, bias, gamma, beta, statistic, statistic, bits if has_bits else None, True, activation,
-            needs_input or needs_weight, *rest,
-        )  # fmt: skip
-        self._launch, grad_x = launches.launch, launches.grad_x
+        needs_input, needs_weight, *_ = needs
+        x, weight = of.x, of.weight
+        launches = BackwardLaunches.of(grad, of.saved(weight, has_bits), True, activation, needs)
+        self._launch, (grad_x, *others) = launches.launch, launches.gradients
         convolutions = _Plans(of.problem)
         self.is_current = convolutions.are_current
         self._room = 0 if grad_x is None else _rounded(grad_x.num_bytes)  # the place of what is scratch to all launches
@@ -270,22 +275,18 @@ class Backward:
         self.scratch = self._room + shared
         self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
         self.layouts = (
-            _ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, launches.grad_bias,
-            launches.grad_gamma, launches.grad_beta, launches.grad_residual,
+            _ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, *others,
         )  # fmt: skip
 
-    def run(
-        self, stream: int, out: list[int], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
-        kept: int, block: int, addend: int,
-    ) -> None:  # fmt: skip
-        """out: an address for each gradient, 0 for those that nobody wants."""
-        out_input, out_weight, out_bias, out_gamma, out_beta, out_residual = out
+    def run(self, stream: int, out: list[int], scratch: int, grad: int, saved: list[int], addend: int) -> None:
+        """Addresses. out: of each gradient, 0 for those that nobody wants; saved: x, weight, gamma, beta, kept, block;
+        addend: 0 for none."""
+        out_input, out_weight, *others = out
+        x, weight, gamma, beta, kept, block = saved
         room = scratch + self._room
         passed = 0 if self._passed is None else block + self._passed
-        self._launch(
-            stream, scratch, out_bias, out_gamma, out_beta, out_residual, room, grad, passed, kept, block,
-            block + self._inverse_std, gamma, beta,
-        )  # fmt: skip
+        vectors = (block, block + self._inverse_std, gamma, beta)
+        self._launch(stream, scratch, others, room, grad, passed, kept, vectors)
         if self._input_grad is not None:
             self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
         if self._convert is not None:
@@ -302,12 +303,9 @@ class WideBackward:
         self, of: WideTraining, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
         has_addend: bool,
     ) -> None:  # fmt: skip
-        x, weight, (bias, gamma, beta, *_) = of.x, of.weight, of.vectors
-        bits = layout_of((of.y.size // of.statistic.size, -(-of.statistic.size // 8)), dtypes.uint8, x.device_index)
-        launches = wide_conv_bn_relu.BackwardLaunches.of(
-            grad, x, of.matrix, bias, gamma, beta, of.statistic, of.kept, bits if has_bits else None,
-            _ordered(x, x.dtype) if has_addend and needs[0] else None, weight.shape, *needs,
-        )  # fmt: skip
+        x, weight = of.x, of.weight
+        addend = _ordered(x, x.dtype) if has_addend and needs[0] else None
+        launches = wide_conv_bn_relu.BackwardLaunches.of(grad, of.saved(of.matrix, has_bits), addend, needs)
         self._launch, self.is_current = launches.launch, _Plans(of.problem).are_current
         grad_input, _, *others = launches.gradients
         self.layouts = (grad_input, weight if needs[1] else None, *others)
@@ -323,16 +321,14 @@ class WideBackward:
         self.scratch = place
         self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
 
-    def run(
-        self, stream: int, out: list[int], scratch: int, grad: int, x: int, weight: int, gamma: int, beta: int,
-        kept: int, block: int, addend: int,
-    ) -> None:  # fmt: skip
+    def run(self, stream: int, out: list[int], scratch: int, grad: int, saved: list[int], addend: int) -> None:
         out_input, out_weight, *others = out
+        x, weight, gamma, _, kept, block = saved
         passed = 0 if self._passed is None else block + self._passed
         values = out_weight if self._convert is None else scratch + self._values
         self._launch(
-            stream, out_input, values, *others, *[scratch + place for place in self._places], grad, x, weight, gamma,
-            block + self._inverse_std, kept, passed, addend,
+            stream, (out_input, values, *others), tuple([scratch + place for place in self._places]), grad,
+            (x, weight, gamma, block + self._inverse_std, kept, passed), addend,
         )  # fmt: skip
         if self._convert is not None:
             self._convert(stream, out_weight, values)
@@ -345,13 +341,13 @@ class Inference:
     """
 
     def __init__(
-        self, x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry, has_residual: bool,
-        activation: str | None,
-    ) -> None:  # fmt: skip
-        """x, weight, vectors, geometry: such as supports_inference() allows."""
-        assert vectors.mean is not None
-        assert vectors.var is not None
-        found = FoldLaunch.of(x.dtype, weight, *vectors[:3], vectors.mean, vectors.var, eps)
+        self, operands: Operands, eps: float, geometry: ConvGeometry, has_residual: bool, activation: str | None
+    ) -> None:
+        """operands, geometry: such as supports_inference() allows."""
+        x, weight, bias, (gamma, beta, mean, var, _) = operands
+        assert mean is not None
+        assert var is not None
+        found = FoldLaunch.of(x.dtype, weight, bias, gamma, beta, mean, var, eps)
         self._bias, self._fold = found.bias_place, found.fold
         problem = _problem(x, weight, geometry)
         convolutions = _Plans(problem)
@@ -371,38 +367,30 @@ class Inference:
         self._convolve(stream, y, x, scratch, bias, residual, scratch + self._workspace)
 
 
-def supports_inference(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
+def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:
+    x, weight, *_ = operands
     return (
         x.aligned
         and weight.aligned
         and is_channels_last(x)
-        and vectors.are_dense()
-        and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
-        and not planner.is_gathering()
-    )
-
-
-def training(x: Layout, weight: Layout, vectors: Vectors, eps: float, geometry: Geometry) -> Training:
-    """x, weight, vectors, geometry: such as supports() allows."""
-    stride, padding, _, groups = geometry
-    is_wide = wide_conv_bn_relu.supports(x.dtype, weight.shape, stride, padding, groups)
-    return (WideTraining if is_wide else Training)(x, weight, vectors, eps, geometry)
-
-
-def supports(x: Layout, weight: Layout, vectors: Vectors, geometry: Geometry) -> bool:
-    """Do operands lie as the kernels want them?"""
-    return (
-        x.aligned
-        and weight.aligned
-        and is_channels_last(x)
-        and is_dense(weight)
-        and vectors.are_dense()
+        and operands.have_dense_vectors()
         and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
         and not planner.is_gathering()  # which counts calls of plan()
     )
 
 
-def _problem(x: Layout, weight: Layout, geometry: Geometry) -> ConvProblem:
+def training(operands: Operands, eps: float, geometry: ConvGeometry) -> Training:
+    """operands, geometry: such as supports() allows."""
+    is_wide = wide_conv_bn_relu.supports(operands.x.dtype, operands.weight.shape, geometry)
+    return (WideTraining if is_wide else Training)(operands, eps, geometry)
+
+
+def supports(operands: Operands, geometry: ConvGeometry) -> bool:
+    """Do operands lie as the kernels want them?"""
+    return is_dense(operands.weight) and supports_inference(operands, geometry)
+
+
+def _problem(x: Layout, weight: Layout, geometry: ConvGeometry) -> ConvProblem:
     precision = get_float32_precision() if x.dtype is dtypes.float32 else "highest"
     return ConvProblem(
         FORWARD, x.shape, weight.shape, *geometry, dtype=x.dtype, precision=precision,

@@ -10,7 +10,7 @@ import functools
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,56 +29,51 @@ from genesis.backends.cuda.runtime import array, capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType
+from genesis.records import AdamOptions, SGDOptions, StepInputs
 from genesis.shapes import contiguous_strides, equivalent
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 _BLOCK = 2048
-Numbers: TypeAlias = "tuple[float, ...] | DeviceArray"
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 def sgd_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None,
-    numbers: Numbers, nesterov: bool, maximize: bool, first: bool, found_inf: DeviceArray | None = None,
+    options: SGDOptions, first: bool, inputs: StepInputs[DeviceArray] = StepInputs(),
 ) -> None:  # fmt: skip
     if buffers is not None and first:
         doing = "makes the first step with momentum"
         capturing.refuse(params[0].device_index, doing, "every replay would be a first one; make one step before")
+    *numbers, nesterov, maximize = options
     roles = [params, grads] if buffers is None else [params, grads, buffers]
-    there, here = _split(numbers, 4)
     flags = {"HAS_MOMENTUM": buffers is not None, "NESTEROV": nesterov, "MAXIMIZE": maximize, "FIRST": first}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._sgd_kernel, (there, found_inf), here, flags)
+        group.launch(kernels._sgd_kernel, inputs, tuple(map(float, numbers)), flags)
 
 
 def adam_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], exp_avgs: Sequence[DeviceArray],
     exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int | DeviceArray,
-    numbers: Numbers, decoupled: bool, maximize: bool, found_inf: DeviceArray | None = None,
+    options: AdamOptions, inputs: StepInputs[DeviceArray] = StepInputs(),
 ) -> None:  # fmt: skip
+    *settings, decoupled, maximize = options
     roles = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
-    there, here = _split(numbers, 5)
-    beta1, beta2 = here[1:3]
-    corrections, corrected = None, (1.0, 1.0)
+    numbers, corrections, corrected = tuple(map(float, settings)), None, (1.0, 1.0)
     if isinstance(step, DeviceArray):
         corrections = array.empty((2,), dtypes.float64, step.device_index)
-        launch(kernels._adam_advance_kernel, (1,), corrections, step, there, found_inf, beta1, beta2)
+        launch(kernels._adam_advance_kernel, (1,), corrections, step, *inputs, *numbers[1:3])
     else:
         if params:
             doing = "makes a step whose number the host counts"
             capturing.refuse(params[0].device_index, doing, "capture the gradients, and step after replay()")
-        assert there is None, "a step that the host counts has its numbers there"
-        corrected = 1 - beta1**step, math.sqrt(1 - beta2**step)
+        assert inputs.numbers is None, "a step that the host counts has its numbers there"
+        corrected = 1 - options.beta1**step, math.sqrt(1 - options.beta2**step)
+    there = inputs.numbers, corrections, inputs.found_inf
     flags = {"DECOUPLED": decoupled, "AMSGRAD": max_exp_avg_sqs is not None, "MAXIMIZE": maximize}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._adam_kernel, (there, corrections, found_inf), (*here, *corrected), flags)
-
-
-def _split(numbers: Numbers, count: int) -> tuple[DeviceArray | None, tuple[float, ...]]:
-    """The numbers of a step: where they lie in device memory, if they do, and as arguments of its kernel."""
-    return (numbers, (0.0,) * count) if isinstance(numbers, DeviceArray) else (None, numbers)
+        group.launch(kernels._adam_kernel, there, (*numbers, *corrected), flags)
 
 
 # --- scaling and norms ------------------------------------------------------------------------------------------------

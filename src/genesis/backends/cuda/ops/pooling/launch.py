@@ -22,6 +22,7 @@ from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.runtime import array
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
+from genesis.records import Windows
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
 Pooled: TypeAlias = Run[DeviceArray]
@@ -63,6 +64,10 @@ class _Windows(NamedTuple):
     dilation: Pair = _ONE
     adaptive: bool = False
 
+    @classmethod
+    def of(cls, windows: Windows) -> _Windows:
+        return cls(windows.kernel_size, windows.stride, windows.padding, windows.dilation)
+
     @property
     def reach(self) -> Pair:
         """How many can contain one element, along each axis, gaps of dilated ones included."""
@@ -75,40 +80,30 @@ class _Windows(NamedTuple):
 
 
 @planned
-def max_pool2d(
-    x: Layout, kernel_size: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool,
-    find: str | None = "indices",
-) -> MaxPooled:  # fmt: skip
-    windows = _Windows(kernel_size, stride, padding, dilation)
-    return _max_pool(x, windows.out_size(x, ceil_mode), windows, find)
+def max_pool2d(x: Layout, windows: Windows, find: str | None = "indices") -> MaxPooled:
+    where = _Windows.of(windows)
+    return _max_pool(x, where.out_size(x, windows.ceil_mode), where, find)
 
 
 @planned
-def max_pool2d_backward(
-    grad: Layout, input_shape: Shape, found: Layout, kernel_size: Pair, stride: Pair, padding: Pair,
-    dilation: Pair, ceil_mode: bool,
-) -> Pooled:  # fmt: skip
-    windows = _Windows(kernel_size, stride, padding, dilation)
-    return _max_pool_backward(grad, input_shape, found, windows, windows.reach)
+def max_pool2d_backward(grad: Layout, input_shape: Shape, found: Layout, windows: Windows) -> Pooled:
+    where = _Windows.of(windows)
+    return _max_pool_backward(grad, input_shape, found, where, where.reach)
 
 
 @planned
-def avg_pool2d(
-    x: Layout, kernel_size: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_include_pad: bool,
-    divisor_override: int | None,
-) -> Pooled:  # fmt: skip
+def avg_pool2d(x: Layout, windows: Windows, count_include_pad: bool, divisor_override: int | None) -> Pooled:
     array.require_float("avg_pool2d", x.dtype)
-    windows = _Windows(kernel_size, stride, padding)
-    return _avg_pool(x, windows.out_size(x, ceil_mode), windows, divisor_override, count_include_pad)
+    where = _Windows.of(windows)
+    return _avg_pool(x, where.out_size(x, windows.ceil_mode), where, divisor_override, count_include_pad)
 
 
 @planned
 def avg_pool2d_backward(
-    grad: Layout, x: Layout, kernel_size: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None,
-) -> Pooled:  # fmt: skip
-    windows = _Windows(kernel_size, stride, padding)
-    return _avg_pool_backward(grad, x, windows, windows.reach, divisor_override, count_include_pad)
+    grad: Layout, x: Layout, windows: Windows, count_include_pad: bool, divisor_override: int | None
+) -> Pooled:
+    where = _Windows.of(windows)
+    return _avg_pool_backward(grad, x, where, where.reach, divisor_override, count_include_pad)
 
 
 @planned

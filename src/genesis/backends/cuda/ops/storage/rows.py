@@ -37,6 +37,11 @@ def dense(x: DeviceArray | None) -> DeviceArray | None:
     return x if x is None or x.strides == (1,) else copy(x, (1,))
 
 
+def layout(x: DeviceArray | None) -> Layout | None:
+    """Its layout; None stays None."""
+    return None if x is None else x._layout or x.layout
+
+
 def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
     """Their layouts; None stays None."""
     return tuple([None if x is None else x._layout or x.layout for x in arrays])

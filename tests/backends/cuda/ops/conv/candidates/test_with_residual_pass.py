@@ -27,6 +27,7 @@ from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import 
 from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import ResidualPass
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
+from genesis.records import ConvGeometry
 from genesis.settings import override
 from tests.backends.cuda.ops.conv import fuzz
 from tests.backends.cuda.ops.conv.fuzz import expected, operand, run, ways
@@ -188,7 +189,7 @@ def test_the_op_takes_any_order_of_memory(cuda: Backend, put: Callable[[Any], An
         "rows": plain, "channels": plain.contiguous(memory_format=torch.channels_last),
         "gaps": torch.randn(2, 16, 5, 12)[..., ::2], "expanded": torch.randn(2, 16, 1, 1).expand(2, 16, 5, 6),
     }[order]  # fmt: skip
-    geometry = ((2, 16, 5, 6), (1, 1), (1, 1), (1, 1), 1)
+    geometry = ((2, 16, 5, 6), ConvGeometry((1, 1), (1, 1), (1, 1), 1))
     result = conv.conv_input_grad_added(put(grad), put(weight), put(addend), *geometry)
     exact = torch.nn.grad.conv2d_input((2, 16, 5, 6), weight.double(), grad.double(), 1, 1) + addend
     torch.testing.assert_close(get(result).double(), exact, rtol=0, atol=1e-5 * exact.abs().max().item())

@@ -1,10 +1,10 @@
-"""Who watches: modes and transforms of PyTorch that must see the plain functions."""
+"""Modes and transforms of PyTorch: which are on, and whether one must see the layers' own functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -19,10 +19,10 @@ _tracing = torch._C._get_tracing_state
 _is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
-def nothing_watches() -> bool:
-    """No mode of dispatch or functions, no transform (vmap, grad, jvp), no forward AD, no TorchScript tracer.
+def nothing_intercepts() -> bool:
+    """Return whether no dispatch or function mode, transform (vmap, grad, jvp), forward AD or TorchScript tracer is on.
 
-    Dynamo sees to itself: who is called under it asks torch.compiler.is_compiling() first.
+    Dynamo is not among them: code that it may trace asks torch.compiler.is_compiling() first.
     """
     return not (
         _dispatch_modes()
@@ -33,18 +33,18 @@ def nothing_watches() -> bool:
     )
 
 
-def nothing_else_watches() -> bool:
-    """nothing_watches(), where tensors are as they were seen before: what works by dispatch keys shows in them."""
+def no_python_mode_intercepts() -> bool:
+    """nothing_intercepts() for tensors that have passed their guard, which covers all that works by dispatch keys."""
     return not (_function_modes() and not _only_devices()) and forward_ad._current_level < 0
 
 
-def watching() -> tuple[Any, ...]:
-    """What works by dispatch keys."""
+def dispatch_interceptors() -> tuple[int, bool, bool]:
+    """The modes that work by dispatch keys: number of dispatch modes, whether a transform or a tracer is active."""
     return _dispatch_modes(), _transforms(), _tracing() is not None
 
 
 def _only_devices() -> bool:
-    """torch.set_default_device is a mode too, which changes nothing but where tensors are made."""
+    """torch.set_default_device is a function mode too, but only decides where tensors are created."""
     return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
 
 
@@ -53,25 +53,25 @@ class Modes(NamedTuple):
 
     grad: bool
     inference: bool
-    saving: object  # the innermost hooks of saved tensors, as a checkpoint has them; None: none
+    saving: object  # the innermost hooks of saved tensors, such as a checkpoint's; None: none
 
 
-def modes() -> Modes:
+def current_modes() -> Modes:
     hooks = saved_tensors_hooks(True)
     return Modes(_is_grad_enabled(), _is_inference(), None if hooks is None else hooks[0])
 
 
-def is_same(then: Modes) -> bool:
-    """Are these the modes, and nothing watches?"""
-    return _are_modes(then) and nothing_watches()
+def are_current(then: Modes) -> bool:
+    """Return whether these are the current modes, and nothing intercepts."""
+    return _are_same(then) and nothing_intercepts()
 
 
-def is_same_else(then: Modes) -> bool:
-    """is_same(), where tensors are as they were seen before."""
-    return _are_modes(then) and nothing_else_watches()
+def are_current_for_guarded(then: Modes) -> bool:
+    """are_current() for tensors that have passed their guard."""
+    return _are_same(then) and no_python_mode_intercepts()
 
 
-def _are_modes(then: Modes) -> bool:
+def _are_same(then: Modes) -> bool:
     hooks = saved_tensors_hooks(True)
     saving = None if hooks is None else hooks[0]
     return _is_grad_enabled() is then[0] and _is_inference() is then[1] and saving is then[2]
@@ -91,5 +91,6 @@ def without_newer_hooks(saving: object) -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
-def is_plain(tensor: Any) -> bool:
+def is_plain(tensor: object) -> bool:
+    """Return whether this is a Tensor or Parameter, and of no other class, whose functions may be overridden."""
     return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter

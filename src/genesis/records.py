@@ -1,0 +1,154 @@
+"""Records of what ops take together: the geometry of a convolution, the tensors of a norm, what a backward needs.
+
+They are named tuples: plans are looked up by them, and each is a tuple of its fields wherever only the order counts.
+Where A stands, there is an array above the backends, a handle in them, and a layout where a plan is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+Pair = tuple[int, int]
+A = TypeVar("A")
+S = TypeVar("S")
+Several = TypeVar("Several", bound=list[object] | tuple[object, ...])
+
+
+record = tuple.__new__
+"""record(ConvGeometry, fields) is ConvGeometry(*fields) in half the time: for what is made in every call."""
+
+
+class ConvGeometry(NamedTuple):
+    """The geometry of a convolution: its windows, and the groups of its channels."""
+
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+
+class Windows(NamedTuple):
+    """The windows of a pooling. ceil_mode: those too that begin inside and end outside."""
+
+    kernel_size: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    ceil_mode: bool
+
+
+class NormState(NamedTuple, Generic[A]):
+    """The tensors of a batch norm, (C,) each; num_batches_tracked is int64 ()."""
+
+    gamma: A | None
+    beta: A | None
+    running_mean: A | None
+    running_var: A | None
+    num_batches_tracked: A | None = None
+
+
+class NormOptions(NamedTuple):
+    """The settings of a batch norm. training: normalize by the statistics of the batch, else by the running ones."""
+
+    training: bool
+    momentum: float
+    eps: float
+
+
+class BegunConvNorm(NamedTuple, Generic[A]):
+    """The results of conv_bn_begin, for conv_bn_finish.
+
+    Attributes:
+        mean, inverse_std: (K,); None: the running statistics say it.
+        kept: the convolution's output, or what stands for it.
+        normalized: the norm's values, if the backend has them already.
+    """
+
+    mean: A | None
+    inverse_std: A | None
+    kept: A
+    normalized: A | None
+
+
+class SavedConvNorm(NamedTuple, Generic[A]):
+    """The arrays that conv_bn_relu saves for its backward.
+
+    Attributes:
+        mean, inverse_std: (K,).
+        kept: the convolution's output, or what stands for it.
+        passed: where the activation let through, in the backend's own form; None where the rest tells, or all passed.
+    """
+
+    input: A
+    weight: A
+    bias: A | None
+    gamma: A | None
+    beta: A | None
+    mean: A
+    inverse_std: A
+    kept: A
+    passed: A | None
+
+
+class SavedAttention(NamedTuple, Generic[A, S]):
+    """The arrays that attention saves for its backward; softmax is in the backend's own form."""
+
+    query: A
+    key: A
+    value: A
+    mask: A | None
+    y: A
+    softmax: S
+
+
+class SGDOptions(NamedTuple):
+    """The settings of sgd_step: numbers, then flags."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    maximize: bool
+
+
+class AdamOptions(NamedTuple):
+    """The settings of adam_step: numbers, then flags. decoupled_weight_decay: as AdamW does."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled_weight_decay: bool
+    maximize: bool
+
+
+class StepInputs(NamedTuple, Generic[A]):
+    """The arrays that sgd_step and adam_step read when they run, for CUDA graphs.
+
+    Attributes:
+        numbers: float64, in place of those with which the options begin, in their order.
+        found_inf: bool (); where it is true, nothing changes.
+    """
+
+    numbers: A | None = None
+    found_inf: A | None = None
+
+
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+def is_output(kept: _Shaped) -> bool:
+    """Is what conv_bn_relu kept the convolution's output, or the matrix that a 1×1 expansion keeps in its place?"""
+    return len(kept.shape) == 4
+
+
+def rebuilt(like: Several, items: Iterable[object]) -> Several:
+    """A list, tuple or named tuple of these items, as like is one."""
+    make = getattr(like, "_make", type(like))
+    made: Several = make(items)
+    return made

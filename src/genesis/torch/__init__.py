@@ -7,6 +7,7 @@ max pooling beside it runs by Genesis' kernels. Parameters, names, state_dict ke
 print(model.fusion) says what was found.
 """
 
+from genesis.torch.compiling import compile as compile
 from genesis.torch.fusing import fuse as fuse
 from genesis.torch.fusing import report as report
 from genesis.torch.fusing import unfuse as unfuse

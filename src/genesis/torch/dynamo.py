@@ -20,6 +20,7 @@ from torch.nn import functional
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ADD, CONV, NORM, OTHER, POOL, RELU
 from genesis.records import ConvGeometry, Windows
+from genesis.torch import graph_ops as graph_ops  # registers an op
 from genesis.torch import pooling
 from genesis.torch.shapes import Pair
 
@@ -286,17 +287,23 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
     geometry = _geometry(conv)
     assert geometry is not None  # _step has asked
     with graph.inserting_before(last.next):
-        operands = [
-            x if x is None or _value(x).dtype == dtype else graph.call_method("to", (x, dtype))
-            for x in (_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias")))
-        ]
+        operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
         mean, var, gamma, beta = (
             _argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
         )
-        activation = None if chain.relu is None else "relu"
-        args = (*operands, gamma, beta, mean, var, residual, *_norm_options(norm), *geometry)
-        both = graph.call_function(torch.ops.genesis.conv_bn_relu, (*args, activation))
-        result = graph.call_function(operator.getitem, (both, 0))
+        training, momentum, eps = _norm_options(norm)
+        vectors, how = (gamma, beta, mean, var, residual), (*geometry, None if chain.relu is None else "relu")
+        folds = not training and mean is not None and not _value(last).requires_grad
+        casts = [x is not None and _value(x).dtype != dtype and (not folds or x is operands[0]) for x in operands]
+        operands = [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
+        if folds:
+            result = graph.call_function(
+                torch.ops.genesis.conv_bn_relu_inference, (*operands, *vectors, float(eps), *how)
+            )
+        else:
+            args = (*operands, *vectors, training, float(momentum), float(eps), *how)
+            both = graph.call_function(torch.ops.genesis.conv_bn_relu, args)
+            result = graph.call_function(operator.getitem, (both, 0))
         strides = _value(last).stride()
         if not (isinstance(strides[1], int) and strides[1] == 1):  # not channels-last, as the op has it
             result = graph.call_method("contiguous", (result,))

@@ -18,6 +18,7 @@ from genesis.torch.entries import (
     strip,
 )  # fmt: skip
 from genesis.torch.pending import install
+from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 
 _FORWARDS: dict[type[nn.Module], type[_Entry]] = {
@@ -66,12 +67,12 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def unfuse(model: nn.Module) -> nn.Module:
-    """Undo fuse(): the same modules, parameters, buffers and hooks, without any attribute that fuse() added.
+    """Undo fuse() and compile(): the same modules, parameters, buffers and hooks, without what those added.
 
     Exporters, quantization and other tools that need plain layers take the result.
 
     Args:
-        model: the model that fuse() was called with, or a part or copy of it; it is changed in place.
+        model: the model that fuse() or compile() was called with, or a part or copy of it; it is changed in place.
     Returns: model.
     Raises: TypeError: model is no torch.nn.Module.
 
@@ -82,19 +83,22 @@ def unfuse(model: nn.Module) -> nn.Module:
         False
     """
     _check("unfuse", model)
+    uncompile(model)
     for module in strip(model).modules():
         detach(module)
     return model
 
 
-def report(model: nn.Module) -> Report:
+def report(model: nn.Module) -> Report | Recordings:
     """Report which convolutions and max pooling layers of a model are fused or replaced, and why others are not.
 
-    It is based on the calls so far; before the first one, on the order of layers in each Sequential.
+    It is based on the calls so far; before the first one, on the order of layers in each Sequential. Of a compiled
+    model it lists the graphs: what was fused in each, why they end where they do, and why which calls ran eagerly.
 
     Args:
-        model: a model that fuse() was called with.
-    Returns: a report whose fused, left and replaced are read anew at each access; printing it lists all of them.
+        model: a model that fuse() or compile() was called with.
+    Returns: a report whose fused, left and replaced are read anew at each access; printing it lists all of them. Of a
+        compiled model, its recordings.
     Raises: TypeError: model is no torch.nn.Module.
 
     Example:
@@ -104,7 +108,8 @@ def report(model: nn.Module) -> Report:
         [('0', '1')]
     """
     _check("report", model)
-    return Report(model)
+    compiled = compiled_of(model)
+    return compiled.report() if compiled is not None else Report(model)
 
 
 def _check(op: str, model: object) -> None:

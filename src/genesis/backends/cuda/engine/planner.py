@@ -239,7 +239,18 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
     replaces = below is not None or bool(without)
     if slow and not replaces and not capturing and not is_gathering():
         # No daemon: the process must not end while a library is at work in it.
-        threading.Thread(target=_improve, args=(plan, slow), name="genesis plan").start()
+        thread = threading.Thread(target=_improve, args=(plan, slow), name="genesis plan")
+        _improving[:] = [*(each for each in _improving if each.is_alive()), thread]
+        thread.start()
+
+
+_improving: list[threading.Thread] = []
+
+
+def settle() -> None:
+    """Wait for the candidates that are being built in the background: a capture keeps for good what it records."""
+    for thread in _improving.copy():
+        thread.join()
 
 
 def _improve(plan: Plan[P], slow: Sequence[Candidate[P]]) -> None:

@@ -1,0 +1,265 @@
+"""The backend of genesis.torch.compile: fuses Dynamo's graphs, compiles them, and captures them where that helps.
+
+Inductor compiles a graph's forward and backward, and on CUDA PyTorch's trees of CUDA graphs capture both. Their results
+lie in memory that the next replay overwrites, so what leaves a graph is copied here, and nobody holds anything else.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import logging
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, fx
+
+from genesis.fusion import Fusion
+from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
+from genesis.torch.recordings import Function, Recording, Recordings
+
+_logger = logging.getLogger("genesis.torch")
+_MAX_WAITING = 8  # forward passes of a graph without a backward
+_MODES = {"default": {}, "reduce-overhead": {"triton.cudagraphs": True}}
+
+
+class Backend:
+    """A backend of torch.compile that writes down what it did."""
+
+    def __init__(self, recordings: Recordings, compiler: str, mode: str, options: dict[str, object]) -> None:
+        self.recordings, self.compiler, self.mode, self.options = recordings, compiler, mode, options
+        self._graphs: list[Waiting] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Function:
+        from genesis.torch.dynamo import fuse_graph
+
+        begun = time.perf_counter()
+        recording = Recording(torch.is_grad_enabled(), *_why_it_ends(graph))
+        plain = copy.deepcopy(graph)  # compilers own what they are given
+        try:
+            names = _layer_names(graph)
+            recording.fusion = fuse_graph(graph)
+            _rename(recording.fusion, names)
+            if count_batches_at_once(graph.graph):
+                graph.recompile()
+            compiled = self._compile(graph, inputs, recording)
+        except Exception as error:  # whatever it is, the program has code that runs
+            first_line = (str(error).strip() or "no message").splitlines()[0]
+            recording.obstacle = f"{type(error).__name__}: {first_line}"
+            _logger.debug("a graph could not be compiled", exc_info=True)
+            what = f"a part of {self.recordings.name} runs eagerly: {recording.obstacle}"
+            warnings.warn(f"genesis.torch.compile: {what}", stacklevel=2)
+            compiled = plain.forward
+        recording.seconds = time.perf_counter() - begun
+        self.recordings.graphs.append(recording)
+        _logger.info("%s", recording)
+        return compiled
+
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Function:
+        recording.compiler = compiler = available(self.compiler, _device_types(graph, inputs))
+        if compiler != "inductor":
+            from torch._dynamo.backends.registry import lookup_backend
+
+            compiled: Function = lookup_backend(compiler)(graph, inputs)
+            return compiled
+        return self._by_inductor(graph, inputs, recording)
+
+    def _by_inductor(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Function:
+        from torch._functorch import config as functorch
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
+        if "cuda" not in _device_types(graph, inputs):
+            patches.pop("triton.cudagraphs", None)
+        waiting = Waiting()
+        self._graphs.append(waiting)
+        inner = functools.partial(_compile_inner, recording, waiting)
+        # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
+        # where an obstacle can be dealt with.
+        with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
+            compiled: Function = compile_fx(
+                graph, inputs, inner_compile=inner, config_patches={**patches, **self.options}
+            )
+        return compiled
+
+    @property
+    def captures(self) -> bool:
+        """Whether any graph has been captured."""
+        return any(recording.captured for recording in self.recordings.graphs)
+
+    def reset(self) -> None:
+        """Called by torch._dynamo.reset()."""
+        self._graphs.clear()
+        trees = sys.modules.get("torch._inductor.cudagraph_trees")
+        if trees is not None:
+            trees.reset_cudagraph_trees()
+
+    def waits(self) -> bool:
+        """Whether a call is to run eagerly, as backward passes of many forward passes have not come."""
+        waiting = [graph for graph in self._graphs if graph.num_forwards >= _MAX_WAITING]
+        for graph in waiting:
+            graph.num_forwards = (graph.num_forwards + 1) % (2 * _MAX_WAITING)
+        return bool(waiting)
+
+
+class Waiting:
+    """Counts the forward passes of a graph since its last backward pass.
+
+    As long as a backward may come, each captured forward gets memory, and a capture, of its own. A program that never
+    calls backward (one that evaluates and forgot no_grad) would fill the GPU with them. So after some passes as many
+    run eagerly; by then the results of the first are gone, or are the program's to keep.
+    """
+
+    def __init__(self) -> None:
+        self.num_forwards = 0
+
+
+# --- compiling ---
+def available(compiler: str, device_types: frozenset[str]) -> str:
+    """The compiler, or "aot_eager" where Inductor would find no C++ compiler."""
+    if compiler == "inductor" and "cuda" not in device_types and not _has_cpp_compiler():
+        return "aot_eager"
+    return compiler
+
+
+@functools.cache
+def _has_cpp_compiler() -> bool:
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        what = "there is no C++ compiler for Inductor; graphs run op by op on the CPU"
+        warnings.warn(f"genesis.torch.compile: {what}", stacklevel=2)
+        return False
+    return True
+
+
+def _device_types(graph: fx.GraphModule, inputs: Sequence[object]) -> frozenset[str]:
+    """Devices that a graph computes on."""
+    values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
+    return frozenset(value.device.type for value in values if isinstance(value, Tensor))
+
+
+def _layer_names(graph: fx.GraphModule) -> dict[str, str]:
+    """The layers' names in the model, by those of the nodes that they made."""
+    found = {}
+    for node in graph.graph.nodes:
+        path, kind = next(reversed((node.meta.get("nn_module_stack") or {"": ("", None)}).values()))
+        if node.op == "call_function" and getattr(kind, "__module__", "").startswith("torch.nn.modules."):
+            name = _ROOT.sub("", path)
+            if name and not issubclass(kind, torch.nn.Sequential):  # a function that a container calls has no name
+                found[node.name] = name
+    return found
+
+
+_ROOT = re.compile(r"^L\['\w+'\](\.__self__)?\.?")  # of the paths that Dynamo gives: the frame's own variable
+
+
+def _rename(fusion: Fusion, names: dict[str, str]) -> None:
+    fusion.fused = [tuple(names.get(part, part) for part in parts) for parts in fusion.fused]
+    fusion.left = [(names.get(name, name), reason) for name, reason in fusion.left]
+    fusion.replaced = [names.get(name, name) for name in fusion.replaced]
+
+
+def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
+    """Why Dynamo ended a graph before the program's end, and where; nothing where it did not."""
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return "", ""
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    lines = [line.strip() for line in str(reason.reason).strip().splitlines() if line.strip()]
+    return " ".join(lines[:1]), f"{frame.filename}:{frame.lineno}" if frame is not None else ""
+
+
+def _compile_inner(
+    recording: Recording, waiting: Waiting, graph: fx.GraphModule, inputs: Sequence[object], **how: object
+) -> object:
+    """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
+        graph.recompile()
+    outputs = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
+    visible = outputs.meta.get("user_visible_output_idxs") or ()
+    leaving = [index for index in visible if is_node[index]]
+    compiled = compile_fx_inner(graph, inputs, **how)
+    if not is_captured(how):
+        return compiled
+    recording.captured = True
+    is_backward = how.get("is_backward", False)
+    is_forward = not is_backward and not how.get("is_inference", False)
+    run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
+
+    num_calls = itertools.count()
+
+    def call(inputs: list[object]) -> list[object]:
+        if next(num_calls) == 1:  # PyTorch records at the second call
+            _settle()
+        results = list(run(inputs))
+        if is_backward:
+            waiting.num_forwards = 0
+        elif is_forward:
+            waiting.num_forwards += 1
+        _copy(results, leaving)
+        return results
+
+    compiled.current_callable = call
+    return compiled
+
+
+def is_captured(how: dict[str, object]) -> bool:
+    """Whether Inductor has handed a graph to PyTorch's trees of CUDA graphs."""
+    cudagraphs = how.get("cudagraphs")
+    return cudagraphs is not None and bool(cudagraphs)
+
+
+def _settle() -> None:
+    """Better kernels that are being built would come too late for a capture."""
+    planner = sys.modules.get("genesis.backends.cuda.engine.planner")
+    if planner is not None:
+        planner.settle()
+
+
+def _copy(results: list[object], leaving: Sequence[int]) -> None:
+    """Put copies in the place of results, one for each tensor."""
+    tensors = {id(x): x for x in (results[index] for index in leaving) if isinstance(x, Tensor)}
+    originals = list(tensors.values())
+    if not originals:
+        return
+    copies = [torch.empty_like(x) for x in originals]
+    torch._foreach_copy_(copies, originals)
+    by_original = dict(zip(tensors, copies, strict=True))
+    for index in leaving:
+        results[index] = by_original.get(id(results[index]), results[index])
+
+
+# --- what PyTorch says ---
+class _Notes(logging.Handler):
+    """Keeps why a graph was not captured, in the report of what was compiled last."""
+
+    recordings: Recordings | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if self.recordings is not None and "skipping cudagraph" in text:
+            self.recordings.note(text.strip().splitlines()[0])
+
+
+_notes = _Notes(logging.WARNING)
+
+
+def watch(recordings: Recordings) -> None:
+    """Write what is not captured from now on into a report."""
+    from torch._inductor.cudagraph_utils import cudagraphs_log
+
+    _notes.recordings = recordings
+    if _notes not in cudagraphs_log.handlers:
+        cudagraphs_log.addHandler(_notes)

@@ -1,0 +1,353 @@
+"""genesis.torch.compile: loops as people write them, beside the same loops with the plain model."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._inductor import compile_fx
+from torch.nn import functional as F
+
+import genesis.torch
+from genesis.errors import DTypeError
+from genesis.torch import capturing, compiling, outstanding, recordings
+from tests.torch.loops import (
+    LOOPS,
+    Net,
+    Steps,
+    agree,
+    batch,
+    evaluation_that_forgot_no_grad,
+    outcome,
+    plain,
+    tolerance,
+    two_forwards,
+)
+from tests.torch.replayed import Replayed
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+
+
+KEPT = (two_forwards, evaluation_that_forgot_no_grad)  # results that wait for backward, which Replayed overwrites
+
+
+@pytest.mark.parametrize("loop", KEPT, ids=lambda loop: loop.__name__)
+def test_forward_passes_in_a_row(loop: Callable[[nn.Module], Steps]) -> None:
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
+    agree(outcome(loop, compiled), outcome(loop, model))
+
+
+@pytest.mark.parametrize("loop", [each for each in LOOPS if each not in KEPT], ids=lambda loop: loop.__name__)
+@pytest.mark.usefixtures("replays")
+def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
+    """What it holds is looked at when it is over: replays have not overwritten it."""
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
+    assert all(graph.captured for graph in genesis.torch.report(compiled).graphs)
+
+
+@pytest.mark.usefixtures("replays")
+def test_gradients_that_are_held() -> None:
+    def grads(model: nn.Module) -> Steps:
+        for _ in plain(model):
+            yield from [x.grad for x in model.parameters()]
+
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(grads, compiled), outcome(grads, model))
+
+
+class Manager:
+    """Stands for PyTorch's, which takes the next call after a backward for a new step."""
+
+    running_forwards_with_pending_backwards = False
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch, replays: None) -> Manager:
+    one = Manager()
+    monkeypatch.setattr(outstanding, "_managers", lambda: [one])
+    return one
+
+
+def test_pytorch_is_told_of_passes_whose_backward_is_to_come(manager: Manager) -> None:
+    first, second = genesis.torch.compile(Net()), genesis.torch.compile(Net())
+    x = batch(0)[0]
+    waiting = first(x).sum()
+    second(x).sum().backward()
+    assert manager.running_forwards_with_pending_backwards
+    manager.running_forwards_with_pending_backwards = False  # as that backward leaves it
+    with torch.no_grad():
+        second(x)
+    assert manager.running_forwards_with_pending_backwards
+    waiting.backward()
+    manager.running_forwards_with_pending_backwards = False
+    first(x)  # whose result is dropped
+    first(x).sum().backward()
+    assert not manager.running_forwards_with_pending_backwards
+
+
+@pytest.mark.usefixtures("manager")
+@torch._functorch.config.patch(donated_buffer=False)  # else AOTAutograd refuses the first
+def test_a_second_backward_after_another_step_is_an_error() -> None:
+    model = genesis.torch.compile(Net())
+    loss = model(batch(0)[0]).sum()
+    loss.backward(retain_graph=True)
+    loss.backward(retain_graph=True)
+    model(batch(1)[0])
+    with pytest.raises(RuntimeError, match="backward through Net again, after another step"):
+        loss.backward()
+
+
+@pytest.mark.usefixtures("replays")
+def test_a_result_twice_is_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(Net):
+        def forward(self, x: Tensor) -> Any:
+            y = super().forward(x)
+            return {"logits": y, "again": y, "none": None}
+
+    result = genesis.torch.compile(Twice())(batch(0)[0])
+    assert result["logits"] is result["again"]
+    assert result["none"] is None
+
+
+@pytest.mark.usefixtures("replays")
+def test_forward_passes_without_backward_are_not_all_captured() -> None:
+    compiled, limit = genesis.torch.compile(Net()), capturing._MAX_WAITING
+    for _ in range(4 * limit - 1):
+        compiled(batch(0)[0])
+    calls = genesis.torch.report(compiled).eager_calls
+    assert list(calls.values()) == [2 * limit - 1]
+    assert "wait for their backward" in next(iter(calls))
+    for _ in range(2 * limit):
+        compiled(batch(0)[0]).sum().backward()
+    assert list(calls.values()) == [2 * limit]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
+@pytest.mark.filterwarnings("ignore")
+def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)  # results are copied out of Inductor's graphs too
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(plain, compiled), outcome(plain, model))
+    (graph,) = genesis.torch.report(compiled).graphs
+    assert (graph.compiler, graph.captured, graph.obstacle) == ("inductor", True, "")
+
+
+# --- the model stays what it is ---
+def test_state_copies_and_pickles_are_the_plain_models() -> None:
+    model = Net()
+    keys = list(model.state_dict())
+    assert genesis.torch.compile(model, compiler="aot_eager") is model
+    model(batch(0)[0])
+    assert list(model.state_dict()) == keys
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)]
+    for each in copies:
+        assert type(each) is Net
+        assert recordings.compiled_of(each) is None
+        agree({"y": each.eval()(batch(1)[0])}, {"y": model.eval()(batch(1)[0])})
+    genesis.torch.compile(copies[0], compiler="aot_eager")(batch(0)[0])
+    assert genesis.torch.report(copies[0]).graphs
+
+
+def test_models_that_say_themselves_what_a_pickle_holds() -> None:
+    class Holds(Net):
+        def __getstate__(self) -> dict[str, Any]:
+            return self.__dict__.copy()
+
+    model = genesis.torch.compile(Holds(), compiler="aot_eager")
+    assert recordings.compiled_of(copy.deepcopy(model)) is None
+
+
+def test_unfuse_gives_the_plain_model() -> None:
+    model = Net()
+    parameters, attributes = list(model.parameters()), set(model.__dict__)
+    genesis.torch.compile(genesis.torch.fuse(model), compiler="aot_eager")(batch(0)[0])
+    assert genesis.torch.unfuse(model) is model
+    assert set(model.__dict__) == attributes
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+
+
+def test_a_part_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, compiled = Net(), Net()
+    genesis.torch.compile(compiled.stem, compiler="aot_eager")
+    agree(outcome(plain, compiled), outcome(plain, model))
+    assert genesis.torch.report(compiled.stem).fused == [("0", "1", "2")]
+
+
+def test_inside_another_compilation() -> None:
+    inner = genesis.torch.compile(Net(), compiler="aot_eager")
+    outer = torch.compile(nn.Sequential(inner, nn.ReLU()), backend="aot_eager", fullgraph=True)
+    agree({"y": outer(batch(0)[0])}, {"y": Net()(batch(0)[0]).relu()})
+
+
+# --- what runs eagerly, and the report ---
+def test_a_batch_that_comes_once_is_not_recorded() -> None:
+    model = genesis.torch.compile(Net(), compiler="aot_eager")
+    for size in (4, 4, 3, 4, 4, 3, 4):
+        model(batch(0, size)[0])
+    report = genesis.torch.report(model)
+    assert len(report.graphs) == 1
+    assert dict(report.eager_calls) == {"inputs of a new kind, recorded if they come again": 2}
+    for _ in range(2):
+        model(batch(0, 3)[0])
+    assert len(report.graphs) == 2
+
+
+def test_inputs_that_come_often_are_recorded_though_never_in_a_row() -> None:
+    model = genesis.torch.compile(Net(), compiler="eager")
+    for _ in range(compiling._WORTH_IT):
+        for size in (4, 3):
+            model(batch(0, size)[0])
+    assert len(genesis.torch.report(model).graphs) == 2
+
+
+def test_dynamic_shapes_are_recorded_at_once() -> None:
+    model = genesis.torch.compile(Net(), compiler="eager", dynamic=True)
+    for size in (4, 3, 5):
+        model(batch(0, size)[0])
+    assert not genesis.torch.report(model).eager_calls
+
+
+class Breaks(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        torch._dynamo.graph_break()
+        return self.head(F.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+def test_the_report() -> None:
+    model = Breaks()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
+    agree(outcome(plain, compiled), outcome(plain, model))
+    report = genesis.torch.report(compiled)
+    assert report.fused[0] == ("stem.0", "stem.1", "stem.2")
+    ((place, reason),) = report.breaks
+    line = Breaks.forward.__code__.co_firstlineno + 2
+    assert place == f"{__file__}:{line}"
+    assert "graph_break" in reason
+    text = str(report)
+    assert text.startswith("Breaks: 2 graphs\n  with gradients, by aot_eager, ")
+    assert f"ends at {__file__}:{line}: " in text
+
+
+def test_what_does_not_compile_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("no such kernel\nmore")
+
+    monkeypatch.setattr(compile_fx, "compile_fx", fails)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    with pytest.warns(UserWarning, match="a part of Net runs eagerly: ValueError: no such kernel$"):
+        ours = outcome(plain, compiled)
+    agree(ours, outcome(plain, model))
+    assert "eagerly, as ValueError: no such kernel" in str(genesis.torch.report(compiled))
+
+
+def test_without_a_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder, exc
+
+    def none() -> str:
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
+    capturing._has_cpp_compiler.cache_clear()
+    compiled = genesis.torch.compile(Net())
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+        compiled(batch(0)[0])
+    assert [graph.compiler for graph in genesis.torch.report(compiled).graphs] == ["aot_eager"]
+    capturing._has_cpp_compiler.cache_clear()
+
+
+# --- around it ---
+@pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
+def test_distributed_data_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo ends graphs where the gradients' buckets end: here are two."""
+    monkeypatch.setattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 100)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    compiled = genesis.torch.compile(Net(), compiler="aot_eager")
+    try:
+        ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1e-4) for x in (compiled, Net()))
+        agree(outcome(plain, ours), outcome(plain, theirs))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(genesis.torch.report(compiled).graphs) == 2
+
+
+# --- functions ---
+def test_a_whole_step() -> None:
+    def run(wrap: Callable[[Any], Any]) -> dict[str, Tensor]:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            """One step."""
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = wrap(step)
+        assert step.__doc__ == "One step."
+        losses = [step(*batch(index)) for index in range(4)]
+        return {f"loss {i}": loss for i, loss in enumerate(losses)} | model.state_dict()
+
+    agree(run(genesis.torch.compile(compiler="aot_eager")), run(lambda step: step))
+
+
+def test_the_report_of_a_function() -> None:
+    @genesis.torch.compile(compiler="eager")
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    assert double(torch.ones(2)).tolist() == [2, 2]
+    assert len(double.report().graphs) == 1
+
+
+# --- arguments ---
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"target": 3}, DTypeError, "argument 'target': expected a torch.nn.Module or a function, got int"),
+        ({"tune": 0}, ValueError, "argument 'tune': expected a number of seconds above 0, got 0"),
+        ({"tune": "5"}, ValueError, "argument 'tune': expected a number of seconds above 0, got '5'"),
+        ({"mode": "fast"}, ValueError, "argument 'mode': expected one of default, .*, got 'fast'"),
+        ({"compiler": "gcc"}, ValueError, "argument 'compiler': expected one of .*, got 'gcc'"),
+    ],
+)
+def test_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        genesis.torch.compile(**{"target": Net(), **arguments})
+
+
+def test_tuning_has_nothing_to_measure_on_the_cpu() -> None:
+    model = genesis.torch.compile(Net(), tune=5, compiler="eager")
+    model(batch(0)[0])
+    assert genesis.torch.report(model).notes == ["not tuned: the inputs are not on CUDA"]

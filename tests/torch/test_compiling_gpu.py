@@ -1,0 +1,126 @@
+"""genesis.torch.compile on a GPU: graphs are captured, and loops give what they give with the plain model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import genesis.torch
+from genesis.torch import capturing
+from tests.models.torch_resnet import Bottleneck, ResNet
+from tests.torch import loops
+from tests.torch.loops import LOOPS, Halves, Net, Steps, adversarial, agree, outcome, plain, tolerance
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch")]
+
+
+@pytest.fixture(autouse=True)
+def _on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(loops, "device", "cuda")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def captured(model: nn.Module) -> None:
+    """All of it was captured."""
+    report = genesis.torch.report(model)
+    assert report.graphs
+    assert all(graph.captured and not graph.obstacle for graph in report.graphs), str(report)
+    assert not report.notes, str(report)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
+    model = Net().cuda()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
+    captured(compiled)
+
+
+def test_two_models_whose_passes_are_interleaved() -> None:
+    model = Halves().cuda()
+    compiled = copy.deepcopy(model)
+    genesis.torch.compile(compiled.generator)
+    genesis.torch.compile(compiled.discriminator)
+    agree(outcome(adversarial, compiled), outcome(adversarial, model), 1e-3)
+    captured(compiled.generator)
+    captured(compiled.discriminator)
+
+
+def test_gradients_that_are_held() -> None:
+    def grads(model: nn.Module) -> Steps:
+        for _ in plain(model):
+            yield from [x.grad for x in model.parameters()]
+
+    model = Net().cuda()
+    agree(outcome(grads, genesis.torch.compile(copy.deepcopy(model))), outcome(grads, model), 1e-3)
+
+
+def test_a_network_under_autocast() -> None:
+    """As close to float64 as eager PyTorch, in 12 steps of which most are replays; the memory stays what it is."""
+    torch.manual_seed(0)
+    model = ResNet(Bottleneck, (1, 2, 1, 1), 5).cuda().to(memory_format=torch.channels_last)
+    x = torch.randn(8, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+    y = torch.arange(8, device="cuda") % 5
+
+    def losses(model: nn.Module) -> tuple[torch.Tensor, list[int]]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        found, memory = [], []
+        for _ in range(12):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=next(model.parameters()).dtype is torch.float32):
+                loss = nn.functional.cross_entropy(model(x.to(next(model.parameters()).dtype)), y)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.detach())
+            memory.append(torch.cuda.memory_allocated())
+        return torch.stack(found).double(), memory
+
+    exact, _ = losses(copy.deepcopy(model).double())
+    theirs, _ = losses(copy.deepcopy(model))
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    ours, memory = losses(compiled)
+    assert (ours - exact).norm() <= 2 * (theirs - exact).norm() + 1e-2
+    assert len(set(memory[-6:])) == 1
+    captured(compiled)
+
+
+def test_steps_are_replayed() -> None:
+    """The device runs graphs, and no kernel of the network by itself."""
+    model = genesis.torch.compile(Net().cuda())
+    x = loops.batch(0)[0]
+    for _ in range(4):
+        model(x).sum().backward()
+    torch.cuda.synchronize()
+    with torch.profiler.profile() as profile:  # of CPU and CUDA
+        model(x).sum().backward()
+        torch.cuda.synchronize()
+    names = {event.key for event in profile.key_averages()}
+    assert any("cudaGraphLaunch" in name for name in names)
+    assert not any("genesis::conv_bn_relu" in name for name in names)
+
+
+def test_evaluation_that_forgot_no_grad_keeps_its_memory() -> None:
+    model = genesis.torch.compile(Net().cuda())
+    x, memory = loops.batch(0)[0], []
+    for _ in range(6 * capturing._MAX_WAITING):
+        output: Any = model(x)
+        memory.append(torch.cuda.memory_reserved())
+    assert output.requires_grad
+    assert len(set(memory[-2 * capturing._MAX_WAITING :])) == 1
+
+
+def test_tuning_comes_first() -> None:
+    model = genesis.torch.compile(Net().cuda(), tune=2)
+    before = copy.deepcopy(model.state_dict())
+    model.eval()
+    with torch.no_grad():
+        model(loops.batch(0)[0])
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+    (note,) = genesis.torch.report(model).notes
+    assert note.startswith("tuned ")

@@ -1,0 +1,138 @@
+"""What is rewritten in recorded graphs: counters, sums of gradients, inference; and that the values stay."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._inductor import compile_fx
+from torch.nn import functional as F
+
+import genesis.torch
+from genesis.torch import capturing
+from tests.torch.replayed import Replayed
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[str]]:
+    """How often each op is in the last graph of each kind that Inductor was given."""
+    found: dict[str, Counter[str]] = {}
+
+    def compile_inner(graph: fx.GraphModule, *_: Any, **how: Any) -> Replayed:
+        kind = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
+        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        # An op that changes its arguments is that of a functional form.
+        found[kind] = Counter(str(n.args[0] if "auto_functionalized" in str(n.target) else n.target) for n in nodes)
+        return Replayed(graph)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_inner)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+    return found
+
+
+class Block(nn.Module):
+    def __init__(self, downsample: bool) -> None:
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.c2, self.b2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.down = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)) if downsample else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.b2(self.c2(F.relu(self.b1(self.c1(x))))) + self.down(x))
+
+
+def blocks() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(False), Block(True), Block(False)).double()
+    return model.to(memory_format=torch.channels_last)
+
+
+def images() -> Tensor:
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return x.to(memory_format=torch.channels_last).requires_grad_()
+
+
+def step(model: nn.Module) -> list[Tensor]:
+    x = images()
+    y = model(x)
+    y.square().mean().backward()
+    found = [y, x.grad, *[p.grad for p in model.parameters()], *model.state_dict().values()]
+    return [value.detach().clone() for value in found if value is not None]
+
+
+def test_sums_of_gradients_and_counters(graphs: dict[str, Counter[str]]) -> None:
+    model = blocks()
+    ours, theirs = step(genesis.torch.compile(copy.deepcopy(model))), step(model)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+    forward, backward = graphs["forward"], graphs["backward"]
+    assert forward["genesis.conv_bn_relu.default"] == 7
+    assert forward["aten._foreach_add.Scalar"] == 1
+    assert not forward["aten.add.Tensor"]
+    assert backward["genesis.conv_bn_relu_backward_add.default"] == 3
+    assert backward["genesis.conv_bn_relu_backward.default"] == 4
+    assert not backward["aten.add.Tensor"]
+
+
+def test_a_gradient_that_has_another_use_is_kept(graphs: dict[str, Counter[str]]) -> None:
+    """The sum stays where its other part comes after the convolution's backward, or has another dtype."""
+
+    class Promoted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.conv(x.bfloat16().float())).relu().double() + x
+
+    model = Promoted().to(memory_format=torch.channels_last)
+    ours, theirs = step(genesis.torch.compile(copy.deepcopy(model))), step(model)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert not graphs["backward"]["genesis.conv_bn_relu_backward_add.default"]
+
+
+@pytest.mark.usefixtures("graphs")
+def test_a_counter_that_is_read_is_counted_by_itself() -> None:
+    class Reads(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.b1.num_batches_tracked
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Reads(False), Block(True)).double()
+    ours, theirs = step(genesis.torch.compile(copy.deepcopy(model))), step(model)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_inference_folds_the_norm(graphs: dict[str, Counter[str]], channels_last: bool, autocast: bool) -> None:
+    model = blocks().float().to(memory_format=torch.contiguous_format)
+    for parameter in model.buffers():
+        parameter.data.add_(1)
+    model = (model.to(memory_format=torch.channels_last) if channels_last else model).eval()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        x = (
+            images()
+            .detach()
+            .float()
+            .to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        )
+        ours, theirs = compiled(x), model(x)
+    assert ours.dtype == theirs.dtype
+    assert ours.stride() == theirs.stride()
+    torch.testing.assert_close(ours, theirs, rtol=0.05 if autocast else 1e-5, atol=0.05 if autocast else 1e-5)
+    assert graphs["inference"]["genesis.conv_bn_relu_inference.default"] == 7
+    compiled(images().float()).sum().backward()  # in eval mode, with gradients
+    assert graphs["forward"]["genesis.conv_bn_relu.default"] == 7

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Operand
-from genesis.records import AdamOptions, SGDOptions, StepInputs
+from genesis.records import AdamOptions, SGDOptions, StepInputs, rebuilt
 
 _FLOAT32_LIMIT = math.ldexp(1.0, 128)  # a loss is multiplied by a float32 scale
 
@@ -66,8 +66,8 @@ def _read(options: Options, inputs: StepInputs[Tensor]) -> Options:
     """The options, with the numbers that the step reads from memory."""
     if inputs.numbers is None:
         return options
-    numbers = inputs.numbers.tolist()
-    return options._make([*numbers, *options[len(numbers) :]])
+    numbers: list[float] = inputs.numbers.tolist()
+    return rebuilt(options, [*numbers, *options[len(numbers) :]])
 
 
 def _flat(arrays: Sequence[Tensor]) -> list[Tensor]:

@@ -41,7 +41,7 @@ LAYERS = {  # from the bottom up
         (*ARRAYS, "interop"),
     ),
     "nn": Layer(("nn",), TENSORS),
-    "optim": Layer(("optim",), TENSORS),
+    "optim": Layer(("optim",), (*TENSORS, "nn")),  # swa_utils averages modules
     "recording": Layer(("recording",), (*TENSORS, "nn", "backends")),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …
     "genesis": Layer((), (*PARTS, "application")),  # src/genesis/__init__.py, the public names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -41,7 +41,7 @@ def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | 
     ours = find(op.name)
     assert ours is not None, f"genesis.{op.name} is missing"
     refused = surface.DEVIATIONS.get(op.name, ("", lambda sample: False))[1]
-    draws = surface.DRAWS.get(op.name, lambda sample: False) if device != "cpu" else lambda sample: False
+    draws = draws_of(op, device)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
     for number, sample in samples if most is None else _spread(samples, most):
@@ -56,6 +56,13 @@ def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | 
             raise AssertionError(f"{op.name} sample {number}: {sample}\n{type(error).__name__}: {error}") from error
 
 
+def draws_of(op: Any, device: str = "cuda") -> Callable[[Any], bool]:
+    """Whether a sample draws numbers that are not PyTorch's."""
+    tables = [surface.DRAWS_OTHERWISE] if device == "cpu" else [surface.DRAWS_OTHERWISE, surface.DRAWS]
+    asked = [table[op.name] for table in tables if op.name in table]
+    return lambda sample: any(ask(sample) for ask in asked)
+
+
 class Sample(NamedTuple):
     """As PyTorch's."""
 
@@ -67,7 +74,7 @@ class Sample(NamedTuple):
 def comparable_samples(op: Any, dtype: torch.dtype, device: str, most: int | None = None) -> Iterator[Any]:
     """Those whose values can be compared with float64: not refused, and nothing is drawn."""
     refused = surface.DEVIATIONS.get(op.name, ("", lambda sample: False))[1]
-    draws = surface.DRAWS.get(op.name, lambda sample: False)
+    draws = draws_of(op)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
     for _, sample in samples if most is None else _spread(samples, most):

@@ -83,6 +83,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
     "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
+    # The samples bring PyTorch's PairwiseDistance, which is the default.
+    "nn.functional.triplet_margin_with_distance_loss": lambda *tensors, distance_function=None, **options: (
+        F.triplet_margin_with_distance_loss(*tensors, **options)
+    ),
 }
 
 # name → (what we refuse on purpose, whether a sample asks for it); docs/deviations.md lists the same names.
@@ -96,6 +100,14 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 DRAWS: dict[str, Callable[[Any], bool]] = {
     **{name: lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1 for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": lambda sample: _option(sample, 3, "dropout_p", 0.0) > 0,
+}
+
+# Whether a sample draws numbers in another way than PyTorch, on the CPU too: tests/functional/test_random.py has these.
+DRAWS_OTHERWISE: dict[str, Callable[[Any], bool]] = {
+    "nn.functional.rrelu": lambda sample: bool(sample.kwargs.get("training")),
+    "nn.functional.alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
+    "nn.functional.feature_alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
+    "nn.functional.dropout3d": lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1,
 }
 
 # Ops whose 16-bit samples have no one right answer on another device, and why.

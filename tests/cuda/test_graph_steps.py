@@ -143,6 +143,26 @@ def test_every_number_may_change() -> None:
         assert p.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam])
+def test_a_tensor_as_learning_rate(make: Callable[..., optim.Optimizer]) -> None:
+    p, expected = (nn.Parameter(genesis.ones(3, device="cuda")) for _ in range(2))
+    rate = genesis.tensor(0.1)
+    optimizers = [make([each], lr=rate, capturable=True, foreach=True) for each in (p, expected)]
+    for each in (p, expected):
+        each.grad = genesis.full((3,), 0.5, device="cuda")
+    g = Graph()
+    with graph(g):
+        optimizers[0].step()
+    for value in (0.1, 0.5, 0.5, 0.25):
+        rate.fill_(value)
+        g.replay()
+        optimizers[1].step()
+        assert p.tolist() == expected.tolist()
+    on_device = make([p], lr=rate.to("cuda"))
+    with pytest.raises(CaptureError, match="waits for the device"), graph(Graph()):
+        on_device.step()
+
+
 def test_replays_write_options_only_when_they_have_changed() -> None:
     p = nn.Parameter(genesis.ones(3, device="cuda"))
     optimizer = optim.Adam([p])
@@ -219,6 +239,30 @@ def test_a_state_that_was_loaded_is_not_the_graphs() -> None:
 def test_dampening_needs_a_first_step() -> None:
     with pytest.raises(CaptureError, match=r"SGD\.step: every replay would make a first step"):
         a_step(lambda params: optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.1))
+
+
+UNCAPTURED = {
+    "Adadelta": optim.Adadelta, "Adafactor": optim.Adafactor, "Adagrad": optim.Adagrad, "Adamax": optim.Adamax,
+    "ASGD": optim.ASGD, "NAdam": optim.NAdam, "RAdam": optim.RAdam, "RMSprop": optim.RMSprop, "Rprop": optim.Rprop,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNCAPTURED)
+def test_steps_that_compute_on_the_host_are_refused(name: str) -> None:
+    p, expected = (nn.Parameter(genesis.ones(3, 2, device="cuda")) for _ in range(2))
+    optimizer, eager_optimizer = (UNCAPTURED[name]([each]) for each in (p, expected))
+    p.grad = expected.grad = genesis.ones(3, 2, device="cuda")
+    g, state = Graph(), copy.copy(optimizer.state)
+    with graph(g):
+        with pytest.raises(CaptureError, match=rf"{name}\.step: the host computes .*: capture the gradients"):
+            optimizer.step()
+        assert optimizer.state == state
+        p.grad * 1
+    g.replay()
+    assert p.tolist() == expected.tolist()
+    for each in (optimizer, eager_optimizer):
+        each.step()
+    assert p.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adam"])

@@ -25,6 +25,8 @@ SOME_REFUSED = {
     "nn.functional.instance_norm": "running statistics|no translation",
     "nn.functional.avg_pool2d": "divisor_override",
     "nn.functional.adaptive_max_pool2d": "windows of several sizes",
+    "nn.functional.adaptive_max_pool1d": "windows of several sizes",
+    "nn.functional.gaussian_nll_loss": "reads values",  # to refuse negative variances
     "nn.functional.one_hot": "reads values",
     "nn.functional.dropout": "random",
     "nn.functional.dropout2d": "random",
@@ -48,5 +50,5 @@ def test_samples(name: str) -> None:
             assert name in NO_KERNEL, (sample, outcome.text)
         else:
             assert outcome.said == "equal", (sample, outcome.text)
-    assert seen or name == "cat"  # whose small samples are empty
+    assert seen or name in ("cat", "nn.functional.bilinear")  # whose small samples are empty
     assert name not in REFUSED or set(seen) == {"refused"}

@@ -15,6 +15,10 @@ from genesis.optim import lr_scheduler
 Make = Callable[[Any, Any], Any]  # from a module with schedulers (ours or PyTorch's) and an optimizer
 
 
+def swa_utils_of(module: Any) -> Any:
+    return genesis.optim.swa_utils if module is lr_scheduler else torch.optim.swa_utils
+
+
 def sequence(module: Any, optimizer: Any) -> Any:
     parts = [
         module.LinearLR(optimizer, 0.1, total_iters=5),
@@ -37,6 +41,20 @@ SCHEDULES: dict[str, Make] = {
     "LambdaLR": lambda m, o: m.LambdaLR(o, lambda step: 0.95**step),
     "LambdaLR each": lambda m, o: m.LambdaLR(o, [lambda step: 0.95**step, lambda step: 1 / (1 + step)]),
     "SequentialLR": sequence,
+    "MultiplicativeLR": lambda m, o: m.MultiplicativeLR(o, [lambda step: 0.95, lambda step: 1 - 0.5 / step]),
+    "ConstantLR": lambda m, o: m.ConstantLR(o, 0.25, total_iters=14),
+    "PolynomialLR": lambda m, o: m.PolynomialLR(o, 40, power=1.5),
+    "ChainedScheduler": lambda m, o: m.ChainedScheduler([m.ConstantLR(o, 0.1, 15), m.ExponentialLR(o, 0.9)]),
+    "CosineAnnealingWarmRestarts": lambda m, o: m.CosineAnnealingWarmRestarts(o, 7, 2, eta_min=1e-3),
+    "CyclicLR": lambda m, o: m.CyclicLR(o, 0.1, [0.5, 1.0], 6, 9),
+    "CyclicLR triangular2": lambda m, o: m.CyclicLR(o, 0.1, 1.0, 4, mode="triangular2", base_momentum=0.7),
+    "CyclicLR exp_range": lambda m, o: m.CyclicLR(o, 0.1, 1.0, 8, mode="exp_range", gamma=0.9, cycle_momentum=False),
+    "CyclicLR of a function": lambda m, o: m.CyclicLR(
+        o, 0.1, 1.0, 5, scale_fn=lambda x: 0.99**x, scale_mode="iterations"
+    ),
+    "SWALR": lambda m, o: swa_utils_of(m).SWALR(o, [0.05, 0.5], anneal_epochs=20),
+    "SWALR linear": lambda m, o: swa_utils_of(m).SWALR(o, 0.05, anneal_epochs=14, anneal_strategy="linear"),
+    "SWALR at once": lambda m, o: swa_utils_of(m).SWALR(o, 0.05, anneal_epochs=0),
     "OneCycleLR": lambda m, o: m.OneCycleLR(o, 0.5, total_steps=61),
     "OneCycleLR options": lambda m, o: m.OneCycleLR(
         o, [0.5, 1.0], epochs=10, steps_per_epoch=7, pct_start=0.4, anneal_strategy="linear", three_phase=True,
@@ -73,7 +91,7 @@ def test_60_steps_as_pytorch(name: str, kind: str) -> None:
         other.step()
         same(ours, theirs)
         assert mine.get_last_lr() == pytest.approx(other.get_last_lr(), rel=1e-12)
-        assert mine.last_epoch == other.last_epoch
+        assert getattr(mine, "last_epoch", None) == getattr(other, "last_epoch", None)  # a chain has none
 
 
 @pytest.mark.parametrize("way", ["to Genesis", "from PyTorch", "to PyTorch"])
@@ -199,6 +217,22 @@ def test_reduce_on_plateau_takes_pytorchs_state() -> None:
         (lambda o: lr_scheduler.ReduceLROnPlateau(o, mode="up"), "expected 'min' or 'max', got 'up'"),
         (lambda o: lr_scheduler.ReduceLROnPlateau(o, threshold_mode="x"), "expected 'rel' or 'abs'"),
         (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(o, 1)], [3]), "one less than there are"),
+        (lambda o: lr_scheduler.ConstantLR(o, 0.0), r"ConstantLR: argument 'factor': expected a number in \(0, 1\]"),
+        (lambda o: lr_scheduler.PolynomialLR(o, 0), "PolynomialLR: argument 'total_iters': expected an int >= 1"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 0), "argument 'T_0': expected an int >= 1, got 0"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 1, 1.5), "argument 'T_mult': expected an int >= 1"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 1).step(-1), "argument 'epoch': expected a number >= 0"),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, mode="square"), "CyclicLR: argument 'mode': expected one of"),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, 0), "argument 'step_size_up': expected an int >= 1"),
+        (
+            lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, modus="x"),
+            "argument 'modus': expected an argument of that name",
+        ),
+        (lambda o: lr_scheduler.ChainedScheduler([]), "ChainedScheduler: argument 'schedulers': expected at least one"),
+        (lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ReduceLROnPlateau(o)]), "needs no metric"),
+        (lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 1)], optimizers()[0]), "the same optimizer"),
+        (lambda o: genesis.optim.swa_utils.SWALR(o, 0.1, -1), "SWALR: argument 'anneal_epochs': expected an int >= 0"),
+        (lambda o: genesis.optim.swa_utils.SWALR(o, 0.1, 1, "step"), "argument 'anneal_strategy'"),
         (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ReduceLROnPlateau(o)], []), "needs no metric"),
         (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(optimizers()[0], 1)], []), "the same optimizer"),
     ],
@@ -211,6 +245,29 @@ def test_bad_arguments(make: Callable[[Any], Any], message: str) -> None:
 def test_resuming_needs_the_initial_rates() -> None:
     with pytest.raises(KeyError, match=r"'initial_lr'; param_groups\[0\] has none"):
         lr_scheduler.StepLR(optimizers()[0], 1, last_epoch=3)
+
+
+def test_warm_restarts_go_to_any_time() -> None:
+    for longer in (1, 3):
+        ours, theirs = optimizers()
+        mine = lr_scheduler.CosineAnnealingWarmRestarts(ours, 4, longer)
+        other = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(theirs, 4, longer)
+        for time in (0.5, 3.9, 4.0, None, 17.25, None, None, 2, None, 60.5):
+            mine.step(time)
+            other.step(time)
+            same(ours, theirs)
+            assert mine.last_epoch == other.last_epoch
+
+
+def test_a_tensor_as_learning_rate() -> None:
+    optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=genesis.tensor(0.5))
+    schedule = lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    schedule.step()
+    assert schedule.get_last_lr() == [0.25]
+    plateau = lr_scheduler.ReduceLROnPlateau(genesis.optim.SGD([genesis.ones(1)], lr=genesis.tensor(0.5)), patience=0)
+    for _ in range(2):
+        plateau.step(1.0)
+    assert plateau.get_last_lr() == [pytest.approx(0.05)]
 
 
 def test_one_cycle_ends() -> None:

@@ -1,15 +1,18 @@
-"""Functions that draw random numbers: dropout."""
+"""Functions that draw random numbers: dropout of elements and of channels."""
 
 from __future__ import annotations
 
 from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.elementwise import mul
+from genesis.functional.elementwise import add, mul, sub
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
+from genesis.shapes import Shape
 
-__all__ = ["dropout", "dropout2d"]
+__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
+
+SELU_LIMIT = -1.7580993408473766  # of selu(x) as x → −∞
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -75,9 +78,113 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
         raise ShapeError(describe("dropout2d", "input", "3 or 4 dimensions", f"shape {input.array.shape}"))
     if inplace:
         return input._change(dropout2d, p, training)
+    return mul(input, dropout(_channels(input, 2), p, training)) if training and p != 0 else input
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero whole channels of signals with probability p and scale the others by 1 / (1 − p).
+
+    Args:
+        input: (N, C, L) or (C, L), any floating dtype.
+        p, training, inplace: as in `F.dropout2d`.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability, or input has other dimensions. DTypeError: input is not floating.
+    Grad: input.
+
+    Example:
+        >>> F.dropout1d(genesis.ones(1, 2, 1), training=False).flatten().tolist()
+        [1.0, 1.0]
+    """
+    _check("dropout1d", input, p)
+    if input.array.ndim not in (2, 3):
+        raise ShapeError(describe("dropout1d", "input", "2 or 3 dimensions", f"shape {input.array.shape}"))
+    if inplace:
+        return input._change(dropout1d, p, training)
+    return mul(input, dropout(_channels(input, input.array.ndim - 1), p, training)) if training and p != 0 else input
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero whole channels of volumes with probability p and scale the others by 1 / (1 − p).
+
+    Args:
+        input: (N, C, D, H, W) or (C, D, H, W), any floating dtype.
+        p, training, inplace: as in `F.dropout2d`.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability, or input has other dimensions. DTypeError: input is not floating.
+    Grad: input.
+
+    Example:
+        >>> F.dropout3d(genesis.ones(1, 2, 1, 1, 1), training=False).flatten().tolist()
+        [1.0, 1.0]
+    """
+    _check("dropout3d", input, p)
+    if input.array.ndim not in (4, 5):
+        raise ShapeError(describe("dropout3d", "input", "4 or 5 dimensions", f"shape {input.array.shape}"))
+    if inplace:
+        return input._change(dropout3d, p, training)
+    return mul(input, dropout(_channels(input, input.array.ndim - 3), p, training)) if training and p != 0 else input
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Set elements to the negative limit of selu with probability p, and keep mean 0 and variance 1.
+
+    Args:
+        input: any shape and floating dtype.
+        p: in [0, 1].
+        training: whether to drop anything.
+        inplace: write the result into input.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability. DTypeError: input is not floating.
+    Grad: input.
+    Source: Klambauer et al. 2017, arXiv:1706.02515.
+
+    Example:
+        >>> F.alpha_dropout(genesis.ones(2), training=False).tolist()
+        [1.0, 1.0]
+    """
+    _check("alpha_dropout", input, p)
+    if inplace:
+        return input._change(alpha_dropout, p, training)
+    return _alpha_dropped(input, input.array.shape, p) if training and p != 0 else input
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Compute alpha_dropout of whole channels.
+
+    Args:
+        input: (N, C, …), at least 2 dimensions, any floating dtype.
+        p, training, inplace: as in `F.alpha_dropout`.
+    Returns: the shape and dtype of input.
+    Raises: ValueError: p is no probability, or input has fewer dimensions. DTypeError: input is not floating.
+    Grad: input.
+
+    Example:
+        >>> F.feature_alpha_dropout(genesis.ones(1, 2, 1), training=False).flatten().tolist()
+        [1.0, 1.0]
+    """
+    _check("feature_alpha_dropout", input, p)
     shape = input.array.shape
-    channels = input._like(input.array.full_like(1, (*shape[:2], *(1,) * (len(shape) - 2))))
-    return mul(input, dropout(channels, p, training)) if training and p != 0 else input
+    if len(shape) < 2 and training and p != 0:
+        raise ShapeError(describe("feature_alpha_dropout", "input", "at least 2 dimensions", f"shape {shape}"))
+    if inplace:
+        return input._change(feature_alpha_dropout, p, training)
+    return _alpha_dropped(input, (*shape[:2], *(1,) * (len(shape) - 2)), p) if training and p != 0 else input
+
+
+def _alpha_dropped(input: Tensor, shape: Shape, p: float) -> Tensor:
+    """a·x + b of input with elements (or channels, as shape says) at the limit L, a = 1 / √((L²·p + 1)·(1 − p))."""
+    if p == 1:
+        return mul(input, 0)
+    kept = mul(dropout(input._like(input.array.full_like(1, shape)), p), 1 - p)  # 1 or 0
+    scale = ((SELU_LIMIT**2 * p + 1) * (1 - p)) ** -0.5
+    shift = mul(add(mul(sub(1, kept), SELU_LIMIT), -SELU_LIMIT * p), scale)
+    return add(mul(input, mul(kept, scale)), shift)
+
+
+def _channels(input: Tensor, leading: int) -> Tensor:
+    """Ones for the leading dimensions, batch and channels."""
+    shape = input.array.shape
+    return input._like(input.array.full_like(1, (*shape[:leading], *(1,) * (len(shape) - leading))))
 
 
 def _check(op: str, input: Tensor, p: float) -> None:

@@ -17,7 +17,7 @@ from genesis.dtypes import DType
 from genesis.growth.channel_map import Part, Site
 from genesis.growth.elements import Choice, Elements, on_device
 from genesis.ndarray import Device, NDArray, ops
-from genesis.optim.optimizer import Optimizer, State
+from genesis.optim.optimizer import Optimizer, State, gradient_power
 from genesis.tensor import Tensor
 
 
@@ -176,7 +176,7 @@ def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> N
         state = optimizer.state.get(tensor, {})
         for name, entry in list(state.items()):
             if isinstance(entry, Tensor) and entry.shape == tensor.shape and name != "step":
-                state[name] = Tensor(entry.array.mul(factor ** (-2 if name.endswith("_sq") else -1)))
+                state[name] = Tensor(entry.array.mul(factor ** -gradient_power(name)))
 
 
 def replace(tensor: Tensor, array: NDArray) -> None:
@@ -188,18 +188,18 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selection
     """Move what an optimizer keeps for a parameter as the gradient moves, of which it is a mean.
 
     A copy of a channel gets its share of the channel's gradient; a weight that takes the copy gets the gradient of the
-    weight that takes the original. Means of squares (their names end with _sq) get the square of the share.
+    weight that takes the original. Means of squares get the square of the share.
     """
     state = optimizer.state.get(parameter, {})
     for name, entry in state.items():
         if not isinstance(entry, Tensor) or entry.shape != parameter.shape or name == "step":
             continue
-        is_square = name.endswith("_sq")
         fresh = None
-        if is_square and edit.elements.has_new:  # no history yet: steps of the size that the others have
+        if gradient_power(name) == 2 and edit.elements.has_new:
+            # No history yet: steps of the size that the others have.
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
             fresh = entry.array.full_like(mean, edit.shape_after(entry.shape))
-        power = 0 if edit.splits else 2 if is_square else 1
+        power = 0 if edit.splits else gradient_power(name)
         use = functools.partial(_renew_state, state, name, edit, parameter.array, fresh)
         selections.add(entry.array, edit, power, use)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import repeat
 from operator import setitem
+from typing import Unpack
 
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, each
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import AdamOptions
 from genesis.tensor import Tensor
 
@@ -23,12 +25,12 @@ class Adam(Optimizer):
 
     Args:
         params: parameters of any floating dtype, or groups: dicts of "params" and options.
-        lr: learning rate.
+        lr: learning rate, a number or a tensor of one element.
         betas: (β₁, β₂), decay rates of the moments, each in [0, 1).
         eps: added to the denominator, for numerical stability.
         weight_decay: L2 penalty, or the decay itself if decoupled.
         amsgrad: use the maximum of all v so far instead of v.
-        maximize: maximize the objective: g is negated.
+        settings: maximize=True maximizes the objective: g is negated; foreach, fused and capturable change nothing.
         decoupled_weight_decay: decay the weights directly instead of through the gradient, as AdamW does.
     Raises: ValueError: a negative lr, eps or weight_decay; a beta outside [0, 1).
     Source: Kingma & Ba 2015, arXiv:1412.6980; amsgrad: Reddi et al. 2018, arXiv:1904.09237.
@@ -43,8 +45,9 @@ class Adam(Optimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 0, amsgrad: bool = False, *, maximize: bool = False, decoupled_weight_decay: bool = False,
+        self, params: Params, lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0, amsgrad: bool = False, *, decoupled_weight_decay: bool = False,
+        **settings: Unpack[Settings],
     ) -> None:  # fmt: skip
         super().__init__(
             params,
@@ -54,7 +57,7 @@ class Adam(Optimizer):
                 "eps": eps,
                 "weight_decay": weight_decay,
                 "amsgrad": amsgrad,
-                "maximize": maximize,
+                "maximize": maximizing(self._name, settings),
                 "decoupled_weight_decay": decoupled_weight_decay,
             },
         )
@@ -108,7 +111,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay: p ← p·(1 − lr·weight_decay), separate from the gradient.
 
     Args:
-        params, lr, betas, eps, weight_decay, amsgrad, maximize: as in `optim.Adam`.
+        params, lr, betas, eps, weight_decay, amsgrad, settings: as in `optim.Adam`.
     Raises: ValueError: a negative lr, eps or weight_decay; a beta outside [0, 1).
     Source: Loshchilov & Hutter 2019, arXiv:1711.05101.
 
@@ -122,9 +125,9 @@ class AdamW(Adam):
     """
 
     def __init__(
-        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+        self, params: Params, lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 1e-2, amsgrad: bool = False, **settings: Unpack[Settings],
     ) -> None:  # fmt: skip
         super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, decoupled_weight_decay=True
+            params, lr, betas, eps, weight_decay, amsgrad, decoupled_weight_decay=True, **settings
         )  # fmt: skip

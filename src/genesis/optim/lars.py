@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import SGDOptions
 from genesis.tensor import Tensor
 
@@ -30,13 +31,13 @@ class LARS(Optimizer):
 
     Args:
         params: parameters of any floating dtype, or groups: dicts of "params" and options.
-        lr: learning rate.
+        lr: learning rate, a number or a tensor of one element.
         momentum: share of the last step that is kept; 0 keeps no buffers.
         weight_decay: L2 penalty.
         trust_coefficient: the η of the paper; None in a group sets λ = 1 there, as is usual for biases and norms.
         eps: added to the denominator, for numerical stability.
         nesterov: use Nesterov's momentum.
-        maximize: maximize the objective: g is negated.
+        settings: maximize=True maximizes the objective: g is negated; foreach, fused and capturable change nothing.
     Raises: ValueError: a negative lr, momentum, weight_decay, trust_coefficient or eps; nesterov without momentum.
     Source: You, Gitman & Ginsburg 2017, arXiv:1708.03888, algorithm 1.
     Example:
@@ -49,8 +50,8 @@ class LARS(Optimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float, momentum: float = 0.9, weight_decay: float = 0,
-        trust_coefficient: float | None = 0.001, eps: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
+        self, params: Params, lr: float | Tensor, momentum: float = 0.9, weight_decay: float = 0,
+        trust_coefficient: float | None = 0.001, eps: float = 0.0, nesterov: bool = False, **settings: Unpack[Settings],
     ) -> None:  # fmt: skip
         super().__init__(
             params,
@@ -61,7 +62,7 @@ class LARS(Optimizer):
                 "trust_coefficient": trust_coefficient,
                 "eps": eps,
                 "nesterov": nesterov,
-                "maximize": maximize,
+                "maximize": maximizing(self._name, settings),
             },
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import numbers
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -19,16 +18,22 @@ from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import capture_of, lasting, outside, replays
 from genesis.optim.capturable import Captured
+from genesis.optim.options import Entries, Group, as_number
 from genesis.records import StepInputs
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-Entries = dict[str, Any]  # tensors, numbers and flags by name
-Group = Entries  # "params", and the options for them
 State = Entries  # what is kept for one parameter
 StateDict = Entries
 Params = Iterable[Tensor | Group]  # all of one kind
 Loss = TypeVar("Loss")
+
+
+def gradient_power(name: str) -> int:
+    """With which power of the gradient an entry of a state scales: 2 for means of squares, 0 for other things."""
+    if name in ("step_size", "ax", "acc_delta"):
+        return 0
+    return 2 if name.endswith("_sq") or name in ("square_avg", "sum", "variance") else 1
 
 
 @dataclasses.dataclass(slots=True)
@@ -86,6 +91,8 @@ class Optimizer:
     def __repr__(self) -> str:
         lines = [f"  group {i}: {_options_text(group)}" for i, group in enumerate(self.param_groups)]
         return "\n".join([f"{self._name} (", *lines, ")"])
+
+    _NUMBERS: ClassVar[tuple[str, ...]] = ("step",)  # entries of a state that are numbers; PyTorch's are 0-d tensors
 
     # --- defined by subclasses --------------------------------------------------------------------------------------
 
@@ -281,10 +288,14 @@ class Optimizer:
         """The parameter's state, whose tensors have the parameter's shape: kernels rely on it."""
         state, shape = self.state.get(param, {}), param.array.shape
         for name, entry in state.items():
-            if isinstance(entry, Tensor) and entry.array.shape != shape and name != "step":
+            if isinstance(entry, Tensor) and entry.array.shape != self._shape_of(name, shape):
                 expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
                 raise ShapeError(describe(f"{self._name}.step", name, expected, entry.array.shape))
         return state
+
+    def _shape_of(self, name: str, shape: Shape) -> Shape:
+        """The shape of an entry of the state of a parameter of this shape."""
+        return () if name == "step" else shape
 
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
@@ -359,23 +370,24 @@ class Optimizer:
             state[param] = {key: self._loaded(position, key, value, param) for key, value in entries.items()}
         groups = []
         for group, saved in zip(self.param_groups, saved_groups, strict=True):
-            options = {key: _as_number(value) for key, value in saved.items()}
+            options = {key: as_number(value) for key, value in saved.items()}
             groups.append({**group, **options, "params": group["params"]})
             self._check_options(groups[-1])
         at_once([(vars(self).update, {"state": state, "param_groups": groups})])
 
     def _loaded(self, position: int, key: str, value: Any, param: Tensor) -> object:
-        if key == "step":
-            return int(value)
+        if key in self._NUMBERS:
+            return int(value) if key == "step" else float(value)
         if not hasattr(value, "__dlpack__"):
             return value
         tensor = value if isinstance(value, Tensor) else interop.from_dlpack(value)
-        if tensor.shape != param.shape:
+        array = param.array
+        shape = self._shape_of(key, array.shape)
+        if tensor.shape != shape:
             name = f"state[{position}][{key!r}]"
-            raise CheckpointError(
-                describe(f"{self._name}.load_state_dict", name, f"the parameter's shape {param.shape}", tensor.shape)
-            )
-        own = zeros_like(param.array)
+            expected = f"the parameter's shape {shape}" if shape == array.shape else f"shape {shape}"
+            raise CheckpointError(describe(f"{self._name}.load_state_dict", name, expected, tensor.shape))
+        own = zeros_like(array if shape == array.shape else NDArray.empty(shape, array.dtype, array.device))
         own.copy_into(tensor.array.to_device(own.device))
         return Tensor(own)
 
@@ -384,11 +396,16 @@ class Optimizer:
 
 
 def zeros_like(array: NDArray) -> NDArray:
-    """Zeros in the shape, dtype and memory order of array; not those of a CUDA graph, which would be so each time."""
+    """Zeros in the shape, dtype and memory order of array."""
+    return full_like(array, 0)
+
+
+def full_like(array: NDArray, value: float) -> NDArray:
+    """An entry of a state, full of value; not that of a CUDA graph, which would make it anew in each replay."""
     with outside(array.device):
-        zeros = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
-        zeros.copy_into(0)
-    return lasting(zeros)
+        full = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
+        full.copy_into(value)
+    return lasting(full)
 
 
 def in_order_of(array: NDArray, other: NDArray) -> NDArray:
@@ -406,24 +423,6 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether the elements fill their memory without gaps, in any order of the dimensions."""
     order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim]))
     return shapes.equivalent(shape, strides, shapes.strides_in_order(shape, order))
-
-
-# --- options --------------------------------------------------------------------------------------------------------
-
-
-def require_number(op: str, group: Group, name: str, low: float = 0.0, below: float = float("inf")) -> None:
-    """Raise unless group[name] is a number in [low, below)."""
-    value = group[name]
-    if not isinstance(value, numbers.Real):
-        raise DTypeError(describe(op, name, "a number", type(value).__name__))
-    if not low <= float(value) < below:
-        limits = f"a number >= {low:g}" + (f" and < {below:g}" if below < float("inf") else "")
-        raise ValueError(describe(op, name, limits, value))
-
-
-def _as_number(value: object) -> object:
-    """An option as Genesis keeps it: PyTorch's may be 0-d tensors."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def _options_text(group: Group) -> str:

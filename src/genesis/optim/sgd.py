@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Unpack
 
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import Batch, Group, Optimizer, Params, State, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import SGDOptions
 from genesis.tensor import Tensor
 
@@ -20,12 +22,12 @@ class SGD(Optimizer):
 
     Args:
         params: parameters of any floating dtype, or groups: dicts of "params" and options.
-        lr: learning rate.
+        lr: learning rate, a number or a tensor of one element.
         momentum: share of the last step's direction that is kept; 0 keeps no buffers.
         dampening: reduces the gradient's share in the momentum.
         weight_decay: L2 penalty.
         nesterov: use Nesterov's momentum.
-        maximize: maximize the objective: g is negated.
+        settings: maximize=True maximizes the objective: g is negated; foreach, fused and capturable change nothing.
     Raises: ValueError: a negative lr, momentum or weight_decay; nesterov without momentum or with dampening.
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
     Example:
@@ -38,8 +40,8 @@ class SGD(Optimizer):
     """
 
     def __init__(
-        self, params: Params, lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
-        weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
+        self, params: Params, lr: float | Tensor = 1e-3, momentum: float = 0, dampening: float = 0,
+        weight_decay: float = 0, nesterov: bool = False, **settings: Unpack[Settings],
     ) -> None:  # fmt: skip
         super().__init__(
             params,
@@ -49,7 +51,7 @@ class SGD(Optimizer):
                 "dampening": dampening,
                 "weight_decay": weight_decay,
                 "nesterov": nesterov,
-                "maximize": maximize,
+                "maximize": maximizing(self._name, settings),
             },
         )
 

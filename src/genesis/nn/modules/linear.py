@@ -7,12 +7,13 @@ import math
 from genesis import functional as F
 from genesis.creation import DeviceLike, empty
 from genesis.dtypes import DType
+from genesis.errors import describe
 from genesis.nn import init
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
-__all__ = ["Flatten", "Identity", "Linear", "Unflatten"]
+__all__ = ["Bilinear", "Flatten", "Identity", "Linear", "Unflatten"]
 
 
 class Linear(Module):
@@ -64,6 +65,64 @@ class Linear(Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class Bilinear(Module):
+    """A bilinear map: y_o = x1ᵀ · W_o · x2 + b_o.
+
+    Args:
+        in1_features, in2_features: sizes of the inputs' last dimensions.
+        out_features: size of the output's last dimension.
+        bias: whether to add a learned bias.
+        device, dtype: of the parameters.
+    Shape: (…, in1_features) and (…, in2_features) → (…, out_features).
+    Raises: ValueError: in1_features < 1.
+
+    Example:
+        >>> nn.Bilinear(2, 3, 4)(genesis.ones(5, 2), genesis.ones(5, 3)).shape
+        (5, 4)
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: DeviceLike = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if in1_features < 1:
+            raise ValueError(describe("Bilinear", "in1_features", "an int >= 1", in1_features))
+        self.in1_features = in1_features
+        self.in2_features = in2_features
+        self.out_features = out_features
+        shape = (out_features, in1_features, in2_features)
+        self.weight = Parameter(empty(*shape, device=device, dtype=dtype))
+        self.register_parameter("bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias from the uniform distribution within ±1 / √in1_features.
+
+        Example:
+            >>> layer = nn.Bilinear(4, 1, 1)
+            >>> layer.reset_parameters()
+            >>> bool((layer.weight.abs() <= 0.5).all())
+            True
+        """
+        bound = 1 / math.sqrt(self.in1_features)
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return F.bilinear(input1, input2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 class Identity(Module):

@@ -12,7 +12,7 @@ from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-__all__ = ["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "RMSNorm"]
+__all__ = ["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
 
 
 class _AffineNorm(Module):
@@ -212,3 +212,30 @@ class InstanceNorm2d(_InstanceNorm):
 
 def _as_shape(shape: int | tuple[int, ...]) -> Shape:
     return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+class LocalResponseNorm(Module):
+    """Divide by a power of the mean of squares over neighbouring channels.
+
+    Args:
+        size, alpha, beta, k: as in `F.local_response_norm`.
+    Shape: (N, C, …); the output has the same.
+    Source: Krizhevsky, Sutskever & Hinton 2012.
+
+    Example:
+        >>> nn.LocalResponseNorm(1, alpha=3.0, beta=0.5)(genesis.ones(1, 1, 1)).item()
+        0.5
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size = size
+        self.alpha = alpha
+        self.beta = beta
+        self.k = k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

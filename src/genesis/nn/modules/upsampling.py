@@ -1,4 +1,4 @@
-"""Layers that enlarge or frame images: Upsample, PixelShuffle, paddings."""
+"""Layers that resize images: Upsample and PixelShuffle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from genesis import functional as F
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
 
-__all__ = ["PixelShuffle", "ReflectionPad2d", "ReplicationPad2d", "Upsample", "ZeroPad2d"]
+__all__ = ["PixelShuffle", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"]
 
 
 class Upsample(Module):
@@ -74,62 +74,39 @@ class PixelShuffle(Module):
         return f"upscale_factor={self.upscale_factor}"
 
 
-class _Pad2d(Module):
-    """A border around images: one width, or (left, right, top, bottom)."""
-
-    mode: str
-
-    def __init__(self, padding: int | tuple[int, int, int, int]) -> None:
-        super().__init__()
-        self.padding = (padding,) * 4 if isinstance(padding, int) else tuple(padding)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pad(input, self.padding, mode=self.mode)
-
-    def extra_repr(self) -> str:
-        return f"{self.padding}"
-
-
-class ZeroPad2d(_Pad2d):
-    """Pad images with zeros.
+class UpsamplingNearest2d(Upsample):
+    """Resize images by repeating pixels.
 
     Args:
-        padding: width of the border, or (left, right, top, bottom).
-    Shape: (…, H, W) → (…, H + top + bottom, W + left + right), any dtype.
+        size: (H, W) of the output, or one number for both; or instead
+        scale_factor: factor by which each dimension grows.
+    Shape: (N, C, H, W), of a floating dtype.
 
     Example:
-        >>> nn.ZeroPad2d((1, 0, 0, 0))(genesis.ones(1, 1, 1, 1)).tolist()
-        [[[[0.0, 1.0]]]]
+        >>> nn.UpsamplingNearest2d(scale_factor=2)(genesis.ones(1, 3, 4, 4)).shape
+        (1, 3, 8, 8)
     """
 
-    mode = "constant"
+    def __init__(
+        self, size: int | tuple[int, ...] | None = None, scale_factor: float | tuple[float, ...] | None = None
+    ) -> None:
+        super().__init__(size, scale_factor, mode="nearest")
 
 
-class ReflectionPad2d(_Pad2d):
-    """Pad images with their reflection at the edge; the edge itself is not repeated.
+class UpsamplingBilinear2d(Upsample):
+    """Resize images by bilinear interpolation that keeps the values of the corners.
 
     Args:
-        padding: width of the border, or (left, right, top, bottom); below the image's size.
-    Shape: (N, C, H, W) or (C, H, W) → H + top + bottom, W + left + right.
+        size: (H, W) of the output, or one number for both; or instead
+        scale_factor: factor by which each dimension grows.
+    Shape: (N, C, H, W), of a floating dtype.
 
     Example:
-        >>> nn.ReflectionPad2d((2, 0, 0, 0))(genesis.tensor([[[1.0, 2.0, 3.0]]])).tolist()
-        [[[3.0, 2.0, 1.0, 2.0, 3.0]]]
+        >>> nn.UpsamplingBilinear2d((3, 3))(genesis.ones(1, 3, 4, 4)).shape
+        (1, 3, 3, 3)
     """
 
-    mode = "reflect"
-
-
-class ReplicationPad2d(_Pad2d):
-    """Pad images by repeating their edge.
-
-    Args:
-        padding: width of the border, or (left, right, top, bottom).
-    Shape: (N, C, H, W) or (C, H, W) → H + top + bottom, W + left + right.
-
-    Example:
-        >>> nn.ReplicationPad2d((2, 0, 0, 0))(genesis.tensor([[[1.0, 2.0, 3.0]]])).tolist()
-        [[[1.0, 1.0, 1.0, 2.0, 3.0]]]
-    """
-
-    mode = "replicate"
+    def __init__(
+        self, size: int | tuple[int, ...] | None = None, scale_factor: float | tuple[float, ...] | None = None
+    ) -> None:
+        super().__init__(size, scale_factor, mode="bilinear", align_corners=True)

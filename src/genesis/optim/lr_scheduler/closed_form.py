@@ -138,6 +138,113 @@ class LambdaLR(LRScheduler):
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
 
 
+class MultiplicativeLR(LRScheduler):
+    """Multiply the learning rate by lr_lambda(step) at each step.
+
+    Args:
+        lr_lambda: function of the number of steps, or one per group; functions are not part of state_dict.
+        optimizer, last_epoch: see LRScheduler.
+
+    Example:
+        >>> optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=1.0)
+        >>> schedule = genesis.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda step: 1 / step)
+        >>> rates = schedule.get_last_lr()
+        >>> for _ in range(3):
+        ...     schedule.step()
+        ...     rates += schedule.get_last_lr()
+        >>> [round(rate, 4) for rate in rates]
+        [1.0, 1.0, 0.5, 0.1667]
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:  # fmt: skip
+        self.lr_lambdas = per_group("MultiplicativeLR", "lr_lambda", optimizer, lr_lambda)
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> Rates:
+        if self._is_initial:
+            return self._present()
+        return [rate * factor(self.last_epoch) for factor, rate in zip(self.lr_lambdas, self._present(), strict=True)]
+
+    def state_dict(self) -> StateDict:
+        return super().state_dict() | {"lr_lambdas": [None] * len(self.lr_lambdas)}
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
+
+
+class ConstantLR(LRScheduler):
+    """Multiply the learning rate by factor for the first total_iters steps.
+
+    Args:
+        factor: in (0, 1].
+        total_iters: number of steps.
+        optimizer, last_epoch: see LRScheduler.
+    Raises: ValueError: factor is out of range.
+
+    Example:
+        >>> optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=1.0)
+        >>> schedule = genesis.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=2)
+        >>> rates = schedule.get_last_lr()
+        >>> for _ in range(3):
+        ...     schedule.step()
+        ...     rates += schedule.get_last_lr()
+        >>> rates
+        [0.5, 0.5, 1.0, 1.0]
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
+    ) -> None:
+        if not 0 < factor <= 1:
+            raise ValueError(describe("ConstantLR", "factor", "a number in (0, 1]", factor))
+        self.factor, self.total_iters = factor, total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> Rates:
+        if self.last_epoch == 0:
+            return self._scaled(self.factor)
+        return self._scaled(1 / self.factor) if self.last_epoch == self.total_iters else self._present()
+
+    def _first_lr(self) -> Rates:
+        return [rate * self.factor for rate in self.base_lrs]
+
+
+class PolynomialLR(LRScheduler):
+    """Polynomial decay to 0 in total_iters steps: lr = initial · (1 − step / total_iters)^power.
+
+    Args:
+        total_iters: number of steps, at least 1.
+        power: of the polynomial; 1 is linear.
+        optimizer, last_epoch: see LRScheduler.
+    Raises: ValueError: total_iters is no int ≥ 1.
+
+    Example:
+        >>> optimizer = genesis.optim.SGD([genesis.zeros(1, requires_grad=True)], lr=1.0)
+        >>> schedule = genesis.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=2, power=2.0)
+        >>> rates = schedule.get_last_lr()
+        >>> for _ in range(3):
+        ...     schedule.step()
+        ...     rates += schedule.get_last_lr()
+        >>> rates
+        [1.0, 0.25, 0.0, 0.0]
+    """
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
+        if total_iters < 1:
+            raise ValueError(describe("PolynomialLR", "total_iters", "an int >= 1", total_iters))
+        self.total_iters, self.power = total_iters, power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> Rates:
+        if self._is_initial or self.last_epoch > self.total_iters:
+            return self._present()
+        left = (1 - self.last_epoch / self.total_iters) / (1 - (self.last_epoch - 1) / self.total_iters)
+        return self._scaled(left**self.power)
+
+
 class LinearLR(LRScheduler):
     """Linear warm-up: from start_factor to end_factor times the learning rate, in total_iters equal steps.
 

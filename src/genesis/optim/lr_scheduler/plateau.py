@@ -80,7 +80,7 @@ class ReduceLROnPlateau(LRScheduler):
         return sign * current < sign * bound
 
     def _reduce(self) -> None:
-        for group, low in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            rate = max(group["lr"] * self.factor, low)
-            if group["lr"] - rate > self.eps:
+        for group, present, low in zip(self.optimizer.param_groups, self._present(), self.min_lrs, strict=True):
+            rate = max(present * self.factor, low)
+            if present - rate > self.eps:
                 group["lr"] = rate

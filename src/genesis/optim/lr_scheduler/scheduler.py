@@ -10,6 +10,7 @@ from genesis.autograd.modes import unrecordable
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, replacing
 from genesis.optim.optimizer import Optimizer, StateDict
+from genesis.optim.options import as_number
 
 Rates = list[float]
 P = ParamSpec("P")
@@ -61,7 +62,7 @@ class LRScheduler:
         self.optimizer = checked(type(self).__name__, optimizer)
         for index, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
+                group.setdefault("initial_lr", as_number(group["lr"]))
             elif "initial_lr" not in group:
                 raise KeyError(
                     f"{type(self).__name__}: argument 'last_epoch': expected -1, or an optimizer whose state has "
@@ -121,7 +122,7 @@ class LRScheduler:
         return [self]
 
     def _present(self) -> Rates:
-        return [group["lr"] for group in self.optimizer.param_groups]
+        return [cast(float, as_number(group["lr"])) for group in self.optimizer.param_groups]
 
     def _scaled(self, factor: float) -> Rates:
         return [rate * factor for rate in self._present()]

@@ -1,0 +1,151 @@
+"""Losses of distributions: each is its function of genesis.nn.functional as a module."""
+
+from __future__ import annotations
+
+from genesis import functional as F
+from genesis.errors import describe
+from genesis.nn.module import Module
+from genesis.nn.modules.loss import _Loss, _WeightedLoss
+from genesis.tensor import Tensor
+
+__all__ = [
+    "GaussianNLLLoss", "HuberLoss", "KLDivLoss", "MultiLabelSoftMarginLoss", "PoissonNLLLoss", "SoftMarginLoss",
+]  # fmt: skip
+
+
+class KLDivLoss(Module):
+    """Kullback-Leibler divergence, element by element: t · (ln t − x) for logarithms x.
+
+    Args:
+        reduction: "mean" | "batchmean" (the divergence proper) | "sum" | "none".
+        log_target: whether the targets are logarithms too.
+    Shape: logarithms of probabilities and probabilities of one shape → (), or that shape.
+    Raises: ValueError: another reduction.
+
+    Example:
+        >>> nn.KLDivLoss(reduction="sum")(genesis.tensor([0.0]), genesis.tensor([1.0])).item()
+        0.0
+    """
+
+    def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__()
+        if reduction not in ("none", "mean", "sum", "batchmean"):
+            expected = '"none", "mean", "sum" or "batchmean"'
+            raise ValueError(describe("KLDivLoss", "reduction", expected, repr(reduction)))
+        self.reduction = reduction
+        self.log_target = log_target
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class HuberLoss(_Loss):
+    """Quadratic near zero, linear beyond: d² / 2 where d = |input − target| < delta, else delta · (d − delta / 2).
+
+    Args:
+        reduction: "mean" | "sum" | "none".
+        delta: where the quadratic part ends; positive.
+    Shape: input and target of one shape → (), or that shape.
+
+    Example:
+        >>> nn.HuberLoss(reduction="none")(genesis.tensor([0.5, 3.0]), genesis.zeros(2)).tolist()
+        [0.125, 2.5]
+    """
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+
+
+class SoftMarginLoss(_Loss):
+    """Logistic regression with targets 1 and −1: ln(1 + exp(−target · x)).
+
+    Args:
+        reduction: "mean" | "sum" | "none".
+    Shape: logits and targets of one shape → (), or that shape.
+
+    Example:
+        >>> round(nn.SoftMarginLoss()(genesis.tensor([0.0]), genesis.tensor([1.0])).item(), 4)  # ln 2
+        0.6931
+    """
+
+    def __init__(self, *, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.soft_margin_loss(input, target, reduction=self.reduction)
+
+
+class MultiLabelSoftMarginLoss(_WeightedLoss):
+    """Mean of binary cross entropies of logits over the classes.
+
+    Args:
+        weight: (C,), weight of each class.
+        reduction: "mean" | "sum" | "none".
+    Shape: logits and targets (N, C) → (), or (N,).
+
+    Example:
+        >>> round(nn.MultiLabelSoftMarginLoss()(genesis.zeros(1, 2), genesis.ones(1, 2)).item(), 4)  # ln 2
+        0.6931
+    """
+
+    def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
+        super().__init__(weight, reduction)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.multilabel_soft_margin_loss(input, target, self.weight, reduction=self.reduction)
+
+
+class PoissonNLLLoss(_Loss):
+    """Negative log-likelihood of counts: exp(x) − target · x for the logarithm x of their rate.
+
+    Args:
+        log_input: whether the input is the logarithm, or the rate itself.
+        full: add Stirling's approximation of ln target!.
+        eps: keeps the logarithm of a rate finite.
+        reduction: "mean" | "sum" | "none".
+    Shape: input and target of one shape → (), or that shape.
+
+    Example:
+        >>> nn.PoissonNLLLoss()(genesis.tensor([0.0]), genesis.tensor([5.0])).item()
+        1.0
+    """
+
+    def __init__(
+        self, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.log_input = log_input
+        self.full = full
+        self.eps = eps
+
+    def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
+        return F.poisson_nll_loss(
+            log_input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction
+        )  # fmt: skip
+
+
+class GaussianNLLLoss(_Loss):
+    """Negative log-likelihood of a normal distribution whose mean and variance are given.
+
+    Args:
+        full: add the constant ½·ln 2π.
+        eps: the least variance.
+        reduction: "mean" | "sum" | "none".
+    Shape: mean, target and variance of one shape → (), or that shape.
+
+    Example:
+        >>> nn.GaussianNLLLoss()(genesis.tensor([1.0]), genesis.tensor([3.0]), genesis.tensor([1.0])).item()
+        2.0
+    """
+
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.full = full
+        self.eps = eps
+
+    def forward(self, input: Tensor, target: Tensor, var: Tensor | float) -> Tensor:
+        return F.gaussian_nll_loss(input, target, var, full=self.full, eps=self.eps, reduction=self.reduction)

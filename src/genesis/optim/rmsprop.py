@@ -1,0 +1,91 @@
+"""RMSprop: steps scaled by a running mean of squared gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Unpack
+
+from genesis.ndarray import NDArray
+from genesis.optim.composed import Composed, Update, decayed, lerp
+from genesis.optim.optimizer import Params
+from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
+from genesis.tensor import Tensor
+
+
+class Options(NamedTuple):
+    lr: float
+    alpha: float
+    eps: float
+    weight_decay: float
+    momentum: float
+    centered: bool
+
+
+class RMSprop(Composed):
+    """RMSprop: steps scaled by the root of a running mean of squared gradients.
+
+        v ← alpha·v + (1 − alpha)·g²
+        d = √v + eps                              (centered: √(v − m²) + eps, with m the running mean of g)
+        b ← momentum·b + g / d,   p ← p − lr·b    (without momentum: p − lr·g / d)
+
+    Args:
+        params: parameters of any floating dtype, or groups: dicts of "params" and options.
+        lr: learning rate, a number or a tensor of one element.
+        alpha: decay rate of the means.
+        eps: added to the denominator, for numerical stability.
+        weight_decay: L2 penalty.
+        momentum: share of the last step's direction that is kept.
+        centered: divide by an estimate of the standard deviation instead.
+        settings: as in `optim.SGD`.
+    Raises: ValueError: a negative lr, alpha, eps, weight_decay or momentum.
+    Source: Hinton 2012, "Neural networks for machine learning", lecture 6; centered: Graves 2013, arXiv:1308.0850.
+
+    Example:
+        >>> p = genesis.tensor([1.0], requires_grad=True)
+        >>> optimizer = genesis.optim.RMSprop([p], lr=0.1, alpha=0.75)
+        >>> (p * p).backward()
+        >>> optimizer.step()
+        >>> round(p.item(), 4)
+        0.8
+    """
+
+    _Options = Options
+
+    def __init__(
+        self, params: Params, lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+        weight_decay: float = 0, momentum: float = 0, centered: bool = False, **settings: Unpack[Settings],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "alpha": alpha,
+                "eps": eps,
+                "centered": centered,
+                "weight_decay": weight_decay,
+                "maximize": maximizing(self._name, settings),
+            },
+        )
+
+    def _check_options(self, group: Group) -> None:
+        for name in ("lr", "alpha", "eps", "weight_decay", "momentum"):
+            require_number(self._name, group, name)
+
+    def _entries(self, group: Group) -> Sequence[str]:
+        more = ["momentum_buffer"] * (group["momentum"] > 0) + ["grad_avg"] * bool(group["centered"])
+        return ["step", "square_avg", *more]
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+        assert isinstance(options, Options)
+        o = options
+        g = decayed(p, g, o.weight_decay)
+        state: Entries = {"step": s["step"] + 1}
+        v = state["square_avg"] = s["square_avg"].mul(o.alpha).add(g.mul(g).mul(1 - o.alpha))
+        if o.centered:
+            m = state["grad_avg"] = lerp(s["grad_avg"], g, 1 - o.alpha)
+            v = v.sub(m.mul(m))
+        step = g.div(v.sqrt().add(o.eps))
+        if o.momentum > 0:
+            step = state["momentum_buffer"] = s["momentum_buffer"].mul(o.momentum).add(step)
+        return Update(p.sub(step.mul(o.lr)), state)

@@ -1,0 +1,173 @@
+"""Recurrent layers beside PyTorch's: initial states, packed sequences, devices, refusals. See also table.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils import rnn as their_rnn
+
+import genesis
+from genesis import nn
+from genesis.nn.utils import rnn
+
+LAYERS: list[tuple[str, dict[str, Any]]] = [
+    ("RNN", {"nonlinearity": "relu"}),
+    ("LSTM", {"num_layers": 2}),
+    ("LSTM", {"bidirectional": True, "proj_size": 2}),
+    ("GRU", {"num_layers": 2, "bidirectional": True}),
+]
+LENGTHS = [2, 5, 1, 5, 3]
+
+
+def pair(name: str, **options: Any) -> tuple[Any, Any]:
+    theirs = getattr(torch.nn, name)(4, 3, **options).double()
+    ours = getattr(nn, name)(4, 3, **options).double()
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def states(name: str, options: dict[str, Any], count: int) -> tuple[Any, Any]:
+    """Initial states with gradients, in the form that the layer takes."""
+    places = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    sizes = [options.get("proj_size") or 3] + [3] * (name == "LSTM")
+    arrays = [np.random.default_rng(size).standard_normal((places, count, size)) for size in sizes]
+    ours = [genesis.tensor(array, requires_grad=True) for array in arrays]
+    theirs = [torch.tensor(array, requires_grad=True) for array in arrays]
+    return (tuple(ours), tuple(theirs)) if name == "LSTM" else (ours[0], theirs[0])
+
+
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, rnn.PackedSequence | their_rnn.PackedSequence):
+        return [value.data]
+    return [each for part in value for each in flat(part)] if isinstance(value, tuple) else [value]
+
+
+def same(ours: Any, theirs: Any) -> None:
+    for mine, other in zip(flat(ours), flat(theirs), strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), other.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def backward(ours: Any, theirs: Any) -> None:
+    """From a sum in which every element counts differently."""
+    total, other_total = 0, 0
+    for mine, other in zip(flat(ours), flat(theirs), strict=True):
+        weights = np.random.default_rng(other.numel()).standard_normal(tuple(other.shape))
+        total = total + (mine * genesis.tensor(weights)).sum()
+        other_total = other_total + (other * torch.tensor(weights)).sum()
+    total.backward()
+    other_total.backward()
+
+
+@pytest.mark.parametrize("packed", ["tensor", "sorted", "unsorted"])
+@pytest.mark.parametrize(("name", "options"), LAYERS, ids=str)
+def test_initial_states_and_packed_sequences(name: str, options: dict[str, Any], packed: str) -> None:
+    mine, other = pair(name, **options)
+    x = np.random.default_rng(0).standard_normal((5, 5, 4))
+    ours, theirs = genesis.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    our_state, their_state = states(name, options, 5)
+    our_input: Any = ours
+    their_input: Any = theirs
+    if packed != "tensor":
+        lengths = sorted(LENGTHS, reverse=True) if packed == "sorted" else LENGTHS
+        our_input = rnn.pack_padded_sequence(ours, lengths, enforce_sorted=packed == "sorted")
+        their_input = their_rnn.pack_padded_sequence(theirs, torch.tensor(lengths), enforce_sorted=packed == "sorted")
+    our_output, their_output = mine(our_input, our_state), other(their_input, their_state)
+    same(our_output, their_output)
+    if packed != "tensor":
+        padded = rnn.pad_packed_sequence(our_output[0], True, -1.0, 7)
+        same(padded, their_rnn.pad_packed_sequence(their_output[0], True, -1.0, 7))
+    backward(our_output, their_output)
+    same(ours.grad, theirs.grad)
+    for one, expected in zip(flat(our_state), flat(their_state), strict=True):
+        same(one.grad, expected.grad)
+    for key, parameter in other.named_parameters():
+        same(mine.get_parameter(key).grad, parameter.grad)
+
+
+def test_dropout_between_layers_draws_what_pytorch_draws() -> None:
+    mine, other = pair("LSTM", num_layers=3, dropout=0.4)
+    x = np.random.default_rng(0).standard_normal((6, 2, 4))
+    genesis.manual_seed(5)
+    found = mine(genesis.tensor(x))
+    torch.manual_seed(5)
+    same(found, other(torch.tensor(x)))
+    same(mine.eval()(genesis.tensor(x)), other.eval()(torch.tensor(x)))
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_on_a_cuda_device(cuda: str, name: str) -> None:
+    layer = getattr(nn, name)(2, 3, bidirectional=True)
+    x = np.random.default_rng(0).standard_normal((3, 2, 2)).astype("float32")
+    results = []
+    for device in ("cpu", "cuda"):
+        layer.to(device)
+        layer.zero_grad()
+        input = rnn.pack_padded_sequence(genesis.tensor(x, device=device), [2, 3], enforce_sorted=False)
+        output = flat(layer(input))
+        sum((part * part).sum() for part in output).backward()
+        results.append([each.cpu().detach().numpy() for each in (*output, *(p.grad for p in layer.parameters()))])
+    for found, expected in zip(results[1], results[0], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+SEQUENCES = [np.arange(6.0).reshape(3, 2), np.arange(2.0).reshape(1, 2), np.arange(4.0).reshape(2, 2)]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_sequences_are_padded_packed_and_back(batch_first: bool, side: str) -> None:
+    ours, theirs = [genesis.tensor(x) for x in SEQUENCES], [torch.tensor(x) for x in SEQUENCES]
+    padded = rnn.pad_sequence(ours, batch_first, 7.0, side)
+    same(padded, their_rnn.pad_sequence(theirs, batch_first, 7.0, side))
+    packed, other = rnn.pack_sequence(ours, False), their_rnn.pack_sequence(theirs, False)
+    for mine, expected in zip(packed, other, strict=True):
+        same(mine, expected)
+    for mine, original in zip(rnn.unpack_sequence(packed), SEQUENCES, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), original)
+    moved = packed.to(genesis.float32)
+    assert (moved.data.dtype, moved.is_cuda, moved.sorted_indices) == (genesis.float32, False, packed.sorted_indices)
+
+
+x = genesis.zeros(3, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.LSTM(0, 3), "LSTM: argument 'input_size': expected an int >= 1, got 0"),
+        (lambda: nn.GRU(4, 3, dropout=2.0), "GRU: argument 'dropout': expected a probability from 0 to 1, got 2.0"),
+        (lambda: nn.GRU(4, 3, proj_size=2), "GRU: argument 'proj_size': expected 0, or for an LSTM an int below"),
+        (lambda: nn.RNN(4, 3, nonlinearity="gelu"), 'RNN: argument \'nonlinearity\': expected "tanh" or "relu"'),
+        (lambda: nn.LSTM(5, 3)(x), "LSTM: argument 'input': expected 5 features, got 4"),
+        (lambda: nn.LSTM(4, 3)(x[None]), "LSTM: argument 'input': expected 3 dimensions, or 2 without a batch"),
+        (lambda: nn.LSTM(4, 3)(x[:0]), "LSTM: argument 'input': expected at least one time step"),
+        (lambda: nn.LSTM(4, 3)(x, x), "LSTM: argument 'hx': expected a pair of tensors, (h, c), got Tensor"),
+        (lambda: nn.LSTM(4, 3)(x, (x, x)), "LSTM: argument 'hx[0]': expected shape (1, 2, 3), got (3, 2, 4)"),
+        (lambda: nn.GRU(4, 3)(x[0], x), "GRU: argument 'hx': expected 2 dimensions, as the input has no batch"),
+        (lambda: nn.LSTMCell(4, 3)(x), "LSTMCell: argument 'input': expected 1 or 2 dimensions"),
+        (lambda: nn.GRUCell(4, 3)(x[0], x[0]), "GRUCell: argument 'hx': expected shape (2, 3), got (2, 4)"),
+        (lambda: rnn.pack_padded_sequence(x, [1, 2]), "expected descending lengths, or enforce_sorted=False"),
+        (lambda: rnn.pack_padded_sequence(x, [4, 2]), "argument 'lengths': expected lengths from 1 to 3, got [4, 2]"),
+        (lambda: rnn.pack_padded_sequence(x, [1]), "'lengths': expected one for each of 2 sequences, got 1 lengths"),
+        (lambda: rnn.pad_sequence([]), "pad_sequence: argument 'sequences': expected at least one, got none"),
+        (lambda: rnn.pad_sequence([x, x[0]]), "argument 'sequences[1]': expected shape (L, …) as the first"),
+        (lambda: rnn.pad_sequence([x], padding_side="top"), '\'padding_side\': expected "right" or "left"'),
+        (
+            lambda: rnn.pad_packed_sequence(rnn.pack_sequence([x]), total_length=2),
+            "pad_packed_sequence: argument 'total_length': expected at least 3, the longest length, got 2",
+        ),
+    ],
+)
+def test_refusals(call: Callable[[], object], message: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+def test_a_single_layer_has_nothing_to_drop_out() -> None:
+    with pytest.warns(UserWarning, match="LSTM: dropout acts between layers, of which there is only one"):
+        nn.LSTM(4, 3, dropout=0.5)

@@ -62,7 +62,7 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
     ),
     "cuda": ("genesis.backends.cuda.driver",),
     "cudnn": ("genesis.backends.cuda",),
-    "onnx_ir": ("genesis.export",),
+    "onnx_ir": ("genesis.export", "genesis.onnx_import"),
     "onnxruntime": ("genesis.export",),
     "triton": ("genesis.backends.cuda",),
 }
@@ -88,7 +88,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "backend": ("", "ops"),
     },
     "genesis": {  # the packages of the layer "application"
-        "tools": ("amp", "cuda", "export", "fusion", "graphs", "models", "profiler"),
+        "tools": ("amp", "cuda", "export", "fusion", "graphs", "models", "onnx_import", "profiler"),
         "training": ("data", "growth", "torch"),
         "programs": ("segmentation",),
     },

@@ -132,6 +132,7 @@ _ON_FIRST_USE = (
 _FROM_THERE = {  # a name, and the package that it is from
     "Profiler": "profiler",
     "fuse": "fusion",
+    "load_onnx": "onnx_import",
     "tune": "cuda",
     "tuning": "cuda",
 }
@@ -147,6 +148,7 @@ if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test com
     from genesis.cuda import tune as tune
     from genesis.cuda import tuning as tuning
     from genesis.fusion import fuse as fuse
+    from genesis.onnx_import import load_onnx as load_onnx
     from genesis.profiler import Profiler as Profiler
 else:
 

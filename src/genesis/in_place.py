@@ -1,7 +1,7 @@
 """The methods and operators of Tensor that change it in place.
 
 self keeps its memory, shape and dtype, and every alias and view of it sees the change. The graph follows; leaves that
-require grad change only under no_grad(), and views where nothing is recorded.
+require grad, and views of them, change only under no_grad().
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Concatenate, Literal, ParamSpec, Self, TypeVar
 from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd import Tensor
+from genesis.autograd.in_place import change, overwrites, require_changeable
 from genesis.autograd.modes import state
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
@@ -40,15 +41,19 @@ def _as(view: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[
 
     @functools.wraps(view)
     def change(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if state.recording and self.is_leaf and self.requires_grad:
-            raise GraphError(
-                f"{view.__name__}_: a leaf that requires grad can only be changed in place under no_grad()"
-            )
-        seen = view(self, *args, **kwargs)
-        if not state.recording:
-            seen.requires_grad = self.requires_grad
-        for name in ("array", "requires_grad", "_node", "_output_index", "_viewed_at"):
-            setattr(self, name, getattr(seen, name))
+        recorded = state.recording and self.requires_grad
+        if recorded:
+            require_changeable(f"{view.__name__}_", self)
+        before, seen = self.detach(), view(self, *args, **kwargs)
+        before._take_place_of(self)
+        self.array = seen.array
+        changes = seen.array.changes
+        changes.count += 1  # as in PyTorch: what was saved is not what self shows now
+        if recorded:
+            self._take_place_of(seen)
+            self._keep_retaining(before)
+            if self._base is not None:
+                self._viewed_at = changes.count
         return self
 
     change.__name__ = change.__qualname__ = f"{view.__name__}_"
@@ -58,6 +63,8 @@ def _as(view: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[
 
 class InPlace(Methods):
     """A part of Tensor: see the module's docstring."""
+
+    _change = change
 
     # --- values from elsewhere ----------------------------------------------------------------------------------------
 
@@ -128,6 +135,21 @@ class InPlace(Methods):
             raise ValueError(describe("normal_", "std", "at least 0", std))
         return self._change(_drawn, "randn", std, mean)
 
+    def bernoulli_(self, p: float | Tensor = 0.5) -> Self:
+        """Fill with draws that are 1 with probability p, else 0.
+
+        Args:
+            p: in [0, 1]; a number, or a tensor of probabilities that broadcasts to self.
+        Raises: ValueError: a number that is no probability.
+
+        Example:
+            >>> genesis.empty(2).bernoulli_(1.0).tolist()
+            [1.0, 1.0]
+        """
+        if not isinstance(p, Tensor) and not 0 <= p <= 1:
+            raise ValueError(describe("bernoulli_", "p", "a probability in [0, 1]", p))
+        return self._change(_tossed, p)
+
     # --- element-wise -------------------------------------------------------------------------------------------------
 
     add_ = _by(F.add)
@@ -178,6 +200,8 @@ class InPlace(Methods):
     bitwise_or_ = _by(F.bitwise_or)
     bitwise_xor_ = _by(F.bitwise_xor)
     bitwise_not_ = _by(F.bitwise_not)
+    bitwise_left_shift_ = _by(F.bitwise_left_shift)
+    bitwise_right_shift_ = _by(F.bitwise_right_shift)
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -191,6 +215,8 @@ class InPlace(Methods):
     __iand__ = bitwise_and_
     __ior__ = bitwise_or_
     __ixor__ = bitwise_xor_
+    __ilshift__ = bitwise_left_shift_
+    __irshift__ = bitwise_right_shift_
 
     # --- selection ----------------------------------------------------------------------------------------------------
 
@@ -211,19 +237,20 @@ class InPlace(Methods):
     def detach_(self) -> Self:
         """Leave the graph: self becomes a leaf that requires no grad.
 
-        Raises: GraphError: self is a view in the graph.
+        Raises: GraphError: self is a view.
 
         Example:
             >>> y = genesis.ones(2, requires_grad=True) * 2
             >>> y.detach_().is_leaf
             True
         """
-        if self._viewed_at is not None and not self.is_leaf:
-            raise GraphError("detach_: a view in the graph cannot leave it in place; use .detach()")
-        self.requires_grad, self._node, self._output_index = False, None, 0
+        if self._base is not None:
+            raise GraphError("detach_: a view cannot leave the graph in place; use .detach()")
+        self._requires_grad, self._node, self._output_index = False, None, 0
         return self
 
 
+@overwrites("copy_")
 def _copied(target: Tensor, source: Tensor | Number, non_blocking: bool = False) -> Tensor:
     """source, broadcast and cast to target's shape and dtype: what copy_ writes."""
     if not isinstance(source, Tensor):
@@ -232,6 +259,7 @@ def _copied(target: Tensor, source: Tensor | Number, non_blocking: bool = False)
     return F.expand(moved, target.array.shape)
 
 
+@overwrites("fill_")
 def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
     if not isinstance(value, Tensor):
         return target._like(target.array.full_like(dtypes.number("fill_", "value", value, target.array.dtype)))
@@ -240,6 +268,14 @@ def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
     return _copied(target, value)
 
 
+@overwrites("bernoulli_")
+def _tossed(target: Tensor, p: float | Tensor) -> Tensor:
+    array = target.array
+    draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
+    return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
+
+
+@overwrites("rand")
 def _drawn(target: Tensor, op: Literal["rand", "randn"], scale: float, shift: float) -> Tensor:
     """scale · draws + shift, in target's shape and dtype."""
     array = target.array

@@ -52,6 +52,14 @@ def rpow(self: Tensor, other: Number) -> Tensor:
     return F.pow(other, self)
 
 
+def rlshift(self: Tensor, other: Number) -> Tensor:
+    return F.bitwise_left_shift(other, self)
+
+
+def rrshift(self: Tensor, other: Number) -> Tensor:
+    return F.bitwise_right_shift(other, self)
+
+
 def rmatmul(self: Tensor, other: Tensor) -> Tensor:
     return F.matmul(other, self)
 
@@ -227,6 +235,8 @@ class Methods(Properties):
     bitwise_or = F.bitwise_or
     bitwise_xor = F.bitwise_xor
     bitwise_not = F.bitwise_not
+    bitwise_left_shift = F.bitwise_left_shift
+    bitwise_right_shift = F.bitwise_right_shift
     where = where
 
     # --- reductions ---------------------------------------------------------------------------------------------------
@@ -325,6 +335,10 @@ class Methods(Properties):
     __and__ = __rand__ = F.bitwise_and
     __or__ = __ror__ = F.bitwise_or
     __xor__ = __rxor__ = F.bitwise_xor
+    __lshift__ = F.bitwise_left_shift
+    __rshift__ = F.bitwise_right_shift
+    __rlshift__ = rlshift
+    __rrshift__ = rrshift
     __lt__ = F.lt
     __le__ = F.le
     __gt__ = F.gt

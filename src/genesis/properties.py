@@ -35,6 +35,15 @@ class Properties(Variable):
         return self.array.ndim
 
     @property
+    def _version(self) -> int:
+        """Number of changes in place so far, of the memory that views and detached tensors share; PyTorch's name."""
+        return self.array.changes.count
+
+    def _is_view(self) -> bool:
+        """Whether it was taken from another tensor, its _base; PyTorch's name."""
+        return self._base is not None
+
+    @property
     def is_cuda(self) -> bool:
         """Whether the memory is a CUDA device's."""
         return self.device.type == "cuda"

@@ -368,7 +368,7 @@ class Tensor(InPlace):
 
     def _given_attributes(self) -> dict[str, object]:
         """The attributes that users have set on this tensor."""
-        own = ("array", "grad", "requires_grad")
+        own = ("array", "grad")
         return {name: value for name, value in vars(self).items() if name not in own and not name.startswith("_")}
 
 

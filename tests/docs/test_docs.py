@@ -19,7 +19,7 @@ COINAGES = (
 
 def need_extra(name: str) -> None:
     """Skip the examples of the export where its packages are not installed."""
-    if name in ("genesis.export.api", "export.md"):
+    if name in ("genesis.export.api", "genesis.onnx_import.api", "export.md"):
         pytest.importorskip("onnx_ir", reason="onnx_ir, of the extra 'export', is not installed")
 
 

@@ -193,3 +193,25 @@ def test_layers_that_are_left() -> None:
     ]  # fmt: skip
     with pytest.raises(DTypeError, match="fuse: argument 'model': expected a Module, got int"):
         fuse(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"kernel_size": 2, "padding": "same"}, "it pads one side more than the other"),
+        ({"kernel_size": (3, 2), "padding": "same", "dilation": (1, 3)}, "it pads one side more than the other"),
+        ({"kernel_size": 3, "padding": 1, "padding_mode": "circular"}, "its padding_mode is 'circular'"),
+        ({"kernel_size": 3, "padding": "same", "padding_mode": "reflect"}, "its padding_mode is 'reflect'"),
+        ({"kernel_size": 2, "padding": "same", "dilation": 2}, ""),
+        ({"kernel_size": 2, "padding": "valid"}, ""),
+    ],
+)
+@pytest.mark.parametrize("train", [True, False])
+def test_padding_that_the_fused_op_lacks(options: dict[str, Any], reason: str, train: bool) -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, **options), nn.BatchNorm2d(3), nn.ReLU()).double().train(train)
+    x = genesis.randn(2, 2, 6, 6).double()
+    with genesis.no_grad():
+        expected = net(x)
+        fused = fuse(net, x)
+        close(fused(x), expected)
+    assert fused.fusion.left == ([("0", reason)] if reason else [])

@@ -132,7 +132,7 @@ class _Casts:
         if lower is None or not isinstance(arg, Tensor):
             return arg
         target = lower if policy == "lower" else dtypes.float32
-        is_weight = arg.requires_grad and arg.is_leaf and arg.dtype is dtypes.float32
+        is_weight = arg._requires_grad and arg._node is None and arg.dtype is dtypes.float32
         version = arg.array.changes.version
         if not (self.cache_enabled and is_weight and target is lower) or version is None:
             return F.cast(arg, target)

@@ -7,13 +7,13 @@ always older than what is made of it: so the backward walk is "all nodes that th
 
 from typing import TYPE_CHECKING
 
+from genesis.autograd.context import Context as Context
 from genesis.autograd.function import ArrayFunction as ArrayFunction
 from genesis.autograd.function import BinaryFunction as BinaryFunction
 from genesis.autograd.function import ElementwiseFunction as ElementwiseFunction
 from genesis.autograd.function import Function as Function
 from genesis.autograd.function import Unrecorded as Unrecorded
 from genesis.autograd.gradcheck import gradcheck as gradcheck
-from genesis.autograd.graph import Context as Context
 from genesis.autograd.graph import Gradients as Gradients
 from genesis.autograd.graph import HookHandle as HookHandle
 from genesis.autograd.graph import Variable as Variable

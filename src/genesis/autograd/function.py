@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
-from genesis.autograd.graph import Context, Differentiable, Node, Variable, array_from
+from genesis.autograd.context import Context, Differentiable
+from genesis.autograd.graph import Node, Variable, array_from
 from genesis.autograd.modes import no_grad, state
-from genesis.errors import DTypeError, GraphError
+from genesis.autograd.views import ViewKind
+from genesis.errors import DTypeError
 from genesis.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -121,9 +123,9 @@ class Function(Differentiable):
                 if first is None:
                     first = arg
                 if recording:
-                    if arg._viewed_at is not None:
-                        _refuse_stale_view(cls.__name__, arg)
-                    if arg.requires_grad:
+                    if arg._base is not None:
+                        arg._refresh()
+                    if arg._requires_grad:
                         recorded = cls.differentiable
                 inputs.append(arg.array if on_arrays else arg.detach())
             else:
@@ -141,7 +143,7 @@ class Function(Differentiable):
         if type(result) is NDArray and not recorded and modes["observer"] is None:
             variable = make(result)
             if result.is_view_of(origin):
-                variable._viewed_at = origin.changes.count
+                _note_view(variable, first, recording, on_arrays)
             return variable
         outputs = result if isinstance(result, tuple) else (result,)
         variables: list[Tensor] = []
@@ -149,7 +151,7 @@ class Function(Differentiable):
             array = output if on_arrays else array_from(f"{cls.__name__}.forward", output)
             variables.append(variable := make(array))
             if array.is_view_of(origin):
-                variable._viewed_at = origin.changes.count
+                _note_view(variable, first, recording, on_arrays, several=outputs is result)
         if recorded:
             _record(cls, ctx, args, outputs, variables)
         if modes["observer"] is not None:
@@ -220,7 +222,7 @@ class BinaryFunction(ElementwiseFunction):
 
 def _needs(args: tuple[object, ...]) -> tuple[bool, ...]:
     """Say which arguments require a gradient."""
-    return tuple([arg is not None and isinstance(arg, Variable) and arg.requires_grad for arg in args])
+    return tuple([arg is not None and isinstance(arg, Variable) and arg._requires_grad for arg in args])
 
 
 def _no_tensor(op: str, args: tuple[object, ...]) -> DTypeError:
@@ -235,12 +237,18 @@ def _record(
     node, unwanted = Node(function, ctx, args, made), ctx.non_differentiable
     for index, variable in enumerate(made):
         if variable.array.dtype.is_floating_point and not (unwanted and any(outputs[index] is x for x in unwanted)):
-            variable.requires_grad, variable._node, variable._output_index = True, node, index
+            variable._requires_grad, variable._node, variable._output_index = True, node, index
 
 
-def _refuse_stale_view(op: str, view: Variable) -> None:
-    assert view._viewed_at is not None
-    if view.array.changes.last_recorded > view._viewed_at:
-        raise GraphError(
-            f"{op}: the base of this view was changed in place after the view was taken; take the view again"
-        )
+def _note_view(view: Variable, origin: Variable, recording: bool, on_arrays: bool, several: bool = False) -> None:
+    """Tell a view of its base; what is taken from a view that cannot change cannot change either."""
+    view._base = origin if origin._base is None else origin._base
+    view._viewed_at = view.array.changes.count
+    if not recording:
+        view._view_kind = ViewKind.UNRECORDED
+    elif several:
+        view._view_kind = ViewKind.SEVERAL
+    elif not on_arrays:
+        view._view_kind = ViewKind.CUSTOM
+    elif origin._base is not None:
+        view._view_kind = origin._view_kind

@@ -1,22 +1,23 @@
-"""The graph: a Variable is an array with its place in it, a Node one call of an op, a Context what that call saved."""
+"""The graph: a Variable is an array with its place in it, a Node one call of an op."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast, final
 
 from genesis import callsite
+from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.modes import no_grad, state
-from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.autograd.views import AsStrided, Region, ViewKind
+from genesis.errors import DTypeError, GraphError, describe
 from genesis.ndarray import NDArray
 from genesis.settings import settings
 
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
-P = ParamSpec("P")
 GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 LeafHook: TypeAlias = "Callable[[Tensor], None]"
 
@@ -30,11 +31,13 @@ class Variable:
     _result_class: ClassVar[type[Tensor]]  # what functions return when this is their input; set by tensor.py
 
     # What every variable has until it is told otherwise stands here once: making one sets only its array.
-    requires_grad: bool = False
+    _requires_grad: bool = False
     grad: Tensor | None = None
     _node: Node | None = None
     _output_index: int = 0
-    _viewed_at: int | None = None  # for views: how often the storage had been changed when it was taken
+    _base: Variable | None = None  # of a view: what it was taken from, which is no view itself
+    _viewed_at: int | None = None  # of a view: how often the storage had been changed when _node was made
+    _view_kind: ViewKind = ViewKind.PLAIN
     _hooks: Sequence[GradHook] = ()
     _post_accumulate_hooks: Sequence[LeafHook] = ()
 
@@ -43,7 +46,7 @@ class Variable:
         if requires_grad:
             if not array.dtype.is_floating_point:
                 raise DTypeError(describe("Tensor", "requires_grad", "a floating dtype", array.dtype))
-            self.requires_grad = True
+            self._requires_grad = True
 
     def __init_subclass__(cls, result_class: type[Tensor] | None = None) -> None:
         cls._result_class = result_class or cast("type[Tensor]", cls)
@@ -53,13 +56,27 @@ class Variable:
         return self._result_class(array)
 
     @property
+    def requires_grad(self) -> bool:
+        """Whether ops on it are recorded; that of a leaf can be set, see `genesis.Tensor.requires_grad_`."""
+        base = self._base
+        return self._requires_grad or (
+            base is not None and base._requires_grad and self._view_kind is not ViewKind.UNRECORDED
+        )
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
+    @property
     def is_leaf(self) -> bool:
         """Whether no recorded op made it: gradients accumulate in the `grad` of leaves."""
-        return self._node is None
+        return self.grad_fn is None
 
     @property
     def grad_fn(self) -> Node | None:
         """The node that made it; None for a leaf."""
+        if self._base is not None:
+            self._refresh()
         return self._node
 
     def detach(self) -> Tensor:
@@ -85,11 +102,11 @@ class Variable:
             >>> genesis.ones(2).requires_grad_().requires_grad
             True
         """
-        if not self.is_leaf and not requires_grad:
+        if not requires_grad and not self.is_leaf:
             raise GraphError("requires_grad_: only leaves can stop requiring grad; use .detach()")
         if requires_grad and not self.array.dtype.is_floating_point:
             raise DTypeError(describe("requires_grad_", "self", "a floating dtype", self.array.dtype))
-        self.requires_grad = requires_grad
+        self._requires_grad = requires_grad
         return self
 
     def retain_grad(self) -> None:
@@ -103,7 +120,7 @@ class Variable:
             >>> y.grad.item()
             2.0
         """
-        if self._node is not None:
+        if not self.is_leaf and self._node is not None:
             self._node.retained[self._output_index] = weakref.ref(self)
 
     def register_hook(self, hook: GradHook) -> HookHandle:
@@ -123,7 +140,7 @@ class Variable:
         """
         if not self.requires_grad:
             raise GraphError("register_hook: the tensor does not require grad")
-        node = self._node
+        node = self.grad_fn
         hooks = vars(self).setdefault("_hooks", []) if node is None else node.hooks.setdefault(self._output_index, [])
         return HookHandle(hooks, hook)
 
@@ -146,41 +163,50 @@ class Variable:
             raise GraphError("register_post_accumulate_grad_hook: expected a leaf that requires grad")
         return HookHandle(vars(self).setdefault("_post_accumulate_hooks", []), hook)
 
-    def _change(self, function: Callable[Concatenate[Tensor, P], Tensor], *args: P.args, **kwargs: P.kwargs) -> Self:
-        """In place: self becomes function(self, *args). The graph follows; a leaf or a view in the graph is refused."""
-        name = getattr(function, "__name__", "in-place op")
-        recorded = state.recording and any(isinstance(a, Variable) and a.requires_grad for a in (self, *args))
+    # --- changes in place: see genesis.autograd.in_place --------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """If this is a view whose base has changed since, its node is made again, from the base as it is now."""
+        base = self._base
+        if base is None:
+            return
+        count = self.array.changes.count
+        is_old = count != self._viewed_at
+        if not is_old and base._requires_grad is self._requires_grad:
+            return
+        if not base._requires_grad or base.array.changes is not self.array.changes:
+            return  # the base is in no graph, or has been given other memory
+        if self._view_kind is not ViewKind.PLAIN and is_old:
+            reason = self._view_kind.value
+            raise GraphError(f"a view whose memory has been changed in place cannot be used here: it {reason}")
+        if self._view_kind is ViewKind.UNRECORDED:
+            return
         before = self.detach()
-        if recorded:
-            if self.is_leaf and self.requires_grad:
-                raise GraphError(f"{name}: a leaf that requires grad can only be changed in place under no_grad()")
-            if self._viewed_at is not None:
-                raise GraphError(
-                    f"{name}: a view cannot be changed in place where gradients are recorded; "
-                    "assign to the tensor it was taken from: base[index] = ..."
-                )
-            before.array = self.array.clone()  # the graph goes on from the old values
-            before.requires_grad, before._node, before._output_index = (
-                self.requires_grad,
-                self._node,
-                self._output_index,
-            )
-        others: Sequence[Any] = [before if arg is self else arg for arg in args]
-        result = function(before, *others, **kwargs)
-        mine, new = self.array, result.array
-        if new.shape != mine.shape:
-            raise ShapeError(f"{name}: in place, the result's shape {new.shape} must be the tensor's {mine.shape}")
-        if new.dtype.category > mine.dtype.category:
-            raise DTypeError(f"{name}: in place, a result of {new.dtype} cannot be cast to the tensor's {mine.dtype}")
-        mine.copy_into(new)
-        if recorded:
-            mine.changes.last_recorded = mine.changes.count
-            self.requires_grad, self._node, self._output_index = (
-                result.requires_grad,
-                result._node,
-                result._output_index,
-            )
-        return self
+        before._take_place_of(self)
+        self._take_from(base, self)
+        self._viewed_at = count
+        self._keep_retaining(before)
+
+    def _take_from(self, base: Variable, view: Variable) -> None:
+        """Stand in the graph as what view shows of base."""
+        ctx, origin, made = Context(), cast("Tensor", base), cast("Tensor", self)
+        ctx.needs_input_grad, ctx.region = (True,), Region.of(base.array, view.array)
+        self._requires_grad, self._node, self._output_index = True, Node(AsStrided, ctx, (origin,), (made,)), 0
+        if state.observer is not None:
+            state.observer(AsStrided, (origin,), {}, [made])
+
+    def _take_place_of(self, other: Variable) -> None:
+        """Stand where other stands in the graph."""
+        self._requires_grad, self._node, self._output_index = other._requires_grad, other._node, other._output_index
+
+    def _keep_retaining(self, before: Variable) -> None:
+        """If the gradient of self was retained where before stands in the graph, it is where self stands now."""
+        old, new = before._node, self._node
+        if old is not None and new is not None and old is not new:
+            reference = old.retained.get(before._output_index)
+            if reference is not None and reference() is self:
+                del old.retained[before._output_index]
+                new.retained[self._output_index] = reference
 
 
 class HookHandle:
@@ -194,108 +220,6 @@ class HookHandle:
         """Remove the hook. See `genesis.Tensor.register_hook`."""
         if self._hook in self._hooks:
             self._hooks.remove(self._hook)
-
-
-class Context:
-    """Carries values from a Function's forward to its backward: saved ones, and any attribute. Made by
-    `genesis.autograd.Function`.
-    """
-
-    needs_input_grad: tuple[bool, ...] = ()  # by positional argument of apply
-    non_differentiable: tuple[NDArray | Tensor, ...] = ()
-    owns_grad = False  # in backward of an op with one output: nobody else holds its gradient, which may be overwritten
-    addend: NDArray | None = None  # in backward of an op that adds_up: what its first argument's gradient is so far
-    _saved: tuple[object, ...] = ()
-    _arrays: Sequence[NDArray] = ()  # those among the saved
-    _counts: Sequence[int] = ()  # how often each of these had been changed
-
-    def save(self, *values: object) -> None:
-        """Save arrays, tensors, numbers or None for backward; changing them in place before it is an error.
-
-        Args:
-            values: NDArrays in an ArrayFunction, tensors in a Function, of any shape; numbers, None.
-
-        Example:
-            >>> class Exp(genesis.autograd.Function):
-            ...     @staticmethod
-            ...     def forward(ctx, x):
-            ...         y = x.exp()
-            ...         ctx.save(y)
-            ...         return y
-            ...     @staticmethod
-            ...     def backward(ctx, grad):
-            ...         return grad * ctx.saved[0]  # d/dx eˣ = eˣ
-            >>> x = genesis.tensor(0.0, requires_grad=True)
-            >>> Exp.apply(x).backward()
-            >>> x.grad.item()
-            1.0
-        """
-        if True not in self.needs_input_grad:
-            return  # nothing is recorded
-        self._saved = values
-        self._arrays = arrays = []
-        for value in values:
-            if type(value) is NDArray:
-                arrays.append(value)
-            elif value is not None and isinstance(value, Variable):
-                arrays.append(value.array)
-        self._counts = [array.changes.count for array in arrays]
-
-    @property
-    def saved(self) -> tuple[Any, ...]:
-        """The values given to save(), in this order. See `genesis.autograd.Context.save`."""
-        counts = [array.changes.count for array in self._arrays]
-        if counts != self._counts:
-            for array, now, before in zip(self._arrays, counts, self._counts, strict=True):
-                if now != before:
-                    raise GraphError(
-                        f"backward: a value of shape {array.shape} that was saved for the gradient has been "
-                        f"changed in place {now - before} time(s) since; change a copy (.clone()) instead"
-                    )
-        return self._saved
-
-    save_for_backward = save  # PyTorch's names, for users' functions on tensors
-
-    @property
-    def saved_tensors(self) -> tuple[Tensor, ...]:
-        """The tensors given to save_for_backward(), in this order. See `genesis.autograd.Function`."""
-        return self.saved
-
-    def mark_non_differentiable(self, *outputs: NDArray | Tensor) -> None:
-        """Name outputs without a gradient.
-
-        Args:
-            outputs: tensors that forward returns, of any shape.
-
-        Example:
-            >>> class Rank(genesis.autograd.Function):
-            ...     @staticmethod
-            ...     def forward(ctx, x):
-            ...         order = x.argsort()
-            ...         ctx.mark_non_differentiable(order)
-            ...         return order
-            >>> Rank.apply(genesis.tensor([2.0, 1.0], requires_grad=True)).requires_grad
-            False
-        """
-        self.non_differentiable = outputs
-
-    if TYPE_CHECKING:  # any other attribute is the Function's own
-
-        def __getattr__(self, name: str) -> Any: ...
-
-        def __setattr__(self, name: str, value: Any) -> None: ...
-
-
-class Differentiable:
-    """The interface that a node needs of its function; Function implements it."""
-
-    on_arrays: ClassVar[bool] = False
-    adds_up: ClassVar[bool] = False  # its backward adds ctx.addend to the gradient of its first argument
-
-    @staticmethod
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        """Return the gradient of each positional argument of forward. See `genesis.autograd.Function`."""
-        raise NotImplementedError("a Function needs a static method backward(ctx, ...) to be differentiated")
 
 
 @final
@@ -387,7 +311,7 @@ class Node:
             for result, edge in zip(results, self.edges, strict=True)
         ]
 
-    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray, bool]:
+    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray | None, bool]:
         """A gradient in the shape and dtype that edge wants, and whether nobody else holds its memory."""
         target, index = edge
         if type(target) is Node:
@@ -396,6 +320,8 @@ class Node:
             shape, dtype = target.array.shape, target.array.dtype
         if grad.shape != shape:
             fits = all(size in (1, its) for size, its in zip(reversed(shape), reversed(grad.shape), strict=False))
+            if type(target) is not Node and not target._requires_grad:
+                return _NO_GRAD  # no longer; it may have another shape since
             if grad.ndim < len(shape) or not fits:
                 problem = f"{self.function.__name__}.backward: expected a gradient of {shape}, got {grad.shape}"
                 if self.function.on_arrays and isinstance(target, Variable):  # our own are right

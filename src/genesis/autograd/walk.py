@@ -97,6 +97,8 @@ def grad(
     if is_grads_batched:
         raise NotImplementedError("grad: is_grads_batched=True is not supported")
     results, wanted = _listed(outputs), _listed(inputs)
+    for variable in wanted:
+        variable._refresh()
     given = [grad_outputs] if isinstance(grad_outputs, Variable) else list(grad_outputs or [None] * len(results))
     if len(given) != len(results):
         raise ShapeError(describe("grad", "grad_outputs", f"{len(results)} gradients, one for each output", len(given)))
@@ -206,8 +208,12 @@ class _Gradients:
             total = sums.pop(key)
             if target._hooks:
                 total = _run_hooks(target._hooks, target._result_class, total)
+                total = total if self._asked else total.clone()  # a hook may have kept it
             if self._asked is None:
-                _accumulate(target, total)
+                if target._node is not None:
+                    raise GraphError("backward: a tensor that was a leaf has since become the result of an op in place")
+                if target._requires_grad:  # still
+                    _accumulate(target, total)
             else:
                 self.found[key] = total
 
@@ -288,6 +294,7 @@ def _listed(tensors: Tensors) -> list[Tensor]:
 
 def _seed(op: str, output: Tensor, gradient: Tensor | None) -> NDArray:
     """The gradient that a walk starts with, checked."""
+    output._refresh()
     if not output.requires_grad:
         raise GraphError(f"{op}: the tensor does not require grad and has no graph")
     array = output.array

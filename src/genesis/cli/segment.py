@@ -12,7 +12,7 @@ from pathlib import Path
 from genesis.cli.arguments import add_max_megapixels, from_zero, read_names
 from genesis.cli.exit_codes import INTERRUPTED, PARTLY_FAILED
 from genesis.errors import GenesisError, describe, is_out_of_memory
-from genesis.segmentation import outputs, pictures, recipe, report, seals
+from genesis.segmentation import onnx_file, outputs, pictures, recipe, report, seals
 from genesis.segmentation.progress import counter
 from genesis.segmentation.segmenter import LARGEST, OVERLAP, PRECISIONS, Segmenter, for_inference
 
@@ -22,10 +22,10 @@ TAKES_LESS = "--tile or --resize"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture, folder of pictures, or quoted glob")
-    parser.add_argument("--model", choices=sorted(recipe.KINDS), help="required if the weights don't name one")
-    parser.add_argument(
-        "--weights", type=Path, required=True, help="file of genesis train, genesis demo or torchvision"
-    )
+    kinds = ", ".join(sorted(recipe.KINDS))
+    model = f"{kinds}: required if the weights don't name one; or an ONNX file of genesis export, instead of weights"
+    parser.add_argument("--model", type=_model_name, metavar="MODEL", help=model)
+    parser.add_argument("--weights", type=Path, help="file of genesis train, genesis demo or torchvision")
     parser.add_argument("--classes", type=Path, help="text file with a name per line")
     parser.add_argument("--out", type=Path, default=Path("runs/segment"), help="folder for the results")
     overwrite = "also replace files that are not results of the same pictures; input files are never replaced"
@@ -44,12 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     paths = find(arguments.images)
-    read = [path for path in (arguments.weights, arguments.classes) if path is not None]
+    file = Path(arguments.model) if is_onnx_file(arguments.model) else None
+    read = [path for path in (arguments.weights, arguments.classes, file) if path is not None]
     planned = outputs.plan(paths, arguments.out, arguments.overwrite, also_read=read)
-    classes = None if arguments.classes is None else read_names("segment", arguments.classes)
-    model, how = recipe.load(arguments.weights, arguments.model, classes)
-    options = {name: getattr(arguments, name) for name in ("tile", "overlap", "resize")}
-    segmenter = for_inference(model, how, arguments.device, arguments.precision, **options)
+    segmenter = _segmenter(arguments, file)
     done, num_pixels, start = 0, 0, time.perf_counter()
     is_interrupted = False
     with counter("pictures", len(paths)) as progress:
@@ -72,6 +70,33 @@ def run(arguments: argparse.Namespace) -> int:
     if is_interrupted:
         return INTERRUPTED
     return PARTLY_FAILED if done < len(paths) else 0
+
+
+def _segmenter(arguments: argparse.Namespace, file: Path | None) -> Segmenter:
+    classes = None if arguments.classes is None else read_names("segment", arguments.classes)
+    options = {name: getattr(arguments, name) for name in ("tile", "overlap", "resize")}
+    if file is None:
+        if arguments.weights is None:
+            raise ValueError(describe("segment", "weights", "a file, or an ONNX file as --model", "none"))
+        model, how = recipe.load(arguments.weights, arguments.model, classes)
+        return for_inference(model, how, arguments.device, arguments.precision, **options)
+    if arguments.weights is not None:
+        raise ValueError(describe("segment", "weights", f"nothing, as {file} has its own", arguments.weights))
+    if arguments.precision != "float32":
+        raise ValueError(describe("segment", "precision", "float32, which ONNX files are in", arguments.precision))
+    model, how = onnx_file.load(file, classes, arguments.device)
+    return Segmenter(model, how, **options)
+
+
+def is_onnx_file(model: str | None) -> bool:
+    return model is not None and model.lower().endswith(".onnx")
+
+
+def _model_name(text: str) -> str:
+    if text not in recipe.KINDS and not is_onnx_file(text):
+        expected = f"one of {', '.join(sorted(recipe.KINDS))}, or a file that ends in .onnx"
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+    return text
 
 
 def _segment(segmenter: Segmenter, path: Path, places: outputs.Outputs, most_megapixels: float) -> int:

@@ -11,6 +11,7 @@ The forward pass is recorded (genesis.recording) and translated call by call:
     folding.py       batch norms folded into the convolutions before them
     writing.py       the file, and the one beside it for more than 2 GB
     checking.py      runs the file in ONNX Runtime and compares
+    runtime.py       a file as ONNX Runtime runs it
 
 It needs the packages of the extra `export`.
 """

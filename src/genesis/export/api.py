@@ -18,6 +18,7 @@ from genesis.export import (
     ops_selection,
     ops_views,
     ops_windows,
+    runtime,
     writing,
 )
 from genesis.export import dynamic as sizes_asked_for
@@ -96,7 +97,7 @@ def onnx(
     multiples = _multiples(symbols, unit)
     notes = dict(metadata or {}) | ({"multiples": multiples} if multiples else {})
     made = writing.model_of(converted, type(model).__name__, checking.as_text(notes))
-    is_checked = checking.is_installed() if check is None else check
+    is_checked = runtime.is_installed() if check is None else check
     runs = [(run, each.results) for run, each in traces]
     compare = (lambda file: checking.compare_all(file, runs)) if is_checked else None
     difference = writing.write(made, target, compare)
@@ -166,5 +167,5 @@ def _require(model: Module, opset: int, check: bool | None) -> None:
 
         needs = f"export.onnx: needs the package '{error.name}'; {install_command('export')}"
         raise ModuleNotFoundError(needs, name=error.name) from error
-    if check and not checking.is_installed():
+    if check and not runtime.is_installed():
         raise ModuleNotFoundError("export.onnx: argument 'check': needs the package 'onnxruntime'", name="onnxruntime")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,28 +10,17 @@ import numpy as np
 from genesis.errors import MismatchError
 from genesis.export.converting import elements
 from genesis.export.graph import Array
+from genesis.export.runtime import Session
 from genesis.export.tracing import Named
 
 # Of the largest value of an output. Rounding adds up through a network, in another order in each runtime.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 
-def is_installed() -> bool:
-    return importlib.util.find_spec("onnxruntime") is not None
-
-
 def run(path: Path, inputs: Named, outputs: Sequence[str] | None = None) -> list[Array]:
     """The outputs of a file (all, in order, by default) for these inputs, by ONNX Runtime on the CPU."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    known = {each.name for each in session.get_inputs()}
-    fed = {name: elements(tensor, tensor.dtype) for name, tensor in inputs.items() if name in known}
-    found: list[Array] = session.run(None if outputs is None else list(outputs), fed)
-    return found
+    arrays = {name: elements(tensor, tensor.dtype) for name, tensor in inputs.items()}
+    return Session(path).run(arrays, outputs)
 
 
 def compare(path: Path, inputs: Named, results: Named) -> float:

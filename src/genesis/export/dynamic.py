@@ -17,6 +17,7 @@ Axes: TypeAlias = "Mapping[int, str] | Sequence[int]"
 Dynamic: TypeAlias = "Mapping[str, Axes] | Mapping[int, str] | Sequence[int] | None"
 Symbols = dict[str, dict[int, str]]  # of each input, the names of its dynamic dimensions
 
+MOST_DOWNSAMPLED = 32  # how much smaller than its input a network's tensors usually become
 UNITS = (1, 2, 4, 8, 16, 32, 64)  # steps from one size to the next that are tried, for networks that halve sizes
 
 
@@ -84,13 +85,27 @@ def other_sizes(symbols: Symbols, inputs: Named) -> Iterator[tuple[int, list[Nam
         runs = []
         for run in (0, 1):
             steps = {
-                symbol: (index + 1 + run if not run or index % 2 else index + 3) * (1 if symbol in batches else unit)
+                symbol: index + 1 + 2 * run if symbol in batches else _step(index, run, unit) * unit
                 for index, symbol in enumerate(names)
             }
             runs.append({name: _grown(tensor, symbols.get(name, {}), steps) for name, tensor in inputs.items()})
         yield unit, runs
         if batches.issuperset(names):
             return
+
+
+def _step(index: int, run: int, unit: int) -> int:
+    """By how many units the symbol of this index grows in a run.
+
+    Sizes that are downsampled must not become equal: one symbol grows little and then much, the next one the other way
+    round, and much is more than a network divides by. Sizes and their halves must be even and odd, which shows what a
+    remainder decides: little is 3 modulo 4, and much is 2.
+    """
+    is_even, more = index % 2 == 0, index // 2 * 4
+    if (run == 0) is not is_even:
+        return 3 + more
+    much = 0 if unit >= MOST_DOWNSAMPLED else -(-(MOST_DOWNSAMPLED // unit) // 4) * 4
+    return much + 2 + 4 * is_even + more
 
 
 def _grown(tensor: Tensor, axes: Mapping[int, str], steps: Mapping[str, int]) -> Tensor:

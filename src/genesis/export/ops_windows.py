@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
@@ -233,8 +234,17 @@ def interpolate(
     if len(given) == len(scales) and not align_corners:
         factors = e.array(np.array([1, 1, *given], np.float32))
         return e.op("Resize", x, None, factors, **options)
-    sizes = e.op("Concat", e.op("Shape", x, start=0, end=2), e.sizes(size), axis=0)
+    wanted = _scaled_sizes(e, x, given) if len(given) == len(size) else e.sizes(size)
+    sizes = e.op("Concat", e.op("Shape", x, start=0, end=2), wanted, axis=0)
     return e.op("Resize", x, None, None, sizes, **options)
+
+
+def _scaled_sizes(e: Emitter, x: Operand, scales: Sequence[float]) -> ir.Value:
+    """⌊size · scale⌋ of each spatial dimension."""
+    if not any(isinstance(dim, Size) for dim in x.shape[2:]):
+        return e.sizes(e.shape[2:])
+    sizes = e.convert(e.op("Shape", x, start=2), dtypes.float64)
+    return e.convert(e.op("Floor", e.op("Mul", sizes, e.array(np.array(scales)))), dtypes.int64)
 
 
 @translates("PixelShuffle")

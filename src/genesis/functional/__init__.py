@@ -17,6 +17,7 @@ from genesis.functional.folding import *
 from genesis.functional.fused import *
 from genesis.functional.gates import *
 from genesis.functional.grid import *
+from genesis.functional.in_place import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *
 from genesis.functional.joining import *
@@ -32,6 +33,7 @@ from genesis.functional.rectifiers import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
+from genesis.functional.shifts import *
 from genesis.functional.sorting import *
 from genesis.functional.tables import *
 from genesis.functional.unary import *

@@ -107,21 +107,25 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
         negative_slope: the slope below 0.
         inplace: write the result into input.
     Returns: the shape and dtype of input.
-    Grad: input. Saves input.
+    Grad: input. Saves input; in place, the result.
     Example: >>> F.leaky_relu(genesis.tensor([-2.0, 3.0]), 0.5).tolist()
     [-1.0, 3.0]
     """
-    return (
-        input._change(leaky_relu, negative_slope) if inplace else LeakyReLU.apply(input, negative_slope=negative_slope)
-    )
+    if inplace:
+        return input._change(LeakyReLU.leaky_relu_, negative_slope)
+    return LeakyReLU.apply(input, negative_slope=negative_slope)
 
 
 class LeakyReLU(ElementwiseFunction):
+    @classmethod
+    def leaky_relu_(cls, input: Tensor, negative_slope: float) -> Tensor:
+        return cls.apply(input, negative_slope=negative_slope, keeps_result=negative_slope >= 0)
+
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, negative_slope: float) -> NDArray:
-        ctx.save(x)
-        ctx.negative_slope = negative_slope
-        return ops.leaky_relu(x, negative_slope)
+    def forward(ctx: Context, x: NDArray, *, negative_slope: float, keeps_result: bool = False) -> NDArray:
+        y, ctx.negative_slope = ops.leaky_relu(x, negative_slope), negative_slope
+        ctx.save(y if keeps_result else x)  # both are positive at the same places
+        return y
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
@@ -137,25 +141,31 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
         alpha: the negative limit, −alpha, as x → −∞.
         inplace: write the result into input.
     Returns: the shape and dtype of input.
-    Grad: input. Saves input.
+    Grad: input. Saves input; in place, the result.
     Source: Clevert, Unterthiner & Hochreiter 2015, arXiv:1511.07289.
     Example: >>> F.elu(genesis.tensor([-genesis.inf, 3.0])).tolist()
     [-1.0, 3.0]
     """
-    return input._change(elu, alpha) if inplace else ELU.apply(input, alpha=alpha)
+    return input._change(ELU.elu_, alpha) if inplace else ELU.apply(input, alpha=alpha)
 
 
 class ELU(ElementwiseFunction):
+    @classmethod
+    def elu_(cls, input: Tensor, alpha: float) -> Tensor:
+        return cls.apply(input, alpha=alpha, keeps_result=alpha >= 0)
+
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, alpha: float) -> NDArray:
-        ctx.save(x)
-        ctx.alpha = alpha
-        return ops.elu(x, alpha)
+    def forward(ctx: Context, x: NDArray, *, alpha: float, keeps_result: bool = False) -> NDArray:
+        y, ctx.alpha, ctx.keeps_result = ops.elu(x, alpha), alpha, keeps_result
+        ctx.save(y if keeps_result else x)
+        return y
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
-        (x,) = ctx.saved
-        return ops.elu_backward(grad, x, ctx.alpha)
+        (kept,) = ctx.saved
+        if not ctx.keeps_result:
+            return ops.elu_backward(grad, kept, ctx.alpha)
+        return kept.gt(0).where(grad, grad.mul(kept.add(ctx.alpha)))  # d/dx α·(eˣ − 1) = y + α
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -224,10 +234,8 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     Returns: shape and dtype of input.
     Grad: input.
     Source: Misra 2019, arXiv:1908.08681.
-
-    Example:
-        >>> F.mish(genesis.tensor([0.0, 20.0])).tolist()
-        [0.0, 20.0]
+    Example: >>> F.mish(genesis.tensor([0.0, 20.0])).tolist()
+    [0.0, 20.0]
     """
     return input._change(mish) if inplace else mul(input, tanh(softplus(input)))
 

@@ -20,7 +20,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     Args:
         input: any shape and dtype.
         start_dim, end_dim: the first and the last dimension to merge; negative ones count from the end.
-    Returns: a view where the strides allow one, else a copy.
+    Returns: a view where the strides allow one, else a copy; input itself if there is one dimension to merge.
     Raises: ShapeError: start_dim behind end_dim.
     Grad: input. Saves nothing.
     Example: >>> F.flatten(genesis.zeros(2, 3, 4), 1).shape
@@ -31,6 +31,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     last = shapes.normalize_dim("flatten", end_dim, len(shape), "end_dim")
     if first > last:
         raise ShapeError(describe("flatten", "start_dim", f"at most end_dim ({end_dim})", start_dim))
+    if first == last and shape:
+        return input
     return reshape(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
 

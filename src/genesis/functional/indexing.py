@@ -70,13 +70,15 @@ def getitem(input: Tensor, index: Indices) -> Tensor:
 class GetItem(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, index: Index) -> NDArray:
-        ctx.shape, ctx.index = x.shape, index
+        ctx.shape, ctx.plan = x.shape, index.plan
+        if index.arrays:
+            ctx.save(*index.arrays)
         return _read(x, index)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
         whole = grad.full_like(0, ctx.shape)
-        _write(whole, ctx.index, grad, accumulate=True)  # an element that was read twice gets both gradients
+        _write(whole, Index(ctx.plan, ctx.saved), grad, accumulate=True)  # both gradients of what was read twice
         return whole
 
 
@@ -183,7 +185,9 @@ def _assignable(op: str, input: Tensor, index: Index, value: Tensor | Number) ->
 class SetItem(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, value: NDArray | Number, *, index: Index, accumulate: bool) -> NDArray:
-        ctx.index, ctx.accumulate = index, accumulate
+        ctx.plan, ctx.accumulate = index.plan, accumulate
+        if index.arrays or _seen(x, index.plan).shape != x.shape:  # then backward runs once, as PyTorch's
+            ctx.save(*index.arrays, None)
         y = x.clone()
         _write(y, index, value, accumulate)
         return y
@@ -191,11 +195,12 @@ class SetItem(ArrayFunction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_value = ctx.needs_input_grad
-        grad_value = _read(grad, ctx.index) if needs_value else None
+        index = Index(ctx.plan, ctx.saved[:-1])
+        grad_value = _read(grad, index) if needs_value else None
         if not needs_x or ctx.accumulate:
             return grad, grad_value
         rest = grad.clone()
-        _write(rest, ctx.index, 0, accumulate=False)  # what was overwritten has no part in the result
+        _write(rest, index, 0, accumulate=False)  # what was overwritten has no part in the result
         return rest, grad_value
 
 

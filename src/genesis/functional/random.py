@@ -33,11 +33,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         [1.0, 1.0, 1.0]
     """
     _check("dropout", input, p)
-    if inplace:
-        return input._change(dropout, p, training)
-    if not training or p == 0 or input.array.numel == 0 or not thread.dropping:
+    if not _drops(input, p, training):
         return input
-    return Dropout.apply(input, p=float(p))
+    return input._change(dropout, p, training) if inplace else Dropout.apply(input, p=float(p))
 
 
 class Dropout(ElementwiseFunction):
@@ -76,9 +74,11 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check("dropout2d", input, p)
     if input.array.ndim not in (3, 4):
         raise ShapeError(describe("dropout2d", "input", "3 or 4 dimensions", f"shape {input.array.shape}"))
+    if not _drops(input, p, training):
+        return input
     if inplace:
         return input._change(dropout2d, p, training)
-    return mul(input, dropout(_channels(input, 2), p, training)) if training and p != 0 else input
+    return mul(input, dropout(_channels(input, 2), p))
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -98,9 +98,11 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check("dropout1d", input, p)
     if input.array.ndim not in (2, 3):
         raise ShapeError(describe("dropout1d", "input", "2 or 3 dimensions", f"shape {input.array.shape}"))
+    if not _drops(input, p, training):
+        return input
     if inplace:
         return input._change(dropout1d, p, training)
-    return mul(input, dropout(_channels(input, input.array.ndim - 1), p, training)) if training and p != 0 else input
+    return mul(input, dropout(_channels(input, input.array.ndim - 1), p))
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -120,9 +122,11 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check("dropout3d", input, p)
     if input.array.ndim not in (4, 5):
         raise ShapeError(describe("dropout3d", "input", "4 or 5 dimensions", f"shape {input.array.shape}"))
+    if not _drops(input, p, training):
+        return input
     if inplace:
         return input._change(dropout3d, p, training)
-    return mul(input, dropout(_channels(input, input.array.ndim - 3), p, training)) if training and p != 0 else input
+    return mul(input, dropout(_channels(input, input.array.ndim - 3), p))
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -143,9 +147,11 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
         [1.0, 1.0]
     """
     _check("alpha_dropout", input, p)
+    if not _drops(input, p, training):
+        return input
     if inplace:
         return input._change(alpha_dropout, p, training)
-    return _alpha_dropped(input, input.array.shape, p) if training and p != 0 else input
+    return _alpha_dropped(input, input.array.shape, p)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -166,9 +172,11 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
     shape = input.array.shape
     if len(shape) < 2 and training and p != 0:
         raise ShapeError(describe("feature_alpha_dropout", "input", "at least 2 dimensions", f"shape {shape}"))
+    if not _drops(input, p, training):
+        return input
     if inplace:
         return input._change(feature_alpha_dropout, p, training)
-    return _alpha_dropped(input, (*shape[:2], *(1,) * (len(shape) - 2)), p) if training and p != 0 else input
+    return _alpha_dropped(input, (*shape[:2], *(1,) * (len(shape) - 2)), p)
 
 
 def _alpha_dropped(input: Tensor, shape: Shape, p: float) -> Tensor:
@@ -185,6 +193,11 @@ def _channels(input: Tensor, leading: int) -> Tensor:
     """Ones for the leading dimensions, batch and channels."""
     shape = input.array.shape
     return input._like(input.array.full_like(1, (*shape[:leading], *(1,) * (len(shape) - leading))))
+
+
+def _drops(input: Tensor, p: float, training: bool) -> bool:
+    """Will anything be dropped?"""
+    return training and p != 0 and input.array.numel != 0 and thread.dropping
 
 
 def _check(op: str, input: Tensor, p: float) -> None:

@@ -44,12 +44,14 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 class IndexSelect(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
-        ctx.shape, ctx.dim, ctx.index = x.shape, dim, index.reshape((-1,))
-        return ops.index_select(x, dim, ctx.index)
+        ctx.shape, ctx.dim, index = x.shape, dim, index.reshape((-1,))
+        ctx.save(index)
+        return ops.index_select(x, dim, index)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
-        return ops.index_add(grad.full_like(0, ctx.shape), ctx.dim, ctx.index, grad)
+        (index,) = ctx.saved
+        return ops.index_add(grad.full_like(0, ctx.shape), ctx.dim, index, grad)
 
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
@@ -80,12 +82,14 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 class IndexAdd(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, source: NDArray, *, dim: int, index: NDArray, alpha: Number) -> NDArray:
-        ctx.dim, ctx.index, ctx.alpha, ctx.source_shape = dim, index.reshape((-1,)), alpha, source.shape
-        return ops.index_add(x, dim, ctx.index, source if alpha == 1 else source.mul(alpha))
+        ctx.dim, ctx.alpha, ctx.source_shape, index = dim, alpha, source.shape, index.reshape((-1,))
+        ctx.save(index)
+        return ops.index_add(x, dim, index, source if alpha == 1 else source.mul(alpha))
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
-        selected = ops.index_select(grad, ctx.dim, ctx.index).reshape(ctx.source_shape)
+        (index,) = ctx.saved
+        selected = ops.index_select(grad, ctx.dim, index).reshape(ctx.source_shape)
         return grad, selected if ctx.alpha == 1 else selected.mul(ctx.alpha)
 
 
@@ -115,12 +119,14 @@ class Gather(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, dim: int, index: NDArray) -> NDArray:
         index = index.lt(0).where(index.add(x.shape[dim] if x.ndim else 1), index)  # negative ones count from the end
-        ctx.shape, ctx.dim, ctx.index = x.shape, dim, index
+        ctx.shape, ctx.dim = x.shape, dim
+        ctx.save(index)
         return ops.gather(x, dim, index)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:
-        return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, ctx.index, grad)
+        (index,) = ctx.saved
+        return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, index, grad)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
@@ -185,15 +191,17 @@ def scatter(
 class Scatter(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, source: NDArray | Number, *, dim: int, index: NDArray) -> NDArray:
-        ctx.dim, ctx.index = dim, index
+        ctx.dim = dim
+        ctx.save(index)
         ctx.source_shape = source.shape if isinstance(source, NDArray) else None
         return ops.scatter(x, dim, index, source)
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         needs_x, needs_source = ctx.needs_input_grad
+        (index,) = ctx.saved
         return (
-            ops.scatter(grad, ctx.dim, ctx.index, 0.0) if needs_x else None,
+            ops.scatter(grad, ctx.dim, index, 0.0) if needs_x else None,
             _gathered(ctx, grad) if needs_source else None,
         )
 
@@ -220,7 +228,8 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 class ScatterAdd(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, source: NDArray, *, dim: int, index: NDArray) -> NDArray:
-        ctx.dim, ctx.index, ctx.source_shape = dim, index, source.shape
+        ctx.dim, ctx.source_shape = dim, source.shape
+        ctx.save(index)
         return ops.scatter_add(x, dim, index, source)
 
     @staticmethod
@@ -246,7 +255,8 @@ def _scatter(
 
 def _gathered(ctx: Context, grad: NDArray) -> NDArray:
     """The gradient of the source: read where it was written, zero where it is larger than the index."""
-    found = ops.gather(grad, ctx.dim, ctx.index)
+    (index,) = ctx.saved
+    found = ops.gather(grad, ctx.dim, index)
     if found.shape == ctx.source_shape:
         return found
     whole = corner = grad.full_like(0, ctx.source_shape)

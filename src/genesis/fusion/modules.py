@@ -182,7 +182,17 @@ def _kind_of(module: nn.Module | None) -> tuple[str, str]:
     for kind, layer in ((CONV, nn.Conv2d), (NORM, nn.BatchNorm2d), (RELU, nn.ReLU)):
         if type(module) is layer:
             hooked = module._forward_hooks or module._forward_pre_hooks
-            return kind, "it has hooks" if hooked else ""
+            return kind, "it has hooks" if hooked else _unlike_zeros(module)
         if isinstance(module, layer):
             return kind, f"{type(module).__name__} is a subclass of {layer.__name__}"
     return OTHER, ""
+
+
+def _unlike_zeros(layer: nn.Module) -> str:
+    """Why a convolution must stay: the fused op pads with zeros, as many on each side."""
+    if not isinstance(layer, nn.Conv2d):
+        return ""
+    if layer.padding_mode != "zeros":
+        return f"its padding_mode is '{layer.padding_mode}'"
+    reach = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+    return "it pads one side more than the other" if layer.padding == "same" and any(r % 2 for r in reach) else ""

@@ -22,7 +22,7 @@ from genesis.tensor import Tensor
 
 _training = operator.itemgetter("training")
 _array = operator.attrgetter("array")
-_requires_grad = operator.attrgetter("requires_grad")
+_requires_grad = operator.attrgetter("_requires_grad")
 _hooks = operator.attrgetter("_hooks")
 _post_accumulate_hooks = operator.attrgetter("_post_accumulate_hooks")
 _count, _holders = operator.attrgetter("count"), operator.attrgetter("holders")

@@ -83,8 +83,7 @@ class _Inference(Entry):
     def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._recording is not None
         handles = self._recording.run([tensor.array.handle for tensor in tensors])
-        changes = {index: tensor.array.changes for index, tensor in enumerate(tensors)}
-        return made_of(self._result, tensors, iter(handles), changes)
+        return made_of(self._result, tensors, iter(handles), dict(enumerate(tensors)))
 
 
 class _Refusals:

@@ -294,8 +294,8 @@ _PARTS: dict[type[object], tuple[str, ...]] = {  # what these only hold together
     functools.cached_property: ("func",),
 }
 # What other guards see: of tensors, modules and optimizers.
-_OF_TENSORS = frozenset({"array", "requires_grad", "grad", "_node", "_output_index", "_viewed_at", "data", "shape"})
-_OF_TENSORS |= {"_hooks", "_post_accumulate_hooks"}
+_OF_TENSORS = frozenset({"array", "requires_grad", "_requires_grad", "grad", "_node", "_output_index", "data", "shape"})
+_OF_TENSORS |= {"_base", "_viewed_at", "_view_kind", "_hooks", "_post_accumulate_hooks"}
 _OF_MODULES = frozenset({"training", "_modules", "_parameters", "_buffers", "_forward_hooks", "_forward_pre_hooks"})
 _OF_CLASSES = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__"})
 

@@ -233,16 +233,15 @@ class _Replayable:
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for leaf in self._cleared:
             leaf.grad = None
-        arrays = [tensor.array for tensor in tensors]
-        changed = [leaf.grad.array for leaf, _ in self._accumulating]  # type: ignore[union-attr]
-        arrays += changed
+        inputs = [*tensors, *[leaf.grad for leaf, _ in self._accumulating if leaf.grad is not None]]
+        changed = [grad.array for grad in inputs[len(tensors) :]]
         try:
-            handles = self._recording.run([array.handle for array in arrays])
+            handles = self._recording.run([tensor.array.handle for tensor in inputs])
         finally:
             for array in (*self._changed, *changed):
-                array.changes.count += 1
-        changes = {number: array.changes for number, array in zip(self._inputs, arrays, strict=True)}
-        result, grads = made_of(self._made, tensors, iter(handles), changes)
+                array.changes.note()
+        shown = dict(zip(self._inputs, inputs, strict=True))
+        result, grads = made_of(self._made, tensors, iter(handles), shown)
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad
         return result

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from genesis.autograd import is_freed
+from genesis.autograd.views import ViewKind
 from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
 from genesis.ndarray import CPU, NDArray
-from genesis.ndarray.array import Changes
 from genesis.recording import Kind, Value
 from genesis.tensor import Tensor
 
@@ -52,21 +52,24 @@ def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs
     return None
 
 
-def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object], changes: dict[int, Changes]) -> Any:
-    """The result of a replay: placeholders become tensors on its handles. Views of one memory share their changes."""
+def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object], shown: dict[int, Tensor]) -> Any:
+    """The result of a replay: placeholders become tensors on its handles; shown: by memory, what shows it already."""
     if type(noted) is Output:
-        array = NDArray(next(handles), CPU, changes.get(noted.memory))
+        owner = shown.get(noted.memory)
+        array = NDArray(next(handles), CPU, None if owner is None else owner.array.changes)
         made = tensors[0]._like(array)
-        if noted.memory in changes:
-            made._viewed_at = array.changes.count
-        changes[noted.memory] = array.changes
+        if owner is None:
+            shown[noted.memory] = made
+        else:
+            made._base, made._viewed_at = owner if owner._base is None else owner._base, array.changes.count
+            made._view_kind = ViewKind.CUSTOM
         return made
     if type(noted) is Input:
         return tensors[noted.place]
     if isinstance(noted, list | tuple):
-        return _sequence(type(noted), [made_of(part, tensors, handles, changes) for part in noted])
+        return _sequence(type(noted), [made_of(part, tensors, handles, shown) for part in noted])
     if type(noted) is dict:
-        return {name: made_of(part, tensors, handles, changes) for name, part in noted.items()}
+        return {name: made_of(part, tensors, handles, shown) for name, part in noted.items()}
     return noted
 
 
@@ -120,7 +123,18 @@ def _plain_kind(value: object) -> Hashable:
 
 
 _OF_TENSORS = frozenset(
-    {"array", "requires_grad", "grad", "_node", "_output_index", "_viewed_at", "_hooks", "_post_accumulate_hooks"}
+    {
+        "array",
+        "_requires_grad",
+        "grad",
+        "_node",
+        "_output_index",
+        "_base",
+        "_viewed_at",
+        "_view_kind",
+        "_hooks",
+        "_post_accumulate_hooks",
+    }
 )
 
 

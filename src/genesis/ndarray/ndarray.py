@@ -192,7 +192,7 @@ class NDArray(Arithmetic):
 
     def _memory_order(self) -> list[int]:
         """The dimensions, that with the largest steps in memory first."""
-        return _memory_order(self.strides)
+        return _memory_order(self.shape, self.strides)
 
     # --- views ------------------------------------------------------------------------------------------------------
 
@@ -282,10 +282,25 @@ def _ordered_strides(shape: Shape, channels_last: bool) -> Shape:
 
 @functools.lru_cache(maxsize=4096)
 def _dense_strides(shape: Shape, strides: Shape) -> Shape:
-    dense = shapes.strides_in_order(shape, _memory_order(strides))
+    dense = shapes.strides_in_order(shape, _memory_order(shape, strides))
     # Those of dimensions of size 1 say nothing of the memory, but libraries tell channels-last order by them.
     return strides if shapes.equivalent(shape, strides, dense) else dense
 
 
-def _memory_order(strides: Shape) -> list[int]:
-    return sorted(range(len(strides)), key=lambda dim: -strides[dim])
+def _memory_order(shape: Shape, strides: Shape) -> list[int]:
+    if 0 not in strides:
+        return sorted(range(len(strides)), key=lambda dim: -strides[dim])
+    # As in PyTorch, repeated dimensions keep their places: from the last on, each is moved inward past those of larger
+    # steps, and past repeated ones to get there.
+    order = list(reversed(range(len(strides))))
+    for start in range(1, len(order)):
+        place = start
+        for before in reversed(range(start)):
+            inner, outer = order[before], order[place]
+            if not (strides[inner] and strides[outer]):
+                continue
+            if (strides[inner], shape[inner]) > (strides[outer], shape[outer]):
+                order[before], order[place], place = outer, inner, before
+            elif strides[inner] < strides[outer]:
+                break
+    return order[::-1]

@@ -52,7 +52,9 @@ class Recipe:
     @property
     def multiple(self) -> int:
         """The number of which height and width of the network's input must be multiples."""
-        return 2 ** (self.arguments["depth"] - 1) if self.model == "unet" else 1
+        if self.model == "unet":
+            return int(2 ** (self.arguments["depth"] - 1))
+        return int(self.arguments.get("multiple", 1))  # which an ONNX file says
 
     def build(self) -> nn.Module:
         """The network with new weights."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent) + "/"
+_BETWEEN = (_PACKAGE, contextlib.__file__)  # a with statement calls Genesis by way of contextlib
 _local = threading.local()
 
 
@@ -18,12 +19,22 @@ def user_line() -> str:
     if origin is not None:
         return f"{origin} (its backward)"
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-@contextmanager
+def called_function() -> str:
+    """Return the name of the function of Genesis that the user's line calls."""
+    frame, name = sys._getframe(1), ""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return name
+
+
+@contextlib.contextmanager
 def backward_of(line: str | None) -> Iterator[None]:
     """Make user_line() name this forward line inside the with block."""
     _local.origin = line

@@ -35,6 +35,10 @@ class OutOfMemoryError(GenesisError, RuntimeError):
     """The device does not have enough memory."""
 
 
+class CaptureError(GenesisError, RuntimeError):
+    """Work that no CUDA graph can hold, or the misuse of one; the message has the user's line."""
+
+
 class CompileError(GenesisError, RuntimeError):
     """Kernel source that does not compile; the message is the compiler's."""
 

@@ -103,7 +103,7 @@ class SavedAttention(NamedTuple, Generic[A, S]):
 
 
 class SGDOptions(NamedTuple):
-    """The settings of sgd_step."""
+    """The settings of sgd_step: numbers, then flags."""
 
     lr: float
     momentum: float
@@ -114,7 +114,7 @@ class SGDOptions(NamedTuple):
 
 
 class AdamOptions(NamedTuple):
-    """The settings of adam_step. decoupled_weight_decay: as AdamW does."""
+    """The settings of adam_step: numbers, then flags. decoupled_weight_decay: as AdamW does."""
 
     lr: float
     beta1: float
@@ -123,6 +123,18 @@ class AdamOptions(NamedTuple):
     weight_decay: float
     decoupled_weight_decay: bool
     maximize: bool
+
+
+class StepInputs(NamedTuple, Generic[A]):
+    """The arrays that sgd_step and adam_step read when they run, for CUDA graphs.
+
+    Attributes:
+        numbers: float64, in place of those with which the options begin, in their order.
+        found_inf: bool (); where it is true, nothing changes.
+    """
+
+    numbers: A | None = None
+    found_inf: A | None = None
 
 
 class _Shaped(Protocol):

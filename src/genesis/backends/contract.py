@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from genesis.backends import flops
+from genesis.backends.dispatch import Capture as Capture
 from genesis.backends.dispatch import OnDevice
 from genesis.backends.traits import TRAITS as TRAITS
 from genesis.backends.traits import op
@@ -41,6 +42,7 @@ from genesis.records import (
     SavedAttention,
     SavedConvNorm,
     SGDOptions,
+    StepInputs,
     Windows,
 )
 from genesis.records import Pair as Pair
@@ -101,6 +103,8 @@ def is_pinned(array: HostArray) -> bool: """Is a numpy array in such memory.""";
 def synchronize(device_index: int = 0) -> None: """Wait until all that was launched is done."""; ...
 @op(idle=True)
 def current_stream(device_index: int = 0) -> int: """The queue that this thread launches on, as a number; 0 on the CPU, which has none."""; ...
+@op(idle=True)
+def capture(device_index: int = 0) -> Capture | None: """The capture of a CUDA graph that takes in what this thread launches; None: it is run."""; ...
 @op(idle=True)
 def record_stream(x: Handle, stream: int) -> None: """x's memory is used on this queue too: it is reused only after what the queue has been given by then."""; ...
 @op(idle=True)
@@ -428,12 +432,14 @@ def nll_loss_backward(grad: Handle, shape: Shape, target: Handle, weight: Handle
 
 # --- optimizer steps: in place, one call for all parameters (cpu/optimizer.py, cuda/ops/optimizer) --------------------
 @op(in_place=("params", "buffers"), unreplayable="takes an optimizer's step")
-def sgd_step(params: Sequence[Handle], grads: Sequence[Handle], buffers: Sequence[Handle] | None, options: SGDOptions, first: bool) -> None: """buffers: one per parameter, or None without momentum; first: the buffers are empty and take the gradient."""; ...
-@op(in_place=("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"), unreplayable="takes an optimizer's step")
-def adam_step(params: Sequence[Handle], grads: Sequence[Handle], exp_avgs: Sequence[Handle], exp_avg_sqs: Sequence[Handle], max_exp_avg_sqs: Sequence[Handle] | None, step: int, options: AdamOptions) -> None: """step counts from 1."""; ...
+def sgd_step(params: Sequence[Handle], grads: Sequence[Handle], buffers: Sequence[Handle] | None, options: SGDOptions, first: bool, inputs: StepInputs[Handle] = StepInputs()) -> None: """buffers: one per parameter, or None without momentum; first: the buffers are empty and take the gradient."""; ...
+@op(in_place=("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "step"), unreplayable="takes an optimizer's step")
+def adam_step(params: Sequence[Handle], grads: Sequence[Handle], exp_avgs: Sequence[Handle], exp_avg_sqs: Sequence[Handle], max_exp_avg_sqs: Sequence[Handle] | None, step: Handle | Number, options: AdamOptions, inputs: StepInputs[Handle] = StepInputs()) -> None: """step counts from 1; a 0-d int64 array holds the number of steps before, and grows by 1."""; ...
 @op(in_place=("arrays",))
 def scale_into(arrays: Sequence[Handle], factor: Handle | Number) -> None: """In place: each array times one number or 0-d array."""; ...
 @op(accumulates=True)
 def norms(arrays: Sequence[Handle], ord: float) -> Handle: """1-d: the vector norm of each array."""; ...
 @op(in_place=("arrays",))
-def unscale_into(arrays: Sequence[Handle], factor: float) -> Handle: """In place: each array times factor; gives a 0-d bool: was any element not finite."""; ...
+def unscale_into(arrays: Sequence[Handle], factor: Handle | Number) -> Handle: """In place: each array times one number or 0-d array; gives a 0-d bool: was any element not finite."""; ...
+@op(in_place=("scale", "growth_tracker"))
+def update_scale(scale: Handle, growth_tracker: Handle, found_inf: Handle, growth_factor: float, backoff_factor: float, growth_interval: int) -> None: """In place, for 0-d float64, int64 and bool arrays: back off where found_inf is true; else count, and grow after growth_interval in a row."""; ...

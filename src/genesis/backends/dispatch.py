@@ -10,6 +10,7 @@ import functools
 import linecache
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 from genesis import dtypes, records
@@ -41,6 +42,24 @@ class Device(Protocol):
 
 class Changes(Protocol):
     count: int
+
+    def note(self) -> None: ...
+
+
+class Capture(Protocol):
+    """A CUDA graph in the making.
+
+    Attributes:
+        kept: what the graph reads; it lives as long as the graph.
+        before_replay: called before each replay, with its stream, which is the current one.
+    """
+
+    kept: list[object]
+    before_replay: list[Callable[[int], None]]
+
+    @property
+    def outside(self) -> Callable[[int], AbstractContextManager[None]]:
+        """outside(device_index): a block in which launches run, instead of becoming part of the graph."""
 
 
 class Array(OnDevice, Protocol):
@@ -245,8 +264,11 @@ def unwrapped(op: str, device: object, value: object) -> object:
 
 def note_change(values: object) -> None:
     """These arrays have been changed in place."""
-    for array in arrays_in((values,)):
-        array.changes.count += 1
+    if is_array(values):
+        values.changes.note()
+    elif isinstance(values, list | tuple):
+        for each in values:
+            note_change(each)
 
 
 def floats(x: Array) -> Array:

@@ -20,6 +20,11 @@ from genesis.cuda.device import get_device_properties as get_device_properties
 from genesis.cuda.device import is_available as is_available
 from genesis.cuda.device import set_device as set_device
 from genesis.cuda.device import synchronize as synchronize
+from genesis.cuda.graphs import CUDAGraph as CUDAGraph
+from genesis.cuda.graphs import Graph as Graph
+from genesis.cuda.graphs import graph as graph
+from genesis.cuda.graphs import graph_pool_handle as graph_pool_handle
+from genesis.cuda.graphs import is_current_stream_capturing as is_current_stream_capturing
 from genesis.cuda.memory import empty_cache as empty_cache
 from genesis.cuda.memory import max_memory_allocated as max_memory_allocated
 from genesis.cuda.memory import max_memory_reserved as max_memory_reserved
@@ -50,5 +55,6 @@ from genesis.cuda.streams import default_stream as default_stream
 from genesis.cuda.streams import stream as stream
 from genesis.cuda.timing import milliseconds as milliseconds
 from genesis.cuda.triton_kernel import triton_kernel as triton_kernel
+from genesis.errors import CaptureError as CaptureError
 from genesis.errors import CompileError as CompileError
 from genesis.errors import OutOfMemoryError as OutOfMemoryError

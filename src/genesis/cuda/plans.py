@@ -16,6 +16,7 @@ from genesis import backends
 from genesis.autograd import grad as gradients
 from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.runtime import capturing
 from genesis.cuda.device import DeviceLike, index_of, is_available
 from genesis.errors import describe
 from genesis.nn import Module
@@ -76,6 +77,7 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
     if not is_available():
         yield None
         return
+    capturing.refuse(index_of("tuning", None), "measures kernels", "tune before the capture begins")
     from genesis.backends.cuda.engine import planner
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)

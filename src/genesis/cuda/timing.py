@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections.abc import Callable
 
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import streams
 from genesis.cuda.device import DeviceLike, index_of
 from genesis.errors import describe
@@ -38,5 +37,5 @@ def milliseconds(function: Callable[[], object], repeats: int = 50, device: Devi
     for mark in marks[1:]:
         function()
         mark.record()
-    driver.get().synchronize_event(index, marks[-1].handle)
+    marks[-1].synchronize()
     return statistics.median(start.elapsed_time(end) for start, end in itertools.pairwise(marks))

@@ -134,7 +134,7 @@ class ConvBNReLU(ArrayFunction):
         if options.training:
             for statistic in (*running, count):
                 if statistic is not None:
-                    statistic.changes.count += 1
+                    statistic.changes.note()
         if True in ctx.needs_input_grad:
             # A running mean is saved itself, so that a change of it before backward is noticed.
             mean_used = mean if options.training else running[0]

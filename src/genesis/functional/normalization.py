@@ -64,7 +64,7 @@ class BatchNorm(ArrayFunction):
         if training:
             for statistic in running:
                 if statistic is not None:
-                    statistic.changes.count += 1
+                    statistic.changes.note()
         if any(ctx.needs_input_grad):
             # A running mean is saved itself, so that a change of it before backward is noticed.
             ctx.save(x, weight, mean if training else running[0], inverse_std)

@@ -239,7 +239,7 @@ class _Replayable:
             handles = self._recording.run([tensor.array.handle for tensor in inputs])
         finally:
             for array in (*self._changed, *changed):
-                array.changes.count += 1
+                array.changes.note()
         shown = dict(zip(self._inputs, inputs, strict=True))
         result, grads = made_of(self._made, tensors, iter(handles), shown)
         for leaf, grad in zip(self._renewed, grads, strict=True):

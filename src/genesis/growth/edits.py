@@ -175,7 +175,7 @@ def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> N
     for optimizer in optimizers:
         state = optimizer.state.get(tensor, {})
         for name, entry in list(state.items()):
-            if isinstance(entry, Tensor) and entry.shape == tensor.shape:
+            if isinstance(entry, Tensor) and entry.shape == tensor.shape and name != "step":
                 state[name] = Tensor(entry.array.mul(factor ** -gradient_power(name)))
 
 
@@ -192,12 +192,11 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selection
     """
     state = optimizer.state.get(parameter, {})
     for name, entry in state.items():
-        if not isinstance(entry, Tensor) or entry.shape != parameter.shape:
+        if not isinstance(entry, Tensor) or entry.shape != parameter.shape or name == "step":
             continue
         fresh = None
-        if (
-            gradient_power(name) == 2 and edit.elements.has_new
-        ):  # no history yet: steps of the size that the others have
+        if gradient_power(name) == 2 and edit.elements.has_new:
+            # No history yet: steps of the size that the others have.
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
             fresh = entry.array.full_like(mean, edit.shape_after(entry.shape))
         power = 0 if edit.splits else gradient_power(name)

@@ -26,7 +26,8 @@ from genesis.interrupts import Whole, at_once
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
-from genesis.optim.optimizer import Group, Optimizer
+from genesis.optim.optimizer import Optimizer
+from genesis.optim.options import Group
 from genesis.tensor import Tensor
 
 log = logging.getLogger("genesis.growth")

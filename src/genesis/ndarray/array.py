@@ -86,6 +86,23 @@ class Array:
         return self if self.dtype is dtype else ops.cast(self, dtype)
 
 
+class Replays:
+    """Replays of CUDA graphs, which change storages without a call that counts them.
+
+    Attributes:
+        captures: how many captures are underway.
+        count: how many replays there were.
+    """
+
+    __slots__ = ("captures", "count")
+
+    def __init__(self) -> None:
+        self.captures = self.count = 0
+
+
+replays = Replays()
+
+
 class Changes:
     """How often a storage was changed in place: by it, autograd notices that a saved value is no longer the same.
 
@@ -96,6 +113,7 @@ class Changes:
     count = 0
     last_recorded = 0  # the count after the last change that a graph recorded
     _ended_exports = 0
+    _by_replays = False  # does a CUDA graph change it in each replay?
     # For each export, what gives None once nobody else holds the memory. Another object with each change of it, so that
     # who has seen it needs no look inside.
     holders: Sequence[Callable[[], object]] = ()
@@ -103,7 +121,16 @@ class Changes:
     @property
     def version(self) -> int | None:
         """Another number after each change of the values; None while others hold the memory and may change them."""
-        return self.count + self._ended_exports if not self.holders else self._version_of_exported()
+        return self._version() if not self.holders else self._version_of_exported()
+
+    def note(self) -> None:
+        """Count a change in place."""
+        self.count += 1
+        if replays.captures:
+            self._by_replays = True
+
+    def _version(self) -> int:
+        return self.count + self._ended_exports + (replays.count if self._by_replays else 0)
 
     def export(self, holder: object = None) -> None:
         """Others may write into this memory from now on: as long as holder lives, or for good.
@@ -118,7 +145,7 @@ class Changes:
     def _version_of_exported(self) -> int | None:
         with _making_changes:
             self._forget_ended()
-            return None if self.holders else self.count + self._ended_exports
+            return None if self.holders else self._version()
 
     def _forget_ended(self) -> None:
         held = [holder for holder in self.holders if holder() is not None]

@@ -25,4 +25,4 @@ class Copies:
             backend = backend_of(device)
             for array, values in zip(arrays, copies, strict=True):
                 backend.copy_into(array.handle, values)
-                array.changes.count += 1
+                array.changes.note()

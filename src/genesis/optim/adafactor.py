@@ -7,17 +7,8 @@ from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray, ops
 from genesis.optim.composed import Composed, Update, lerp, require_pair
-from genesis.optim.optimizer import (
-    Batch,
-    Entries,
-    Group,
-    Params,
-    Settings,
-    State,
-    maximizing,
-    require_number,
-    zeros_like,
-)
+from genesis.optim.optimizer import Batch, Params, State, zeros_like
+from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 

@@ -7,7 +7,8 @@ from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
 from genesis.optim.composed import Composed, Update, decayed
-from genesis.optim.optimizer import Entries, Group, Params, Settings, maximizing, require_number, zeros_like
+from genesis.optim.optimizer import Params, full_like
+from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
 
 
@@ -79,9 +80,7 @@ class Adagrad(Composed):
     def _initial(self, name: str, group: Group, array: NDArray) -> object:
         if name == "step":
             return 0
-        total = zeros_like(array)
-        total.copy_into(group["initial_accumulator_value"])
-        return Tensor(total)
+        return Tensor(full_like(array, group["initial_accumulator_value"]))
 
     def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
         assert isinstance(options, Options)

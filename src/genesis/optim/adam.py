@@ -10,17 +10,8 @@ from typing import Unpack
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, each
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import (
-    Batch,
-    Group,
-    Optimizer,
-    Params,
-    Settings,
-    State,
-    maximizing,
-    require_number,
-    zeros_like,
-)
+from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import AdamOptions
 from genesis.tensor import Tensor
 
@@ -93,20 +84,27 @@ class Adam(Optimizer):
         return missing if "step" in state else {"step": 0, **missing}
 
     def _history(self, state: State) -> Hashable:
-        return state["step"], "max_exp_avg_sq" in state
+        step = state["step"]
+        return step if type(step) is int else id(step), "max_exp_avg_sq" in state
 
     def _update(self, batch: Batch) -> None:
         # For each parameter p, its gradient g (negated to maximize) and its moments m and v, in one kernel at step t:
         #   p ← p·(1 − lr·weight_decay) if decoupled, else g ← g + weight_decay·p
         #   m ← beta1·m + (1 − beta1)·g,   v ← beta2·v + (1 − beta2)·g²
         #   p ← p − lr·m / (1 − beta1ᵗ) / (√(v / (1 − beta2ᵗ)) + eps)     (amsgrad: the largest v so far)
-        first = batch.states[0]
-        step = first["step"] + 1
+        options, first = batch.options, batch.states[0]
+        step = first["step"]
         largest = batch.arrays("max_exp_avg_sq") if "max_exp_avg_sq" in first else None
         averages = batch.arrays("exp_avg"), batch.arrays("exp_avg_sq")
-        update = call_of(ops.adam_step, batch.params, batch.grads, *averages, largest, step, batch.options)
+        states = batch.params, batch.grads, *averages, largest
+        if isinstance(step, Tensor):  # the device counts, see capturable.py
+            at_once([call_of(ops.adam_step, *states, step.array, options, batch.inputs), *batch.after])
+            return
+        update = call_of(ops.adam_step, *states, step + 1, options, batch.inputs)
         # In one with the update: no interrupt comes between.
-        at_once([update, *batch.after, each(setitem, batch.states, repeat("step"), repeat(step))])
+        at_once([update, *batch.after, each(setitem, batch.states, repeat("step"), repeat(step + 1))])
+
+    reads_numbers = True
 
 
 class AdamW(Adam):

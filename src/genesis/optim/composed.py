@@ -10,7 +10,8 @@ from genesis import dtypes
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import Batch, Entries, Group, Optimizer, State, as_number, require_number, zeros_like
+from genesis.optim.optimizer import Batch, Optimizer, State, zeros_like
+from genesis.optim.options import Entries, Group, as_number, require_number
 from genesis.tensor import Tensor
 
 Record = TypeVar("Record", bound=tuple[object, ...])
@@ -45,6 +46,9 @@ class Composed(Optimizer):
 
     def _options(self, group: Group) -> tuple[object, ...]:
         return chosen(self._Options, group)
+
+    def refusal(self, batch: Batch) -> str:
+        return "the host computes with the number of the step: capture the gradients, and step after replay()"
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
         return {name: self._initial(name, group, array) for name in self._entries(group) if name not in state}

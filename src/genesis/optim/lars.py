@@ -6,17 +6,8 @@ from typing import NamedTuple, Unpack
 
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import (
-    Batch,
-    Group,
-    Optimizer,
-    Params,
-    Settings,
-    State,
-    maximizing,
-    require_number,
-    zeros_like,
-)
+from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import SGDOptions
 from genesis.tensor import Tensor
 
@@ -114,6 +105,7 @@ class LARS(Optimizer):
             for index, step in enumerate(steps):
                 ops.scale_into([step], rates.select(0, index))
         buffers = batch.arrays("momentum_buffer") if momentum else None
-        # SGD at rate 1, without decay: step and momentum contain lr·λ already, as in the paper.
+        # SGD at rate 1, without dampening and decay: step and momentum contain lr·λ already, as in the paper.
         sgd = SGDOptions(lr=1.0, momentum=momentum, dampening=0.0, weight_decay=0.0, nesterov=nesterov, maximize=False)
-        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, sgd, batch.fresh), *batch.after])
+        first = batch.fresh and not batch.captured
+        at_once([call_of(ops.sgd_step, batch.params, steps, buffers, sgd, first), *batch.after])

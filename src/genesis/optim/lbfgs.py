@@ -12,7 +12,8 @@ from genesis.autograd.modes import unrecordable
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, finish
 from genesis.optim.line_search import Point, strong_wolfe
-from genesis.optim.optimizer import Group, Loss, Optimizer, Params, State, require_number
+from genesis.optim.optimizer import Loss, Optimizer, Params, State
+from genesis.optim.options import Group, require_number
 from genesis.tensor import Tensor
 
 CURVED = 1e-10  # a step with less curvature says nothing of the Hessian

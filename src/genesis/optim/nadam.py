@@ -7,7 +7,8 @@ from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
 from genesis.optim.composed import Composed, Update, decayed, lerp, require_betas
-from genesis.optim.optimizer import Entries, Group, Params, Settings, maximizing, require_number
+from genesis.optim.optimizer import Params
+from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import numbers
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, ClassVar, TypedDict, TypeVar, cast, overload
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar, cast, overload
 
 from genesis import interop, shapes
 from genesis.autograd import enable_grad
 from genesis.autograd.modes import state as thread
-from genesis.errors import CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
+from genesis.callsite import user_line
+from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.interrupts import Call, at_once, held
-from genesis.ndarray import NDArray
+from genesis.ndarray import Device, NDArray
+from genesis.ndarray.capturing import capture_of, lasting, outside, replays
+from genesis.optim.capturable import Captured
+from genesis.optim.options import Entries, Group, as_number
+from genesis.records import StepInputs
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-Entries = dict[str, Any]  # tensors, numbers and flags by name
-Group = Entries  # "params", and the options for them
 State = Entries  # what is kept for one parameter
 StateDict = Entries
 Params = Iterable[Tensor | Group]  # all of one kind
@@ -33,16 +34,6 @@ def gradient_power(name: str) -> int:
     if name in ("step_size", "ax", "acc_delta"):
         return 0
     return 2 if name.endswith("_sq") or name in ("square_avg", "sum", "variance") else 1
-
-
-class Settings(TypedDict, total=False):
-    """Options that every optimizer takes, as PyTorch's do."""
-
-    maximize: bool  # negate the gradients
-    foreach: bool | None  # how PyTorch computes; Genesis has one way, whose results are the same
-    fused: bool | None
-    capturable: bool
-    differentiable: bool  # gradients of the step itself, which Genesis does not have: False
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,6 +48,8 @@ class Batch:
     grads: list[NDArray] = dataclasses.field(default_factory=list)
     states: list[State] = dataclasses.field(default_factory=list)
     after: Sequence[Call] = ()  # made in one with the update
+    inputs: StepInputs[NDArray] = StepInputs()  # what the device gives, in place of the host
+    captured: bool = False  # into a CUDA graph
 
     def arrays(self, name: str) -> list[NDArray]:
         """The entry of this name in each parameter's state."""
@@ -121,6 +114,22 @@ class Optimizer:
     def _update(self, batch: Batch) -> None:
         """Update batch.params and the arrays in batch.states in place, in one with the calls in batch.after."""
         raise NotImplementedError
+
+    # In CUDA graphs, see capturable.py:
+    reads_numbers: ClassVar[bool] = False  # does _update take batch.inputs?
+
+    def structure(self, options: tuple[object, ...]) -> Hashable:
+        """The part of the options that a CUDA graph fixes, even if it reads the numbers. See `optim.Optimizer.step`.
+
+        Args:
+            options: of a group, as the subclass has them.
+        Returns: the flags.
+        """
+        return tuple([value for value in options if type(value) is not float])
+
+    def refusal(self, batch: Batch) -> str:
+        """Why the update of a batch cannot be captured; "" if it can. See `optim.Optimizer.step`."""
+        return ""
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -206,14 +215,39 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self.step_unless(None)
+        return loss
+
+    def step_unless(self, found_inf: Mapping[Device, NDArray] | None) -> None:
+        """step(), in which the device skips parameters where a flag is true. See `genesis.amp.GradScaler`.
+
+        Args:
+            found_inf: a 0-d bool array for each device; None: no flags.
+        Raises: CaptureError: what a CUDA graph would not do again; nothing has changed.
+        """
         batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        if replays.captures:
+            for batch in batches:
+                self._prepare_capture(batch)
+        if found_inf is not None:
+            if not self.reads_numbers:
+                raise CaptureError(
+                    f"{user_line()}: {self._name}.step: no CUDA graph can hold its scaled step, which the device would "
+                    "have to skip after an overflow: call it after replay()"
+                )
+            for batch in batches:
+                batch.inputs = batch.inputs._replace(found_inf=found_inf[batch.params[0].device])
         watcher = thread.watcher
         for batch in batches:
             if watcher is None:
                 self.update(batch)
             else:
                 watcher.update(self, batch)
-        return loss
+
+    def _prepare_capture(self, batch: Batch) -> None:
+        capture = capture_of(batch.params[0].device)
+        if capture is not None:
+            batch.inputs, batch.captured = StepInputs(Captured(self, batch, capture).numbers), True
 
     def _batches(self, group: Group) -> Iterable[Batch]:
         options = self._options(group)
@@ -261,7 +295,7 @@ class Optimizer:
 
     def _shape_of(self, name: str, shape: Shape) -> Shape:
         """The shape of an entry of the state of a parameter of this shape."""
-        return shape
+        return () if name == "step" else shape
 
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
@@ -363,9 +397,15 @@ class Optimizer:
 
 def zeros_like(array: NDArray) -> NDArray:
     """Zeros in the shape, dtype and memory order of array."""
-    zeros = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
-    zeros.copy_into(0)
-    return zeros
+    return full_like(array, 0)
+
+
+def full_like(array: NDArray, value: float) -> NDArray:
+    """An entry of a state, full of value; not that of a CUDA graph, which would make it anew in each replay."""
+    with outside(array.device):
+        full = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
+        full.copy_into(value)
+    return lasting(full)
 
 
 def in_order_of(array: NDArray, other: NDArray) -> NDArray:
@@ -383,43 +423,6 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether the elements fill their memory without gaps, in any order of the dimensions."""
     order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim]))
     return shapes.equivalent(shape, strides, shapes.strides_in_order(shape, order))
-
-
-# --- options --------------------------------------------------------------------------------------------------------
-
-
-def require_number(
-    op: str, group: Group, name: str, low: float = 0.0, below: float = float("inf"), most: float = float("inf")
-) -> None:
-    """Raise unless group[name] is a number in [low, below) and at most `most`."""
-    value = group[name]
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise DTypeError(describe(op, name, "a number", type(value).__name__))
-    if not (low <= float(value) < below and value <= most):
-        limits = [
-            f"{sign} {limit:g}" for sign, limit in ((">=", low), ("<", below), ("<=", most)) if abs(limit) != math.inf
-        ]
-        expected = " and ".join([f"a number {limits[0]}", *limits[1:]]) if limits else "a number"
-        raise ValueError(describe(op, name, expected, value))
-
-
-def maximizing(op: str, settings: Settings) -> bool:
-    """settings["maximize"], after a look at the others: those that choose how PyTorch computes change nothing here."""
-    for name in settings:
-        if name not in Settings.__annotations__:
-            raise DTypeError(describe(op, name, "an argument of that name", "one that does not exist"))
-    if settings.get("differentiable"):
-        raise ValueError(describe(op, "differentiable", "False, as steps have no gradient", True))
-    if settings.get("fused") and settings.get("foreach"):
-        raise ValueError(describe(op, "fused", "foreach not to be True beside it", True))
-    return bool(settings.get("maximize", False))
-
-
-def as_number(value: object) -> object:
-    """An option as a number where it is a tensor of one element, as PyTorch's learning rates may be."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def _options_text(group: Group) -> str:

@@ -8,7 +8,8 @@ from typing import NamedTuple, Unpack
 from genesis.errors import describe
 from genesis.ndarray import NDArray
 from genesis.optim.composed import Composed, Update, require_pair
-from genesis.optim.optimizer import Entries, Group, Params, Settings, maximizing, require_number, zeros_like
+from genesis.optim.optimizer import Params, full_like
+from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
 
 
@@ -67,9 +68,7 @@ class Rprop(Composed):
     def _initial(self, name: str, group: Group, array: NDArray) -> object:
         if name != "step_size":
             return super()._initial(name, group, array)
-        sizes = zeros_like(array)
-        sizes.copy_into(float(group["lr"]))
-        return Tensor(sizes)
+        return Tensor(full_like(array, float(group["lr"])))
 
     def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
         assert isinstance(options, Options)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Unpack
 
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import (
-    Batch,
-    Group,
-    Optimizer,
-    Params,
-    Settings,
-    State,
-    maximizing,
-    require_number,
-    zeros_like,
-)
+from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import SGDOptions
 from genesis.tensor import Tensor
 
@@ -92,5 +84,19 @@ class SGD(Optimizer):
         options = batch.options
         assert isinstance(options, SGDOptions)
         buffers = batch.arrays("momentum_buffer") if options.momentum else None
-        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, options, batch.fresh)
+        first = batch.fresh and not batch.captured  # a replay's buffers are zeros at first, which comes to the same
+        step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, options, first, batch.inputs)
         at_once([step, *batch.after])
+
+    reads_numbers = True
+
+    def structure(self, options: tuple[object, ...]) -> Hashable:
+        assert isinstance(options, SGDOptions)
+        return options.momentum != 0, super().structure(options)
+
+    def refusal(self, batch: Batch) -> str:
+        options = batch.options
+        assert isinstance(options, SGDOptions)
+        if batch.fresh and options.momentum and options.dampening:
+            return "every replay would make a first step, which dampening is not for: make one before the capture"
+        return ""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime import capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
@@ -116,6 +116,8 @@ class Device:
 
     def array(self, layout: Layout) -> TensorArray:
         """A new array, allocated as the tensor that the caller will get."""
+        if capturing.underway:
+            self._refuse_to_lend()
         tensor = self._empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
         array = TensorArray(tensor, tensor.data_ptr(), layout)
         if self.watched:  # by a driver to which storages report their memory
@@ -135,8 +137,13 @@ class Device:
                 self.handle(tensor)
 
     def memory(self, num_bytes: int) -> tuple[int, torch.Tensor]:
+        if capturing.underway:
+            self._refuse_to_lend()
         block = self._empty((num_bytes,), (1,), torch.uint8)
         return block.data_ptr(), block
+
+    def _refuse_to_lend(self) -> None:
+        capturing.refuse(self.index, "takes PyTorch's memory", "use torch.cuda.graph for ops on PyTorch's tensors")
 
 
 class _EmptyStrided(Protocol):

@@ -15,6 +15,10 @@ def current_stream(device_index: int = 0) -> int:
     return 0
 
 
+def capture(device_index: int = 0) -> None:
+    return None
+
+
 def record_stream(x: Tensor, stream: int) -> None:
     pass
 

@@ -4,7 +4,7 @@
     engine/     choosing among several implementations of one problem, by heuristics or by measurement
     launch/     what launchers share; triton.py says how to add a kernel
     nvrtc/      kernels in CUDA C++: their signatures, compiling and keeping them
-    runtime/    arrays, memory, streams and events, DLPack
+    runtime/    arrays, memory, streams and events, CUDA graphs, DLPack
     driver/     NVIDIA's libraries, and their stand-in on host memory
 
 load() finds the contract's functions in ops/<family>/launch.py, and those on memory and streams in runtime/.

@@ -31,7 +31,7 @@ class GenesisTensors:
         tensor.array.handle.storage.record_stream(stream)
 
     def note_write(self, tensor: Variable) -> None:
-        tensor.array.changes.count += 1
+        tensor.array.changes.note()
 
 
 GENESIS = GenesisTensors()

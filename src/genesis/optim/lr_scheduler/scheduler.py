@@ -9,7 +9,8 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 from genesis.autograd.modes import unrecordable
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, replacing
-from genesis.optim.optimizer import Optimizer, StateDict, as_number
+from genesis.optim.optimizer import Optimizer, StateDict
+from genesis.optim.options import as_number
 
 Rates = list[float]
 P = ParamSpec("P")

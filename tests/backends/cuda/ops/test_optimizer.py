@@ -12,7 +12,7 @@ import torch
 from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.ops.optimizer import launch as optimizer_module
-from genesis.records import AdamOptions, SGDOptions
+from genesis.records import AdamOptions, SGDOptions, StepInputs
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -85,6 +85,76 @@ def test_adam_step(cuda: Backend, put: Put, get: Get, case: str, dtype: torch.dt
     eps = 1e-3 if dtype in (torch.float16, torch.bfloat16) else 1e-8
     calls = [(step, AdamOptions(0.01, 0.9, 0.99, eps, 0.1, decoupled, maximize)) for step in (1, 2)]
     check_step(cuda, put, get, "adam_step", roles, calls)
+
+
+# --- numbers in device memory, as CUDA graphs read them ---------------------------------------------------------------
+def bits(held: list[Any], get: Get) -> list[Any]:
+    return [None if role is None else [get(x).tolist() for x in role] for role in held]
+
+
+def put_all(put: Put, roles: list[Tensors | None]) -> list[Any]:
+    return [None if role is None else [put(x.clone()) for x in role] for role in roles]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_sgd_step_reads_its_numbers_from_an_array(
+    cuda: Backend, put: Put, get: Get, device: str, dtype: torch.dtype
+) -> None:
+    backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
+    roles = [arrays(dtype), arrays(dtype, 1), arrays(dtype, 2)]
+    results, options = [], SGDOptions(0.1, 0.9, 0.0, 0.01, nesterov=True, maximize=False)
+    others = SGDOptions(7.0, 7.0, 7.0, 7.0, nesterov=True, maximize=False)
+    inputs = StepInputs(put(torch.tensor(options[:4], dtype=torch.float64)), put(torch.tensor(False)))
+    for args in ((options, False), (others, False, inputs)):
+        held = put_all(put, roles)
+        backend.sgd_step(*held, *args)
+        results.append(bits(held, get))
+    assert results[0] == results[1] != bits(roles, lambda x: x)
+    held = put_all(put, roles)
+    backend.sgd_step(*held, options, False, StepInputs(None, put(torch.tensor(True))))
+    assert bits(held, get) == bits(roles, lambda x: x), "skipped"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_adam_step_reads_and_counts_in_arrays(
+    cuda: Backend, put: Put, get: Get, device: str, dtype: torch.dtype
+) -> None:
+    backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
+    moments = [arrays(dtype, 2), [x.abs() for x in arrays(dtype, 3)], [x.abs() for x in arrays(dtype, 4)]]
+    roles = [arrays(dtype), arrays(dtype, 1), *moments]
+    flags = {"decoupled_weight_decay": True, "maximize": False}
+    options, others = AdamOptions(0.1, 0.9, 0.99, 1e-3, 0.01, **flags), AdamOptions(7.0, 0.7, 0.7, 7.0, 7.0, **flags)
+    expected, held = put_all(put, roles), put_all(put, roles)
+    step, numbers = put(torch.tensor(4)), put(torch.tensor(options[:5], dtype=torch.float64))
+    for count in (5, 6):
+        backend.adam_step(*expected, count, options)
+        backend.adam_step(*held, step, others, StepInputs(numbers, put(torch.tensor(False))))
+        backend.adam_step(*held, step, options, StepInputs(None, put(torch.tensor(True))))  # skipped
+        assert get(step).item() == count
+    for results, known in zip(held, expected, strict=True):
+        check(results, [get(x) for x in known], get)
+    if dtype is not torch.float64:  # where a bit of a power may differ
+        assert bits(held, get) == bits(expected, get)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_update_scale(cuda: Backend, put: Put, get: Get, device: str) -> None:
+    backend, put, get = (cuda, put, get) if device == "cuda" else (CPU, lambda x: x, lambda x: x)
+    scale, tracker = put(torch.tensor(2.0**125, dtype=torch.float64)), put(torch.tensor(0))
+    seen = []
+    for found in (False, True, False, False, False, False, False, False, False, False):
+        backend.update_scale(scale, tracker, put(torch.tensor(found)), 4.0, 0.5, 2)
+        seen.append((math.log2(get(scale).item()), get(tracker).item()))
+    grown = [(124, 1), (126, 0), (126, 1), (126, 0), (126, 1), (126, 0), (126, 1), (126, 0)]  # below 2¹²⁸
+    assert seen == [(125, 1), (124, 0), *grown]
+
+
+def test_unscale_into_by_an_array(cuda: Backend, put: Put, get: Get) -> None:
+    held = [put(x) for x in arrays()]
+    assert not get(cuda.unscale_into(held, put(torch.tensor(0.5, dtype=torch.float64)))).item()
+    check(held, [x * 0.5 for x in arrays()], get)
 
 
 def test_step_of_arrays_in_any_order_of_memory(cuda: Backend, put: Put, get: Get) -> None:

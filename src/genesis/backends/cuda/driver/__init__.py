@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from genesis.backends.cuda.driver.interface import AddressLaunch as AddressLaunch
+from genesis.backends.cuda.driver.interface import CapturedGraph as CapturedGraph
+from genesis.backends.cuda.driver.interface import CaptureMode as CaptureMode
 from genesis.backends.cuda.driver.interface import Driver as Driver
+from genesis.backends.cuda.driver.interface import ExecutableGraph as ExecutableGraph
 from genesis.backends.cuda.driver.interface import GpuDriver as GpuDriver
 from genesis.backends.cuda.driver.interface import Grid as Grid
 from genesis.backends.cuda.driver.interface import KernelError as KernelError

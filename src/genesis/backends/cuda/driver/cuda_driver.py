@@ -6,17 +6,21 @@ Each device is used in its primary context, which is PyTorch's too, so addresses
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda.driver import triton_driver
+from genesis.backends.cuda.driver.cuda_graphs import Captured, Captures
 from genesis.backends.cuda.driver.cuda_kernel import CudaKernel, flat
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
 from genesis.backends.cuda.driver.interface import (
+    CaptureMode,
     Function,
     Grid,
     KernelError,
@@ -27,6 +31,7 @@ from genesis.backends.cuda.driver.interface import (
     Value,
     kernel_name,
 )
+from genesis.backends.cuda.driver.results import check as _check
 from genesis.errors import DeviceError
 from genesis.settings import on_change, settings
 
@@ -61,6 +66,7 @@ class CudaDriver:
         self._count: int = count
         self._devices = [_Device(index) for index in range(count)]
         self._thread = _Thread()
+        self._captures = Captures()
         self._ending = False
         atexit.register(self._end)
         self.watch_launches = False
@@ -135,7 +141,8 @@ class CudaDriver:
 
     def allocate_pinned(self, num_bytes: int) -> int:
         self.activate(self.current_device())
-        return int(_check(cu.cuMemHostAlloc(num_bytes, _PORTABLE), f"allocate {num_bytes} bytes of pinned memory"))
+        with self.unrestricted():
+            return int(_check(cu.cuMemHostAlloc(num_bytes, _PORTABLE), f"allocate {num_bytes} bytes of pinned memory"))
 
     def release_pinned(self, pointer: int) -> None:
         self.activate(self.current_device())
@@ -165,17 +172,30 @@ class CudaDriver:
     # --- streams and events -----------------------------------------------------------------------------------------
     def create_stream(self, device: int, priority: int) -> int:
         self.activate(device)
-        return int(self.check(device, cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority), "create a stream"))
+        with self.unrestricted():
+            return int(self.check(device, cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority), "create a stream"))
 
     def synchronize_stream(self, device: int, stream: int) -> None:
         self.activate(device)
-        self.check(device, cu.cuStreamSynchronize(STREAMS[stream]), "synchronize a stream")
+        with self.unrestricted():
+            self.check(device, cu.cuStreamSynchronize(STREAMS[stream]), "synchronize a stream")
 
     def is_capturing(self, device: int, stream: int) -> bool:
         self.activate(device)
         error, status = cu.cuStreamIsCapturing(STREAMS[stream])
         # The legacy stream reports another stream's capture as an error: it may not be used until that ends.
         return bool(error != _SUCCESS or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def begin_capture(self, device: int, stream: int, mode: CaptureMode) -> None:
+        self.activate(device)
+        self._captures.begin(stream, mode)
+
+    def end_capture(self, device: int, stream: int) -> Captured:
+        self.activate(device)
+        return self._captures.end(stream, functools.partial(self.activate, device))
+
+    def unrestricted(self) -> AbstractContextManager[None]:
+        return self._captures.unrestricted()
 
     def synchronize(self, device: int) -> None:
         self.activate(device)
@@ -231,8 +251,9 @@ class CudaDriver:
         limit = self.properties(device).max_shared_memory
         if shared > limit:
             raise KernelError(f"{name}: expected at most {limit} bytes of shared memory, got {shared}")
-        module = self.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
-        function = self.check(device, cu.cuModuleGetFunction(module, name.encode()), f"load {name}")
+        with self.unrestricted():
+            module = self.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
+            function = self.check(device, cu.cuModuleGetFunction(module, name.encode()), f"load {name}")
         attribute = cu.CUfunction_attribute
         if shared > _STATIC_SHARED:
             dynamic = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -268,7 +289,8 @@ class CudaDriver:
     def launched(self, device: int, name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
         """Called after each launch while watch_launches is true: with GENESIS_DEBUG, a fault shows at its kernel."""
         show_launch(name, grid, stream, values)
-        self.synchronize(device)
+        if not self._captures.num_underway:  # the context of a captured stream cannot be waited for
+            self.synchronize(device)
 
     def recorder(self, device: int) -> Callable[[str], None]:
         """The recorder of a kernel's name at each launch, for the messages about faults."""
@@ -351,11 +373,3 @@ class _Device:
 def _plain(value: Any) -> Value:
     """An argument of Triton's launch as a number."""
     return value.data_ptr() if hasattr(value, "data_ptr") else value
-
-
-def _check(result: tuple[Any, ...], doing: str) -> Any:
-    error = result[0]
-    if error != _SUCCESS:
-        text = cu.cuGetErrorString(error)[1]
-        raise KernelError(f"{doing}: {error.name}: {bytes(text or b'').decode()}")
-    return result[1] if len(result) == 2 else result[1:]

@@ -105,9 +105,10 @@ def _take_handle(device: int, stream: int, idle: list[int]) -> int:
     here = driver.gpu()
     here.activate(device)
     module = _library()
-    made = int(module.create_handle())
-    set_stream = getattr(module, "_raw_set_stream", None) or module.set_stream
-    set_stream(made, stream)
+    with here.unrestricted():  # it takes memory from the device
+        made = int(module.create_handle())
+        set_stream = getattr(module, "_raw_set_stream", None) or module.set_stream
+        set_stream(made, stream)
     return made
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from genesis.errors import GenesisError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 Path = tuple[int, ...]
+CaptureMode = Literal["global", "thread_local", "relaxed"]
 Grid = tuple[int, int, int]
 Value: TypeAlias = int | float | None  # of a kernel's argument, as it is packed: an address, a number; None is constant
 Kind: TypeAlias = "str | tuple[Kind, ...]"  # of a parameter: "*fp32", "i32", "fp32", "constexpr"; of a tuple's elements
@@ -82,6 +84,25 @@ class LoadedKernel(Protocol):
         """
 
 
+class ExecutableGraph(Protocol):
+    """Launches and copies that are started together."""
+
+    def launch(self, stream: int) -> None: ...
+    def destroy(self) -> None:
+        """It may still be running."""
+
+
+class CapturedGraph(Protocol):
+    """A graph of captured work. Kernels, memory and events that it names must outlive it."""
+
+    num_nodes: int
+
+    def instantiate(self) -> ExecutableGraph:
+        """Make it ready to run, and itself unusable. Raises: OutOfMemoryError."""
+
+    def destroy(self) -> None: ...
+
+
 class Driver(Protocol):
     """The whole of what the backend asks of a device."""
 
@@ -132,6 +153,18 @@ class Driver(Protocol):
     def synchronize_stream(self, device: int, stream: int) -> None: ...
     def is_capturing(self, device: int, stream: int) -> bool:
         """Does its work go into a graph, so that nothing can be waited for?"""
+
+    def begin_capture(self, device: int, stream: int, mode: CaptureMode) -> None:
+        """From now on the stream's work goes into a graph, and that of streams which wait for its events."""
+
+    def end_capture(self, device: int, stream: int) -> CapturedGraph:
+        """Its work runs again at once. Raises: KernelError: something happened that no graph can hold."""
+
+    def unrestricted(self) -> AbstractContextManager[None]:
+        """Inside the block this thread may do what captures forbid, such as waiting for streams that are not captured.
+
+        What cannot wait for the end of a capture is done there: memory from the device, loading kernels.
+        """
 
     def synchronize(self, device: int) -> None: ...
     def create_event(self, device: int, timing: bool) -> object: ...

@@ -18,12 +18,14 @@ class NativeModule:
     def __init__(self, driver: GpuDriver, device: int, name: str, cubin: bytes) -> None:
         self._driver, self._device = driver, device
         driver.activate(device)
-        self._module = driver.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
+        with driver.unrestricted():
+            self._module = driver.check(device, cu.cuModuleLoadData(cubin), f"load {name}")
 
     def function(self, lowered: str, name: str, slots: Sequence[str]) -> NativeKernel:
         """A function of it: `lowered` is its name in the cubin, `name` what messages call it."""
         self._driver.activate(self._device)
-        result = cu.cuModuleGetFunction(self._module, lowered.encode())
+        with self._driver.unrestricted():
+            result = cu.cuModuleGetFunction(self._module, lowered.encode())
         return NativeKernel(self._driver, self._device, self._driver.check(self._device, result, name), name, slots)
 
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
-import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
-from genesis.backends.cuda.driver.interface import Grid, Properties, RawLaunch, Signature, Value, kernel_name
+from genesis.backends.cuda.driver.interface import (
+    CaptureMode,
+    Grid,
+    KernelError,
+    Properties,
+    RawLaunch,
+    Signature,
+    Value,
+    kernel_name,
+)
+from genesis.backends.cuda.driver.simulated_graphs import Captured, Captures, Event
 from genesis.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -39,6 +50,7 @@ class SimulatedDriver:
         self._pinned: dict[int, int] = {}  # pointer → bytes
         self._used = [0] * num_devices
         self._streams = itertools.count(0x100)
+        self.captures = Captures()
         show_device(0, self.properties(0))
 
     def device_count(self) -> int:
@@ -53,6 +65,8 @@ class SimulatedDriver:
         return self.total_memory - self._used[device], self.total_memory
 
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:
+        if self.captures.of(stream) is not None:
+            raise KernelError("allocate memory: on a stream that is being captured it would belong to the graph")
         if self._used[device] + num_bytes > self.total_memory:
             return 0
         memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
@@ -99,59 +113,73 @@ class SimulatedDriver:
         return next((owner for start, (owner, memory) in blocks if start <= pointer < start + memory.nbytes), 0)
 
     def copy(self, device: int, target: int, source: int, num_bytes: int, stream: int) -> None:
-        ctypes.memmove(target, source, num_bytes)
+        if num_bytes and self.captures.of(stream) is not None:
+            for pointer in (target, source):
+                if not self._is_known(pointer):
+                    raise KernelError("copy memory: a graph would copy pageable memory that may be gone by then")
+        self.captures.submit(stream, functools.partial(ctypes.memmove, target, source, num_bytes))
+
+    def _is_known(self, pointer: int) -> bool:
+        """Is this the device's memory, pinned, or another library's?"""
+        blocks = [(start, memory.nbytes) for start, (_, memory) in self._blocks.copy().items()]
+        return any(start <= pointer < start + size for start, size in (*blocks, *self._foreign.copy().items()))
 
     def fill_bytes(self, device: int, pointer: int, byte: int, num_bytes: int, stream: int) -> None:
-        ctypes.memset(pointer, byte, num_bytes)
+        self.captures.submit(stream, functools.partial(ctypes.memset, pointer, byte, num_bytes))
 
     def create_stream(self, device: int, priority: int) -> int:
         return next(self._streams)
 
     def synchronize_stream(self, device: int, stream: int) -> None:
-        pass  # work is done when it is launched
+        self.captures.refuse_waiting("wait for a stream", stream=stream)  # else: work is done when it is launched
 
     def is_capturing(self, device: int, stream: int) -> bool:
-        return False
+        return self.captures.of(stream) is not None
+
+    def begin_capture(self, device: int, stream: int, mode: CaptureMode) -> None:
+        self.captures.begin(device, stream, mode)
+
+    def end_capture(self, device: int, stream: int) -> Captured:
+        return self.captures.end(stream)
+
+    def unrestricted(self) -> AbstractContextManager[None]:
+        return self.captures.unrestricted()
 
     def synchronize(self, device: int) -> None:
-        pass
+        self.captures.refuse_waiting("wait for a device", device=device)
 
     def create_event(self, device: int, timing: bool) -> object:
-        return _Event()
+        return Event()
 
     def destroy_event(self, event: object) -> None:
         pass
 
     def record_event(self, device: int, event: object, stream: int) -> None:
-        assert isinstance(event, _Event)
+        assert isinstance(event, Event)
         event.seconds = time.perf_counter()
+        self.captures.record(event, stream)
 
     def wait_event(self, device: int, stream: int, event: object) -> None:
-        pass
+        assert isinstance(event, Event)
+        self.captures.wait(device, stream, event)
 
     def event_done(self, device: int, event: object) -> bool:
+        assert isinstance(event, Event)
+        self.captures.refuse_waiting_for("query an event", event)
         return True
 
     def synchronize_event(self, device: int, event: object) -> None:
-        pass
+        assert isinstance(event, Event)
+        self.captures.refuse_waiting_for("wait for an event", event)
 
     def elapsed_ms(self, device: int, start: object, end: object) -> float:
-        assert isinstance(start, _Event)
-        assert isinstance(end, _Event)
+        assert isinstance(start, Event)
+        assert isinstance(end, Event)
         return (end.seconds - start.seconds) * 1e3
 
     def load_kernel(self, device: int, kernel: JITFunction, signature: Signature) -> SimulatedKernel:
         show_code(kernel_name(kernel, signature), f"{kernel.src}\n{signature}")
         return SimulatedKernel(self, kernel, signature)
-
-
-class _Event:
-    """A point in time."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = math.nan  # until it is recorded
 
 
 class SimulatedKernel:
@@ -163,6 +191,9 @@ class SimulatedKernel:
 
     def launch(self, grid: Grid, stream: int, values: Sequence[Value]) -> None:
         show_launch(self.name, grid, stream, values)
+        self._driver.captures.submit(stream, functools.partial(self._run, grid, tuple(values)))
+
+    def _run(self, grid: Grid, values: tuple[Value, ...]) -> None:
         from genesis.backends.cuda.driver import interpreter  # patches Triton, so only when something runs
 
         interpreter.run(self._kernel, self._signature, grid, values, interpreter.Regions(self._driver.regions()))

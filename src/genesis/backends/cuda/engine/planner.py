@@ -43,7 +43,7 @@ def plan(operation: Operation[P], problem: P) -> Plan[P]:
     found = _plans.get(problem)
     if found is not None and (found.origin != HEURISTIC or not _may_tune()):
         return found
-    with _lock:
+    with _lock, driver.get().unrestricted():  # a library may allocate when it is asked for the first time
         found = _plans.get(problem) or operation.plan(problem)
         capturing = _is_capturing(problem.device)
         if found.candidate is None and _from_store(found, capturing):

@@ -55,12 +55,13 @@ class Layout:
 _layouts: dict[tuple[object, ...], Layout] = {}  # strides None: row-major
 
 
-def _forget_shelves() -> None:
+def forget_shelves() -> None:
+    """Look up anew where memory for new arrays comes from."""
     for layout in tuple(_layouts.values()):
         layout.forget_shelf()
 
 
-driver.forget_on_switch(_forget_shelves)
+driver.forget_on_switch(forget_shelves)
 
 
 def layout_of(

@@ -14,7 +14,7 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict
 from genesis import dtypes
 from genesis.backends.contract import SupportsDLPack
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime import capturing, streams
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError, describe
@@ -183,6 +183,7 @@ def export(x: Region, stream: int | None, max_version: tuple[int, int] | None) -
 def region_from_dlpack(source: SupportsDLPack) -> Region:
     """The memory of anything with __dlpack__."""
     device_type, index = source.__dlpack_device__()
+    capturing.refuse(index, "takes another library's memory", "import it before the capture begins")
     expected = driver.get().dlpack_device_type
     if device_type != expected:
         raise DeviceError(describe("from_dlpack", "source", f"device type {expected}", f"device type {device_type}"))

@@ -12,6 +12,7 @@ import gc
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -19,39 +20,16 @@ import numpy.typing as npt
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import Driver
+from genesis.backends.cuda.runtime import capturing
+from genesis.backends.cuda.runtime.sizes import Statistics as Statistics
+from genesis.backends.cuda.runtime.sizes import readable
+from genesis.backends.cuda.runtime.sizes import size_class as size_class
 from genesis.backends.cuda.runtime.streams import Event
 from genesis.dtypes import HostArray
 from genesis.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
     from genesis.backends.cuda.runtime.array import DeviceArray, Layout
-
-
-@dataclasses.dataclass
-class Statistics:
-    """Bytes and counts since the start (peaks: since reset_peaks)."""
-
-    allocated: int = 0  # held by arrays, rounded up to their size class
-    reserved: int = 0  # taken from the device: allocated and cached
-    peak_allocated: int = 0
-    peak_reserved: int = 0
-    num_allocations: int = 0
-    num_driver_allocations: int = 0  # those that the cache could not serve
-
-    @property
-    def cached(self) -> int:
-        return self.reserved - self.allocated
-
-
-def size_class(num_bytes: int) -> int:
-    """Rounded up to 512 bytes, or to an eighth of the power of two below: at most 12.5 % are lost.
-
-    Example:
-        >>> size_class(1), size_class(4096), size_class(1_000_000)
-        (512, 4096, 1048576)
-    """
-    step = max(512, 1 << max((num_bytes - 1).bit_length() - 4, 0))
-    return max(-(-num_bytes // step) * step, 512)
 
 
 class Shelf:
@@ -83,18 +61,21 @@ class Pool:
         self.returned: deque[Block] = deque()
         self.returned_shared: deque[Block] = deque()  # those that other streams used
         self._driver, self._device = driver, device
-        self._note = driver.note_use if driver.watches_memory else None
+        self._note: Callable[[int, int], None] | None = driver.note_use if driver.watches_memory else None
         self._lock = threading.Lock()
         self._shelves: dict[tuple[int, int], Shelf] = {}  # (stream, size class) → its free blocks
         self._asked: dict[tuple[int, int], Shelf] = {}  # the same by (stream, bytes asked for), to skip size_class
         self._waiting: deque[tuple[list[object], Block]] = deque()  # events of other streams, block
+        self._routes: dict[int, Pool] = {}  # stream that is being captured → its graph's pool
+        self.graph_pools: list[Pool] = []
         self._statistics = Statistics()
         self._allocations = itertools.count()  # next() counts one more, in whatever thread, and without a lock
         self._times_counted = 0  # how often next() was called for the figure itself
 
     def allocate(self, num_bytes: int, stream: int) -> Block:
         """Memory to use in the order of the stream. Raises: OutOfMemoryError."""
-        return self.take(self.shelf(num_bytes, stream), num_bytes)
+        shelf = self.shelf(num_bytes, stream)
+        return shelf.pool.take(shelf, num_bytes)
 
     def take(self, shelf: Shelf, num_bytes: int) -> Block:
         """allocate(), where the shelf for so many bytes is known."""
@@ -128,7 +109,7 @@ class Pool:
         return block
 
     def shelf(self, num_bytes: int, stream: int) -> Shelf:
-        """The free list for so many bytes; it never changes."""
+        """The free list for so many bytes, until redirect()."""
         asked = (stream, num_bytes)
         shelf = self._asked.get(asked)
         if shelf is None:
@@ -136,8 +117,17 @@ class Pool:
             with self._lock:
                 if len(self._asked) > 65536:
                     self._asked.clear()
-                shelf = self._asked[asked] = self._shelves.setdefault((stream, size), Shelf(self, size, stream))
+                home = self._routes.get(stream, self)
+                shelf = self._asked[asked] = home._shelves.setdefault((stream, size), Shelf(home, size, stream))
         return shelf
+
+    def redirect(self, stream: int, other: Pool | None) -> None:
+        """Let allocations on the stream come from another pool, which shares this one's lock; None: from here."""
+        with self._lock:
+            self._routes.pop(stream, None)
+            if other is not None:
+                self._routes[stream] = other
+            self._asked = {asked: shelf for asked, shelf in self._asked.items() if asked[0] != stream}
 
     def statistics(self) -> Statistics:
         """A copy of the figures as they are now."""
@@ -161,8 +151,9 @@ class Pool:
 
     def _collect(self) -> None:
         """Take in what arrays have freed."""
-        self._collect_returned()
-        self._collect_shared()
+        for pool in (self, *self.graph_pools):
+            pool._collect_returned()
+            pool._collect_shared()
 
     def _collect_returned(self) -> None:
         returned, statistics, note = self.returned, self._statistics, self._note
@@ -179,6 +170,8 @@ class Pool:
 
     def _collect_shared(self) -> None:
         """Blocks that other streams used go to their shelves when those streams are past that use."""
+        if capturing.underway:  # nobody may ask for events, and those of a captured stream are a graph's
+            return
         while self.returned_shared:
             block = self.returned_shared.popleft()
             others, block.others = block.others, ()
@@ -217,11 +210,14 @@ class Pool:
                 self._statistics.reserved += size
                 self._statistics.peak_reserved = max(self._statistics.peak_reserved, self._statistics.reserved)
                 return Block(pointer, shelf)
+        raise self.no_room(num_bytes)
+
+    def no_room(self, num_bytes: int) -> OutOfMemoryError:
         free, total = self._driver.memory_info(self._device)
-        limit = "" if self.limit is None else f"; the limit is {_readable(self.limit)}"
-        raise OutOfMemoryError(
-            f"cuda:{self._device}: out of memory: asked for {_readable(num_bytes)}, arrays hold "
-            f"{_readable(self._statistics.allocated)}, {_readable(free)} of {_readable(total)} are free{limit}"
+        limit = "" if self.limit is None else f"; the limit is {readable(self.limit)}"
+        return OutOfMemoryError(
+            f"cuda:{self._device}: out of memory: asked for {readable(num_bytes)}, arrays hold "
+            f"{readable(self._statistics.allocated)}, {readable(free)} of {readable(total)} are free{limit}"
         )
 
     def _collect_garbage(self) -> None:
@@ -232,23 +228,21 @@ class Pool:
             self._lock.acquire()
 
     def _give_back(self) -> None:
-        self._driver.synchronize(self._device)
-        self._collect()
+        with capturing.lock:
+            if capturing.underway:  # the device cannot be waited for
+                return
+            self._driver.synchronize(self._device)
+            self._collect()
+            for pool in (self, *self.graph_pools):
+                pool._release_free()
+            self._driver.trim(self._device)
+
+    def _release_free(self) -> None:
         for shelf in self._shelves.values():
             for block in shelf.blocks:
                 self._driver.release(self._device, block.pointer, shelf.stream)
                 self._statistics.reserved -= shelf.size
             shelf.blocks.clear()
-        self._driver.trim(self._device)
-
-
-def _readable(num_bytes: int) -> str:
-    amount = float(num_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.2f} GiB"
 
 
 _pools: dict[tuple[str, int], Pool] = {}
@@ -432,6 +426,8 @@ def keep_until(event: Event, array: HostArray) -> None:
 
 
 def _forget_copied() -> None:
+    if capturing.underway:  # nobody may ask for events
+        return
     for _ in range(len(_copied_from)):
         try:
             event, array = _copied_from.popleft()

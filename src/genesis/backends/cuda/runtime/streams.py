@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.current import current_handle as current_handle
 from genesis.backends.cuda.driver.current import set_current_handle
+from genesis.backends.cuda.runtime import capturing
 
 
 class _Current(threading.local):
@@ -93,6 +94,8 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work on it is done."""
+        if capturing.underway:
+            capturing.refuse_waiting(self.device_index, self.handle)
         driver.get().synchronize_stream(self.device_index, self.handle)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -103,7 +106,7 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         """Let work that this stream is given from now on start after the event."""
-        driver.get().wait_event(self.device_index, self.handle, event.handle)
+        event.wait(self)
 
     def wait_stream(self, other: Stream) -> None:
         """Let work launched on this stream from now on start after all that the other has now.
@@ -117,9 +120,10 @@ class Stream:
 class Event:
     """A point in a stream's order, which hosts and streams can wait for, and between two of which time can be taken."""
 
-    __slots__ = ("_driver", "device_index", "handle")
+    __slots__ = ("_driver", "capture", "device_index", "handle")
 
     def __init__(self, device_index: int = 0, enable_timing: bool = False) -> None:
+        self.capture: capturing.Capture | None = None  # which it is a point of
         self.device_index = device_index
         self.handle: object = None
         self._driver = driver.get()
@@ -132,21 +136,39 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Mark the present end of a stream, the current one by default."""
         handle = current_handle(self.device_index) if stream is None else stream.handle
+        self.capture = capturing.underway.get(handle)
         self._driver.record_event(self.device_index, self.handle, handle)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let work that a stream is given from now on, the current one by default, start after this event."""
-        handle = current_handle(self.device_index) if stream is None else stream.handle
-        self._driver.wait_event(self.device_index, handle, self.handle)
+        device, handle = self.device_index, current_handle(self.device_index)
+        if stream is not None:
+            device, handle = stream.device_index, stream.handle
+        if capturing.underway or self.capture is not None:
+            capturing.check_wait(device, handle, self.capture)
+        self._driver.wait_event(device, handle, self.handle)
+        if self.capture is not None:
+            self.capture.join(device, handle)
 
     def query(self) -> bool:
         """Has all work before it been done?"""
+        if capturing.underway or self.capture is not None:
+            capturing.check_event(self.device_index, self.capture)
+            with self._driver.unrestricted():
+                return self._driver.event_done(self.device_index, self.handle)
         return self._driver.event_done(self.device_index, self.handle)
 
     def synchronize(self) -> None:
         """Wait until all work before it is done."""
+        if capturing.underway or self.capture is not None:
+            capturing.check_event(self.device_index, self.capture)
+            with self._driver.unrestricted():
+                return self._driver.synchronize_event(self.device_index, self.handle)
         self._driver.synchronize_event(self.device_index, self.handle)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to the other; both were made with enable_timing and are done."""
+        for event in (self, end):
+            if event.capture is not None:
+                capturing.check_event(event.device_index, event.capture)
         return self._driver.elapsed_ms(self.device_index, self.handle, end.handle)

@@ -27,7 +27,7 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number, apply
 from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.ops.storage.launch import as_bits, bits_of
-from genesis.backends.cuda.runtime import array, faults, streams
+from genesis.backends.cuda.runtime import array, capturing, faults, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
 from genesis.shapes import (
@@ -151,7 +151,8 @@ def _pad_constant(x: DeviceArray, pads: tuple[Pair, ...], value: Number) -> Devi
 
 def _source_index(size: int, before: int, after: int, mode: str, x: DeviceArray) -> DeviceArray:
     """For each position of the padded dimension, the position it repeats; on the device of x."""
-    return _cached_index(size, before, after, mode, x.device_index, streams.current_handle(x.device_index))
+    device = x.device_index
+    return capturing.keep(device, _cached_index(size, before, after, mode, device, streams.current_handle(device)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -165,7 +166,7 @@ def _cached_index(size: int, before: int, after: int, mode: str, device: int, st
     else:  # reflect, without the edge itself
         index = np.abs(index)
         index = np.where(index >= size, 2 * (size - 1) - index, index)
-    return storage.from_cpu(index, dtypes.int64, device)
+    return storage.table(index, device)
 
 
 driver.forget_on_switch(_cached_index.cache_clear)
@@ -199,7 +200,7 @@ def index_select_each(
         return ()
     table = np.array(rows)
     which, stretches = storage.share_out(-(-table[:, 3] // _BLOCK))
-    told = storage.from_cpu(np.concatenate([table.ravel(), which, stretches]), dtypes.int64, index.device_index)
+    told = storage.table(np.concatenate([table.ravel(), which, stretches]), index.device_index)
     dtype = kept[0].dtype
     launch(
         kernels._index_select_each_kernel, (len(which),), told, index, len(rows), length, len(which),

@@ -23,6 +23,7 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.storage.launch import from_cpu
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType, HostArray
 from genesis.shapes import Shape, channels_last_strides, contiguous_strides
 
@@ -166,7 +167,8 @@ def _of_axes(
     for i, o, scale in zip(size, out_size, scales, strict=True):
         axis = Axis(i, o, mode, align_corners, scale, number, x.device_index)
         if axis not in _tables:
-            _tables[axis] = _upload(axis)
+            with outside(axis.device):
+                _tables[axis] = _upload(axis)
         found.append(_tables[axis])
     return found
 

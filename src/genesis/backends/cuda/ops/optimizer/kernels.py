@@ -4,6 +4,8 @@ tables: NUM_ROLES rows of num_arrays addresses (of parameters, gradients, …), 
 chunks: for each program, the number of its array and which BLOCK of elements it takes there.
 """
 
+import math
+
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
@@ -31,6 +33,15 @@ def _pointers(table_ptr, num_arrays, which, elements, ROLE: tl.constexpr, DTYPE:
     if ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
     return pointer + elements
+
+
+@triton.jit
+def _is_set(flag_ptr):
+    """A bool in memory; None is False."""
+    if flag_ptr is None:
+        return False
+    else:
+        return tl.load(flag_ptr) != 0
 
 
 # Each step is a function of pointers and a mask; a full chunk passes None, so that its loads are of 16 bytes.
@@ -73,6 +84,8 @@ def _sgd(
 def _sgd_kernel(
     table_ptr,
     chunk_ptr,
+    numbers_ptr,
+    found_inf_ptr,
     num_arrays,
     lr: tl.float64,
     momentum: tl.float64,
@@ -88,7 +101,15 @@ def _sgd_kernel(
     NUM_ROLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """b = μ·b + (1 − dampening)·g with g = grad + decay·p; p −= lr·b, or lr·(g + μ·b) for Nesterov's."""
+    """b = μ·b + (1 − dampening)·g with g = grad + decay·p; p −= lr·b, or lr·(g + μ·b) for Nesterov's.
+
+    numbers_ptr: None, or the four numbers. found_inf_ptr: None, or a bool; true: do nothing.
+    """
+    if _is_set(found_inf_ptr):
+        return
+    if numbers_ptr is not None:
+        lr, momentum = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
+        dampening, weight_decay = tl.load(numbers_ptr + 2), tl.load(numbers_ptr + 3)
     which, elements, mask, is_full = _chunk(table_ptr, chunk_ptr, num_arrays, NUM_ROLES, BLOCK)
     param_ptr = _pointers(table_ptr, num_arrays, which, elements, 0, DTYPE, ALIGNED)
     grad_ptr = _pointers(table_ptr, num_arrays, which, elements, 1, DTYPE, ALIGNED)
@@ -152,9 +173,32 @@ def _adam(
 
 
 @triton.jit
+def _adam_advance_kernel(
+    corrections_ptr,
+    step_ptr,
+    numbers_ptr,
+    found_inf_ptr,
+    beta1: tl.float64,
+    beta2: tl.float64,
+):
+    """step += 1; corrections: c₁ and √c₂, cᵢ = 1 − βᵢᵗ. See _sgd_kernel for numbers_ptr and found_inf_ptr."""
+    if _is_set(found_inf_ptr):
+        return
+    if numbers_ptr is not None:
+        beta1, beta2 = tl.load(numbers_ptr + 1), tl.load(numbers_ptr + 2)
+    step = tl.load(step_ptr) + 1
+    tl.store(step_ptr, step)
+    tl.store(corrections_ptr, 1.0 - libdevice.pow(beta1, step.to(tl.float64)))
+    tl.store(corrections_ptr + 1, libdevice.sqrt(1.0 - libdevice.pow(beta2, step.to(tl.float64))))
+
+
+@triton.jit
 def _adam_kernel(
     table_ptr,
     chunk_ptr,
+    numbers_ptr,
+    corrections_ptr,
+    found_inf_ptr,
     num_arrays,
     lr: tl.float64,
     beta1: tl.float64,
@@ -172,7 +216,17 @@ def _adam_kernel(
     NUM_ROLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """m = β₁·m + (1 − β₁)·g, v = β₂·v + (1 − β₂)·g²; p −= lr·(m / c₁) / (√v / √c₂ + ε), cᵢ = 1 − βᵢᵗ"""
+    """m = β₁·m + (1 − β₁)·g, v = β₂·v + (1 − β₂)·g²; p −= lr·(m / c₁) / (√v / √c₂ + ε), cᵢ = 1 − βᵢᵗ
+
+    numbers_ptr: None, or five numbers; corrections_ptr: None, or c₁ and √c₂. found_inf_ptr: as in _sgd_kernel.
+    """
+    if _is_set(found_inf_ptr):
+        return
+    if numbers_ptr is not None:
+        lr, beta1, beta2 = tl.load(numbers_ptr), tl.load(numbers_ptr + 1), tl.load(numbers_ptr + 2)
+        eps, weight_decay = tl.load(numbers_ptr + 3), tl.load(numbers_ptr + 4)
+    if corrections_ptr is not None:
+        bias_correction1, bias_correction2_sqrt = tl.load(corrections_ptr), tl.load(corrections_ptr + 1)
     which, elements, mask, is_full = _chunk(table_ptr, chunk_ptr, num_arrays, NUM_ROLES, BLOCK)
     param_ptr = _pointers(table_ptr, num_arrays, which, elements, 0, DTYPE, ALIGNED)
     grad_ptr = _pointers(table_ptr, num_arrays, which, elements, 1, DTYPE, ALIGNED)
@@ -231,6 +285,29 @@ def _scale_kernel(
         _scale(x_ptr, found_ptr, None, by, DTYPE, COMPUTE)
     else:
         _scale(x_ptr, found_ptr, mask, by, DTYPE, COMPUTE)
+
+
+@triton.jit
+def _update_scale_kernel(
+    scale_ptr,
+    tracker_ptr,
+    found_inf_ptr,
+    growth_factor: tl.float64,
+    backoff_factor: tl.float64,
+    growth_interval: tl.int64,
+    LIMIT: tl.constexpr,
+):
+    """scale *= backoff_factor where found; else *= growth_factor, if below LIMIT, each growth_interval calls."""
+    scale = tl.load(scale_ptr)
+    if tl.load(found_inf_ptr) != 0:
+        tl.store(scale_ptr, scale * backoff_factor)
+        tl.store(tracker_ptr, 0)
+    else:
+        tracker = tl.load(tracker_ptr) + 1
+        grown = scale * growth_factor
+        is_due = tracker == growth_interval
+        tl.store(scale_ptr, tl.where(is_due & (grown < LIMIT), grown, scale))
+        tl.store(tracker_ptr, tl.where(is_due, 0, tracker))
 
 
 @triton.jit
@@ -326,10 +403,13 @@ def _specimens(dtype, element, wide):
     tables = (dtypes.int64, dtypes.int64)
     for first in (True, False):
         flags = {"HAS_MOMENTUM": True, "NESTEROV": not first, "MAXIMIZE": first, "FIRST": first}
-        yield Specimen(_sgd_kernel, (*tables, 100, 0.1, 0.9, 0.0, 0.1), {**flags, **block, "NUM_ROLES": 3})
+        numbers = (None, None) if first else (dtypes.float64, dtypes.bool_)  # the second as in a CUDA graph
+        yield Specimen(_sgd_kernel, (*tables, *numbers, 100, 0.1, 0.9, 0.0, 0.1), {**flags, **block, "NUM_ROLES": 3})
         flags = {"DECOUPLED": first, "AMSGRAD": first, "MAXIMIZE": first}
         yield Specimen(
-            _adam_kernel, (*tables, 100, 0.1, 0.9, 0.99, 1e-8, 0.1, 0.5, 0.5), {**flags, **block, "NUM_ROLES": 5}
+            _adam_kernel,
+            (*tables, numbers[0], *numbers, 100, 0.1, 0.9, 0.99, 1e-8, 0.1, 0.5, 0.5),
+            {**flags, **block, "NUM_ROLES": 5},
         )
     yield Specimen(_scale_kernel, (*tables, dtypes.bool_, None, 100, 0.5), {**block, "NUM_ROLES": 1})
     yield Specimen(
@@ -342,6 +422,13 @@ def _specimens(dtype, element, wide):
 
 
 SPECIMENS = [
+    Specimen(_adam_advance_kernel, (dtypes.float64, dtypes.int64, dtypes.float64, dtypes.bool_, 0.9, 0.99), {}),
+    Specimen(_adam_advance_kernel, (dtypes.float64, dtypes.int64, None, None, 0.9, 0.99), {}),
+    Specimen(
+        _update_scale_kernel,
+        (dtypes.float64, dtypes.int64, dtypes.bool_, 2.0, 0.5, 2000),
+        {"LIMIT": math.ldexp(1, 128)},
+    ),
     *_specimens(dtypes.float32, tl.float32, dtypes.float32),
     *_specimens(dtypes.bfloat16, tl.bfloat16, dtypes.float32),
     *_specimens(dtypes.float64, tl.float64, dtypes.float64),

@@ -25,10 +25,11 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number
 from genesis.backends.cuda.ops.reduction.launch import accumulator
 from genesis.backends.cuda.ops.storage import launch as storage
-from genesis.backends.cuda.runtime import array, streams
+from genesis.backends.cuda.runtime import array, capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType
-from genesis.records import AdamOptions, SGDOptions
+from genesis.records import AdamOptions, SGDOptions, StepInputs
 from genesis.shapes import contiguous_strides, equivalent
 
 if TYPE_CHECKING:
@@ -40,27 +41,39 @@ _BLOCK = 2048
 # --- steps ------------------------------------------------------------------------------------------------------------
 def sgd_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], buffers: Sequence[DeviceArray] | None,
-    options: SGDOptions, first: bool,
+    options: SGDOptions, first: bool, inputs: StepInputs[DeviceArray] = StepInputs(),
 ) -> None:  # fmt: skip
+    if buffers is not None and first:
+        doing = "makes the first step with momentum"
+        capturing.refuse(params[0].device_index, doing, "every replay would be a first one; make one step before")
     *numbers, nesterov, maximize = options
     roles = [params, grads] if buffers is None else [params, grads, buffers]
     flags = {"HAS_MOMENTUM": buffers is not None, "NESTEROV": nesterov, "MAXIMIZE": maximize, "FIRST": first}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._sgd_kernel, (), tuple(map(float, numbers)), flags)
+        group.launch(kernels._sgd_kernel, inputs, tuple(map(float, numbers)), flags)
 
 
 def adam_step(
     params: Sequence[DeviceArray], grads: Sequence[DeviceArray], exp_avgs: Sequence[DeviceArray],
-    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int,
-    options: AdamOptions,
+    exp_avg_sqs: Sequence[DeviceArray], max_exp_avg_sqs: Sequence[DeviceArray] | None, step: int | DeviceArray,
+    options: AdamOptions, inputs: StepInputs[DeviceArray] = StepInputs(),
 ) -> None:  # fmt: skip
     *settings, decoupled, maximize = options
     roles = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
-    corrections = (1 - options.beta1**step, math.sqrt(1 - options.beta2**step))
-    numbers = (*map(float, settings), *corrections)
+    numbers, corrections, corrected = tuple(map(float, settings)), None, (1.0, 1.0)
+    if isinstance(step, DeviceArray):
+        corrections = array.empty((2,), dtypes.float64, step.device_index)
+        launch(kernels._adam_advance_kernel, (1,), corrections, step, *inputs, *numbers[1:3])
+    else:
+        if params:
+            doing = "makes a step whose number the host counts"
+            capturing.refuse(params[0].device_index, doing, "capture the gradients, and step after replay()")
+        assert inputs.numbers is None, "a step that the host counts has its numbers there"
+        corrected = 1 - options.beta1**step, math.sqrt(1 - options.beta2**step)
+    there = inputs.numbers, corrections, inputs.found_inf
     flags = {"DECOUPLED": decoupled, "AMSGRAD": max_exp_avg_sqs is not None, "MAXIMIZE": maximize}
     for group in _groups(roles, read_only=1):
-        group.launch(kernels._adam_kernel, (), numbers, flags)
+        group.launch(kernels._adam_kernel, there, (*numbers, *corrected), flags)
 
 
 # --- scaling and norms ------------------------------------------------------------------------------------------------
@@ -71,11 +84,21 @@ def scale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> N
         group.launch(kernels._scale_kernel, (None, pointer), (number,), {})
 
 
-def unscale_into(arrays: Sequence[DeviceArray], factor: float) -> DeviceArray:
+def unscale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> DeviceArray:
     found = storage.full((), False, dtypes.bool_, arrays[0].device_index)
+    pointer = factor if isinstance(factor, DeviceArray) else None
+    number = 1.0 if isinstance(factor, DeviceArray) else float(factor)
     for group in _groups([arrays]):
-        group.launch(kernels._scale_kernel, (found, None), (float(factor),), {})
+        group.launch(kernels._scale_kernel, (found, pointer), (number,), {})
     return found
+
+
+def update_scale(
+    scale: DeviceArray, growth_tracker: DeviceArray, found_inf: DeviceArray, growth_factor: float,
+    backoff_factor: float, growth_interval: int,
+) -> None:  # fmt: skip
+    numbers = (float(growth_factor), float(backoff_factor), growth_interval)
+    launch(kernels._update_scale_kernel, (1,), scale, growth_tracker, found_inf, *numbers, LIMIT=math.ldexp(1.0, 128))
 
 
 def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
@@ -93,7 +116,7 @@ def norms(arrays: Sequence[DeviceArray], ord: float) -> DeviceArray:
             out,
             partial,
             table.first_chunks,
-            _positions(group.positions, device, streams.current_handle(device)),
+            capturing.keep(device, _positions(group.positions, device, streams.current_handle(device))),
             float(ord),
         )
         grid = (len(group.positions),)
@@ -133,8 +156,20 @@ def _table(num_roles: int, sizes: tuple[int, ...], device: int, stream: int, thr
     return _Table(num_roles, sizes, device)
 
 
+def _table_of(addresses: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], device: int, stream: int) -> _Table:
+    """A table that has these addresses when the next launch on the stream runs."""
+    if capturing.here(device) is None:
+        table = _table(len(addresses), sizes, device, stream, threading.get_ident())
+        table.tell(addresses, stream)
+        return table
+    with outside(device):  # a graph has a table for itself, and reads it in each replay
+        table = _Table(len(addresses), sizes, device)
+        table.tell(addresses, streams.current_handle(device))
+    return capturing.keep(device, table)
+
+
 def _upload(values: npt.NDArray[np.int64], device: int) -> DeviceArray:
-    return storage.from_cpu(values.astype(np.int64), dtypes.int64, device)
+    return storage.table(values.astype(np.int64), device)
 
 
 @functools.lru_cache(maxsize=64)
@@ -209,8 +244,7 @@ def _groups(roles: Sequence[Sequence[DeviceArray]], read_only: int | None = None
         aligned = all(address % 16 == 0 for row in addresses for address in row)
         device = rows[0][0].device_index
         stream = streams.current_handle(device)
-        table = _table(len(roles), sizes, device, stream, threading.get_ident())
-        table.tell(addresses, stream)
+        table = _table_of(addresses, sizes, device, stream)
         yield _Group(dtype, tuple(positions), table, len(roles), aligned)
         for original, copy in copied:
             storage.copy_into(original, copy)

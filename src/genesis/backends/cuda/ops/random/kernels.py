@@ -21,6 +21,16 @@ def _words(seed, call, counters):
 
 
 @triton.jit
+def _drawn(seed, call):
+    """The seed and the number of this call. In a CUDA graph, seed is the address of the generator's seed and of the
+    number of calls before the replay, and call counts those in the graph."""
+    if seed.dtype.is_ptr():
+        return tl.load(seed), tl.load(seed + 1) + call
+    else:
+        return seed, call
+
+
+@triton.jit
 def _in_order(a, b, c, d):
     """a₀ b₀ c₀ d₀ a₁ …"""
     return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
@@ -51,6 +61,7 @@ def _elements(BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["seed", "call"])
 def _rand_kernel(out_ptr, seed: tl.int64, call: tl.int64, num_elements, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    seed, call = _drawn(seed, call)
     if out_ptr.dtype.element_ty == tl.float64:
         elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         a, b, _, _ = _words(seed, call, elements)
@@ -72,6 +83,7 @@ def _normal_pair(a, b):
 
 @triton.jit(do_not_specialize=["seed", "call"])
 def _randn_kernel(out_ptr, seed: tl.int64, call: tl.int64, num_elements, BLOCK: tl.constexpr):
+    seed, call = _drawn(seed, call)
     if out_ptr.dtype.element_ty == tl.float64:
         elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         a, b, c, d = _words(seed, call, elements)
@@ -98,6 +110,7 @@ def _randint_kernel(
     BLOCK: tl.constexpr,
 ):
     """low + ⌊u·span⌋ with u of 64 bits: no value is favoured by more than span / 2⁶⁴. IS_SHORT: span ≤ 2³¹."""
+    seed, call = _drawn(seed, call)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     a, b, _, _ = _words(seed, call, elements)
     if IS_SHORT:  # the upper 32 bits of u·span, in two halves
@@ -123,6 +136,7 @@ def _key(seed, call, counters):
 @triton.jit(do_not_specialize=["seed", "call"])
 def _randperm_ranks_kernel(out_ptr, seed: tl.int64, call: tl.int64, n, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """For few elements: element i goes where its random key ranks among all, so that every order is equally likely."""
+    seed, call = _drawn(seed, call)
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     key = _key(seed, call, rows)[:, None]
     rank = tl.zeros((BLOCK_ROWS,), tl.int64)
@@ -150,6 +164,7 @@ def _randperm_kernel(
     out_ptr, seed: tl.int64, call: tl.int64, n, HALF_BITS: tl.constexpr, NUM_ROUNDS: tl.constexpr, BLOCK: tl.constexpr
 ):
     """For many elements: a permutation of a power of 4, walked on until it falls below n (Black & Rogaway 2002)."""
+    seed, call = _drawn(seed, call)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < n
     values = _shuffled(elements, seed, call, HALF_BITS, NUM_ROUNDS)
@@ -174,6 +189,7 @@ def _dropout_kernel(
     BLOCK: tl.constexpr,
 ):
     """y = x·scale where a word is not below the threshold (p·2³²), else 0."""
+    seed, call = _drawn(seed, call)
     counters, elements = _elements(BLOCK)
     a, b, c, d = _words(seed, call, counters)
     is_kept = _in_order(a, b, c, d).to(tl.int64) >= threshold
@@ -197,6 +213,19 @@ SPECIMENS = [
         Specimen(_randint_kernel, (dtype, 7, 7, -5, 10, 1024), {"IS_SHORT": short, "BLOCK": 1024})
         for dtype in (dtypes.int64, dtypes.uint8, dtypes.bfloat16)
         for short in (True, False)
+    ),
+    # In a CUDA graph, seed is an address.
+    Specimen(_rand_kernel, (dtypes.float32, dtypes.int64, 7, 1024), {"BITS": 24, "BLOCK": 1024}),
+    Specimen(_randn_kernel, (dtypes.float32, dtypes.int64, 7, 1024), {"BLOCK": 1024}),
+    Specimen(_randint_kernel, (dtypes.int64, dtypes.int64, 7, -5, 10, 1024), {"IS_SHORT": True, "BLOCK": 1024}),
+    Specimen(
+        _randperm_kernel, (dtypes.int64, dtypes.int64, 7, 100_000), {"HALF_BITS": 9, "NUM_ROUNDS": 8, "BLOCK": 512}
+    ),
+    Specimen(_randperm_ranks_kernel, (dtypes.int64, dtypes.int64, 7, 1000), {"BLOCK_ROWS": 32, "BLOCK": 128}),
+    Specimen(
+        _dropout_kernel,
+        (dtypes.float32, dtypes.bool_, dtypes.float32, dtypes.int64, 7, 2**31, 2.0, 1024),
+        {"COMPUTE": tl.float32, "BLOCK": 1024},
     ),
     Specimen(_randperm_ranks_kernel, (dtypes.int64, 7, 7, 1000), {"BLOCK_ROWS": 32, "BLOCK": 128}),
     Specimen(_randperm_kernel, (dtypes.int64, 7, 7, 100_000), {"HALF_BITS": 9, "NUM_ROUNDS": 8, "BLOCK": 512}),

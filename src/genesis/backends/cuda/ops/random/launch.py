@@ -9,16 +9,21 @@ import os
 import struct
 import threading
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from genesis import dtypes
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.reduction_grid import power_of_2
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.random import kernels
 from genesis.backends.cuda.ops.storage.launch import copy
-from genesis.backends.cuda.runtime import array
+from genesis.backends.cuda.runtime import array, capturing
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.capturing import Capture
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides
 
@@ -33,21 +38,43 @@ class _Generator:
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(8), "little"))
     num_calls: int = 0
 
-    def advance(self) -> tuple[int, int]:
-        """The seed and the number of this call, as int64."""
+    def advance(self, num_calls: int = 1) -> tuple[int, int]:
+        """The seed and the number of the next call, as int64."""
         with _lock:
             call = self.num_calls
-            self.num_calls += 1
+            self.num_calls += num_calls
             return _signed(self.seed), call
+
+
+class _Draws:
+    """The draws that a CUDA graph makes on a device: numbered in the graph, and anew in each replay."""
+
+    def __init__(self, device_index: int) -> None:
+        self._device_index = device_index
+        self._num_calls = 0
+        self._state = array.empty((2,), dtypes.int64, device_index)  # the seed, the number of calls before
+
+    def advance(self) -> tuple[DeviceArray, int]:
+        """In the place of the generator's."""
+        self._num_calls += 1
+        return self._state, self._num_calls - 1
+
+    def prepare(self, stream: int) -> None:
+        """The next replay on the stream draws what the generator would give now."""
+        state = np.array(_generator(self._device_index).advance(self._num_calls), np.int64)
+        target = self._state.data_pointer
+        driver.get().copy(self._device_index, target, state.ctypes.data, state.nbytes, stream)
 
 
 _lock = threading.Lock()
 _generators: dict[int, _Generator] = {}
+_captured: WeakKeyDictionary[Capture, dict[int, _Draws]] = WeakKeyDictionary()
 _seed_of_all: int | None = None  # of the devices that have no generator yet
 
 
 def manual_seed(seed: int, device_index: int | None = None) -> None:
     global _seed_of_all
+    _refuse_to_seed(device_index)
     with _lock:
         if device_index is None:
             _seed_of_all = seed % 2**64
@@ -62,12 +89,19 @@ def get_rng_state(device_index: int = 0) -> bytes:
 
 
 def set_rng_state(state: bytes, device_index: int = 0) -> None:
+    _refuse_to_seed(device_index)
     if len(state) != _STATE.size:
         raise ValueError(
             f"set_rng_state: argument 'state': expected {_STATE.size} bytes of a cuda generator, got {len(state)}"
         )
     with _lock:
         _generators[device_index] = _Generator(*_STATE.unpack(state))
+
+
+def _refuse_to_seed(device_index: int | None) -> None:
+    if capturing.underway:
+        for device in range(driver.get().device_count()) if device_index is None else (device_index,):
+            capturing.refuse(device, "seeds the generator", "seed it before replay()")
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
@@ -90,14 +124,14 @@ def randn(shape: Shape, seed: int | None = None, dtype: DType = dtypes.float32, 
 def randint(low: int, high: int, shape: Shape, dtype: DType, device_index: int = 0) -> DeviceArray:
     out = array.empty(shape, dtype, device_index)
     span = high - low
-    numbers = (*_generator(device_index).advance(), low, _signed(span), out.size)
+    numbers = (*_advance(device_index), low, _signed(span), out.size)
     launch(kernels._randint_kernel, _grid(out.size), out, *numbers, IS_SHORT=span <= 2**31, BLOCK=_BLOCK)
     return out
 
 
 def randperm(n: int, dtype: DType, device_index: int = 0) -> DeviceArray:
     out = array.empty((n,), dtype, device_index)
-    seed, call = _generator(device_index).advance()
+    seed, call = _advance(device_index)
     if n <= _RANKED:
         block_rows = min(power_of_2(n), 32)
         kernel, blocks = kernels._randperm_ranks_kernel, {"BLOCK_ROWS": block_rows, "BLOCK": 128}
@@ -114,14 +148,26 @@ def dropout(x: DeviceArray, p: float) -> tuple[DeviceArray, DeviceArray]:
         x = copy(x, contiguous_strides(x.shape))
     y, mask = (array.empty(x.shape, dtype, x.device_index, x.strides) for dtype in (x.dtype, dtypes.bool_))
     threshold, scale = round(p * 2**32), 1.0 / (1.0 - p)
-    numbers = (*_generator(x.device_index).advance(), threshold, scale, x.size)
+    numbers = (*_advance(x.device_index), threshold, scale, x.size)
     launch(kernels._dropout_kernel, _grid(x.size), y, mask, x, *numbers, COMPUTE=COMPUTE[x.dtype], BLOCK=_BLOCK)
     return y, mask
 
 
-def _seed_and_call(seed: int | None, device_index: int) -> tuple[int, int]:
+def _seed_and_call(seed: int | None, device_index: int) -> tuple[int | DeviceArray, int]:
     """The seed and call that a draw depends on: the first of that seed, or the next of the device's generator."""
-    return _generator(device_index).advance() if seed is None else (_signed(seed % 2**64), 0)
+    return _advance(device_index) if seed is None else (_signed(seed % 2**64), 0)
+
+
+def _advance(device_index: int) -> tuple[int | DeviceArray, int]:
+    """The next call of the device's generator; in a CUDA graph, where the seed stands, and the call's number there."""
+    capture = capturing.here(device_index)
+    if capture is None:
+        return _generator(device_index).advance()
+    draws = _captured.setdefault(capture, {})
+    if device_index not in draws:
+        draws[device_index] = _Draws(device_index)
+        capture.before_replay.append(draws[device_index].prepare)
+    return draws[device_index].advance()
 
 
 def _generator(device_index: int) -> _Generator:

@@ -15,8 +15,9 @@ from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import launch
 from genesis.backends.cuda.ops.pointwise.launch import Number, apply_into, new_like
 from genesis.backends.cuda.ops.storage import kernels
-from genesis.backends.cuda.runtime import array, faults, memory, streams
+from genesis.backends.cuda.runtime import array, capturing, faults, memory, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType, HostArray
 from genesis.shapes import Shape, contiguous_strides, is_contiguous
 
@@ -126,6 +127,8 @@ def from_cpu(
     dtype = dtypes.of_array("from_cpu", array) if dtype is None else dtype
     assert array.itemsize == dtype.itemsize, f"from_cpu: {array.dtype} cannot hold {dtype.name}"
     array = np.ascontiguousarray(array).reshape(array.shape)
+    if capturing.underway and capturing.here(device_index) is not None:
+        return _captured_copy(array, dtype, device_index, non_blocking)
     x = empty(array.shape, None, dtype, device_index)
     stream = streams.current_handle(device_index)
     driver.get().copy(device_index, x.data_pointer, array.ctypes.data, array.nbytes, stream)
@@ -137,11 +140,33 @@ def from_cpu(
     return x
 
 
+def _captured_copy(array: HostArray, dtype: DType, device_index: int, non_blocking: bool) -> DeviceArray:
+    """Each replay copies anew from the page-locked memory, which the graph keeps. Raises: CaptureError: from other."""
+    if array.nbytes and not (non_blocking and is_pinned(array)):
+        doing = "copies from host memory"
+        capturing.refuse(device_index, doing, "create it before, or copy with non_blocking=True from pinned memory")
+    x = empty(array.shape, None, dtype, device_index)
+    stream = streams.current_handle(device_index)
+    driver.get().copy(
+        device_index, x.data_pointer, capturing.keep(device_index, array).ctypes.data, array.nbytes, stream
+    )
+    return x
+
+
+def table(values: Integers, device_index: int) -> DeviceArray:
+    """int64 numbers that kernels read and nobody changes; a graph that is captured keeps them, and copies nothing."""
+    with outside(device_index):
+        made = from_cpu(values, dtypes.int64, device_index)
+    return capturing.keep(device_index, made)
+
+
 def from_dlpack(source: SupportsDLPack) -> DeviceArray:
     return array.from_dlpack(source)
 
 
 def to_cpu(x: DeviceArray) -> HostArray:
+    if capturing.underway:
+        capturing.refuse_waiting(x.device_index, streams.current_handle(x.device_index), "read it after replay()")
     if not is_contiguous(x.shape, x.strides):
         x = copy(x, contiguous_strides(x.shape))
     name = "uint16" if x.dtype is dtypes.bfloat16 else x.dtype.name
@@ -199,12 +224,15 @@ def _copy_all_bytes(targets: Integers, sources: Integers, num_bytes: Integers, d
     which, chunks = share_out(-(-num_bytes // _CHUNK))
     first = _CHUNK * chunks
     columns = targets[which] + first, sources[which] + first, np.minimum(num_bytes[which] - first, _CHUNK)
-    table = from_cpu(np.stack(columns, axis=1), dtypes.int64, device)
-    launch(kernels._copies_kernel, (len(which),), table, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
+    told = table(np.stack(columns, axis=1), device)
+    launch(kernels._copies_kernel, (len(which),), told, CHUNK=_CHUNK, BLOCK=_CHUNK // 4, num_warps=8)
 
 
 def _copy_across(target: DeviceArray, source: DeviceArray) -> None:
     """Between devices: to the target's dtype there, over, to the target's strides here."""
+    if capturing.underway:
+        capturing.refuse_waiting(target.device_index, streams.current_handle(target.device_index))
+        capturing.refuse_waiting(source.device_index, streams.current_handle(source.device_index))
     whole = is_dense(target)
     received = target if whole else array.empty(target.shape, target.dtype, target.device_index)
     staged = source

@@ -1,0 +1,5 @@
+"""Mixed precision: autocast chooses the dtype of each function, GradScaler keeps small gradients alive."""
+
+from genesis.amp.casting import autocast as autocast
+from genesis.amp.casting import is_autocast_enabled as is_autocast_enabled
+from genesis.amp.grad_scaler import GradScaler as GradScaler

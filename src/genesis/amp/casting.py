@@ -1,0 +1,149 @@
+"""autocast: a dtype for the inputs of each function, by what the function needs."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from genesis import dtypes
+from genesis import functional as F
+from genesis.autograd import Function
+from genesis.autograd.modes import Autocast
+from genesis.autograd.modes import state as thread
+from genesis.dtypes import DType
+from genesis.errors import DTypeError, describe
+from genesis.ndarray import NDArray
+from genesis.tensor import Tensor
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Args = tuple[object, ...]
+
+_LOWER_DTYPES = {"cpu": dtypes.bfloat16, "cuda": dtypes.float16}  # PyTorch's defaults
+
+
+class autocast:  # noqa: N801  (PyTorch's name)
+    """Mixed precision, as a with block or decorator: matrix products and convolutions run in a 16-bit dtype.
+
+    Functions that need the range or precision of float32, such as exp and losses, run in it. A Function's class
+    attribute `autocast` decides what happens to its floating inputs (float64 ones are never cast): "lower" casts to
+    dtype, "float32" to float32, "widest" to the widest among them; None leaves them. Casts are part of the graph, so
+    float32 weights get float32 gradients. Only the calling thread is affected.
+
+    Args:
+        device_type: "cpu" | "cuda", the device whose tensors are cast; None for all.
+        dtype: float16 | bfloat16; by default bfloat16 on the CPU and float16 on CUDA.
+        enabled: False switches autocast off inside the block, also within an outer autocast.
+        cache_enabled: cast a float32 weight once per outermost block; by default as in the outer block.
+    Raises: ValueError: another device_type; DTypeError: another dtype.
+    Example:
+        >>> x = genesis.ones(2, 2)
+        >>> with genesis.autocast("cpu"):
+        ...     x.exp().dtype
+        genesis.float32
+    """
+
+    def __init__(
+        self, device_type: str | None = None, dtype: DType | None = None, enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:  # fmt: skip
+        if device_type is not None and device_type not in _LOWER_DTYPES:
+            raise ValueError(describe("autocast", "device_type", "'cpu', 'cuda' or None", repr(device_type)))
+        if dtype not in (None, dtypes.float16, dtypes.bfloat16):
+            raise DTypeError(describe("autocast", "dtype", "genesis.float16 or genesis.bfloat16", dtype))
+        device_types = tuple(_LOWER_DTYPES) if device_type is None else (device_type,)
+        self._targets = {each: (dtype or _LOWER_DTYPES[each]) if enabled else None for each in device_types}
+        self._cache_enabled = cache_enabled
+        self._outer: list[Callable[[type[Function], Args], Args] | None] = []
+
+    def __enter__(self) -> autocast:
+        outer = thread.autocast
+        self._outer.append(outer)
+        casts = outer if isinstance(outer, _Casts) else _Casts({}, {}, True)
+        cached = casts.cache_enabled if self._cache_enabled is None else self._cache_enabled
+        thread.autocast = _Casts({**casts.targets, **self._targets}, casts.cache, cached)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        thread.autocast = self._outer.pop()
+
+    def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
+        @functools.wraps(function)
+        def with_autocast(*args: P.args, **kwargs: P.kwargs) -> Result:
+            block = copy.copy(self)  # the calls of several threads must not share what they return to
+            block._outer = []
+            with block:
+                return function(*args, **kwargs)
+
+        return with_autocast
+
+
+def is_autocast_enabled(device_type: str | None = None) -> bool:
+    """Whether this thread is inside an autocast block for tensors of device_type, "cpu" or "cuda"; None for any.
+
+    Args:
+        device_type: "cpu", "cuda" or None.
+
+    Example:
+        >>> with genesis.autocast("cpu"):
+        ...     genesis.amp.is_autocast_enabled("cpu"), genesis.amp.is_autocast_enabled("cuda")
+        (True, False)
+    """
+    if not isinstance(thread.autocast, _Casts):
+        return False
+    targets = thread.autocast.targets
+    return any(targets.values()) if device_type is None else targets.get(device_type) is not None
+
+
+# By weight (its id), dtype, and whether a graph is recorded: the weight, its array and version, and the result.
+_Cache = dict[tuple[int, DType, bool], tuple[Tensor, NDArray, int, Tensor]]
+
+
+class _Casts:
+    """The casts of an autocast block: Function.apply applies them to a Function's arguments."""
+
+    def __init__(self, targets: dict[str, DType | None], cache: _Cache, cache_enabled: bool) -> None:
+        self.targets = targets  # the lower dtype by type of device; None where autocast is switched off
+        self.cache = cache  # of the weights that were cast; it goes with the outermost block
+        self.cache_enabled = cache_enabled
+
+    def __call__(self, function: type[Function], args: Args) -> Args:
+        policy = function.autocast
+        if policy is None or not any(self._lower_dtype(arg) for arg in args):
+            return args
+        if policy == "widest":
+            eligible = [arg.dtype for arg in args if isinstance(arg, Tensor) and self._lower_dtype(arg)]
+            widest = functools.reduce(dtypes.promote, eligible)
+            return tuple([
+                F.cast(arg, widest) if isinstance(arg, Tensor) and self._lower_dtype(arg) else arg for arg in args
+            ])  # fmt: skip
+        return tuple([self._cast(arg, policy) for arg in args])
+
+    def _lower_dtype(self, arg: object) -> DType | None:
+        """The 16-bit dtype for arg, or None if autocast leaves it alone."""
+        if not isinstance(arg, Tensor) or not arg.dtype.is_floating_point or arg.dtype is dtypes.float64:
+            return None
+        return self.targets.get(arg.device.type)
+
+    def _cast(self, arg: object, policy: str) -> object:
+        lower = self._lower_dtype(arg)
+        if lower is None or not isinstance(arg, Tensor):
+            return arg
+        target = lower if policy == "lower" else dtypes.float32
+        is_weight = arg._requires_grad and arg._node is None and arg.dtype is dtypes.float32
+        version = arg.array.changes.version
+        if not (self.cache_enabled and is_weight and target is lower) or version is None:
+            return F.cast(arg, target)
+        # A cast that was made without a graph, or from values that have changed since, must not be used again.
+        key = (id(arg), target, thread.recording)
+        known = self.cache.get(key)
+        if known is None or known[1] is not arg.array or known[2] != version:
+            known = self.cache[key] = (arg, arg.array, version, F.cast(arg, target))
+        return known[3]
+
+
+def with_new_cache(casts: Autocast | None) -> Autocast | None:
+    """These casts with a cache of their own: a CUDA graph must not read a cast weight that goes away before it."""
+    return _Casts(casts.targets, {}, casts.cache_enabled) if isinstance(casts, _Casts) else casts

@@ -60,8 +60,9 @@ SIDES = ("eager", "compile", "reduce-overhead", "fused", "genesis", "graph")
 def main() -> int:
     arguments = parse()
     on_cuda = arguments.device == "cuda"
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if on_cuda:
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
     comparison = Comparison("bench_loop", **machine)
     comparison.keep_others(arguments.out)

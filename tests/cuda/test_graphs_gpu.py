@@ -22,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("cuda")
 class TestGpu:
     @pytest.mark.parametrize("dtype", [genesis.float32, genesis.bfloat16], ids=str)
     def test_a_resnets_inference(self, dtype: genesis.dtype) -> None:
+        """Up to rounding: a capture does not fold norms into weights, as eager inference does."""
+        rounding = 1e-5 if dtype == genesis.float32 else 2e-2
         net = genesis.models.create("resnet18").to("cuda", dtype).eval()
         x = genesis.randn(4, 3, 64, 64, device="cuda").to(dtype)
         with genesis.no_grad():
@@ -30,7 +32,8 @@ class TestGpu:
             for _ in range(3):
                 x.copy_(genesis.randn(4, 3, 64, 64, device="cuda"))
                 g.replay()
-                assert y.tolist() == net(x).tolist()
+                expected = net(x).float()
+                assert (y.float() - expected).norm().item() <= rounding * expected.norm().item()
 
     def test_a_resnets_training(self) -> None:
         """With deterministic kernels, replays are the eager steps."""

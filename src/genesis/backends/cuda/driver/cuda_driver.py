@@ -123,7 +123,9 @@ class CudaDriver:
     # --- memory -----------------------------------------------------------------------------------------------------
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:
         self.activate(device)
-        result = cu.cuMemAllocFromPoolAsync(num_bytes, self._device(device).pool, STREAMS[stream])
+        pool = self._device(device).pool
+        with self.unrestricted():  # another stream, or another thread, may be captured
+            result = cu.cuMemAllocFromPoolAsync(num_bytes, pool, STREAMS[stream])
         if result[0] == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             return 0
         return int(self.check(device, result, f"allocate {num_bytes} bytes"))
@@ -146,7 +148,8 @@ class CudaDriver:
 
     def release_pinned(self, pointer: int) -> None:
         self.activate(self.current_device())
-        _check(cu.cuMemFreeHost(pointer), "cuMemFreeHost")
+        with self.unrestricted():
+            _check(cu.cuMemFreeHost(pointer), "cuMemFreeHost")
 
     def is_pinned(self, pointer: int) -> bool:
         self.activate(self.current_device())
@@ -220,7 +223,11 @@ class CudaDriver:
 
     def event_done(self, device: int, event: object) -> bool:
         self.activate(device)
-        result = cu.cuEventQuery(event)
+        if self._captures.num_underway:
+            with self.unrestricted():
+                result = cu.cuEventQuery(event)
+        else:
+            result = cu.cuEventQuery(event)
         if result[0] == cu.CUresult.CUDA_ERROR_NOT_READY:
             return False
         self.check(device, result, "query an event")
@@ -228,7 +235,8 @@ class CudaDriver:
 
     def synchronize_event(self, device: int, event: object) -> None:
         self.activate(device)
-        self.check(device, cu.cuEventSynchronize(event), "wait for an event")
+        with self.unrestricted():
+            self.check(device, cu.cuEventSynchronize(event), "wait for an event")
 
     def elapsed_ms(self, device: int, start: object, end: object) -> float:
         self.activate(device)

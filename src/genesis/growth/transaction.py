@@ -361,6 +361,9 @@ def _checked(
             raise GrowthError(
                 describe("transaction", "optimizer", "one that learns this model", "one of another model")
             )
+        if not each.by_parameter:
+            expected = "one with a state for each parameter (build another after growing)"
+            raise GrowthError(describe("transaction", "optimizer", expected, type(each).__name__))
     return Transaction(model, optimizers, example, copies, seed), others
 
 

@@ -91,7 +91,7 @@ class Adafactor(Composed):
         return missing
 
     def shape_of(self, name: str, shape: Shape) -> Shape:
-        """As a row and a column. See `optim.Optimizer.step`."""
+        """The shape of a row or a column. See `optim.Optimizer.step`."""
         return _shapes(shape).get(name, shape)
 
     def _update(self, batch: Batch) -> None:

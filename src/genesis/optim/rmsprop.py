@@ -73,7 +73,7 @@ class RMSprop(Composed):
             require_number(self._name, group, name)
 
     def gradient_power(self, name: str) -> int:
-        """0 for the momentum, whose steps are normalized. See `optim.Optimizer.step`."""
+        """The power, 0 for the momentum, whose steps are normalized. See `optim.Optimizer.step`."""
         return 0 if name == "momentum_buffer" else super().gradient_power(name)
 
     def _entries(self, group: Group) -> Sequence[str]:

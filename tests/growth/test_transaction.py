@@ -252,10 +252,15 @@ def test_one_transaction_at_a_time(made: Made) -> None:
             {"optimizer": optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)},
             "argument 'optimizer': expected one that learns this model, got one of another model",
         ),
+        (
+            lambda model: {"optimizer": optim.LBFGS(model.parameters())},
+            r"argument 'optimizer': expected one with a state for each parameter \(build another .*, got LBFGS",
+        ),
     ],
 )
-def test_companions_of_the_wrong_kind(options: dict[str, Any], message: str, made: Made) -> None:
+def test_companions_of_the_wrong_kind(options: Any, message: str, made: Made) -> None:
     model, _, _, x = made
+    options = options(model) if callable(options) else options
     before = digest(model)
     with pytest.raises(GrowthError, match=message):
         growth.grow_width(model, "1", channels=40, example=x, **options)

@@ -17,7 +17,7 @@ from genesis.dtypes import DType
 from genesis.growth.channel_map import Part, Site
 from genesis.growth.elements import Choice, Elements, on_device
 from genesis.ndarray import Device, NDArray, ops
-from genesis.optim.optimizer import Optimizer, State, gradient_power
+from genesis.optim.optimizer import Optimizer, State
 from genesis.tensor import Tensor
 
 
@@ -175,8 +175,8 @@ def rescale(tensor: Tensor, factor: float, optimizers: Sequence[Optimizer]) -> N
     for optimizer in optimizers:
         state = optimizer.state.get(tensor, {})
         for name, entry in list(state.items()):
-            if isinstance(entry, Tensor) and entry.shape == tensor.shape and name != "step":
-                state[name] = Tensor(entry.array.mul(factor ** -gradient_power(name)))
+            if name != "step" and isinstance(entry, Tensor) and entry.shape == optimizer.shape_of(name, tensor.shape):
+                state[name] = Tensor(entry.array.mul(factor ** -optimizer.gradient_power(name)))
 
 
 def replace(tensor: Tensor, array: NDArray) -> None:
@@ -188,20 +188,24 @@ def _change_state(optimizer: Optimizer, parameter: Tensor, edit: Edit, selection
     """Move what an optimizer keeps for a parameter as the gradient moves, of which it is a mean.
 
     A copy of a channel gets its share of the channel's gradient; a weight that takes the copy gets the gradient of the
-    weight that takes the original. Means of squares get the square of the share.
+    weight that takes the original. Means of squares get the square of the share. What has the units of the parameter
+    (steps, averages) is shared where the parameter is.
     """
+    shape = parameter.shape
+    longer = (*shape[: edit.dim], shape[edit.dim] + 1, *shape[edit.dim + 1 :])
     state = optimizer.state.get(parameter, {})
     for name, entry in state.items():
-        if not isinstance(entry, Tensor) or entry.shape != parameter.shape or name == "step":
-            continue
-        fresh = None
-        if gradient_power(name) == 2 and edit.elements.has_new:
+        own_shape = optimizer.shape_of(name, shape)
+        if not isinstance(entry, Tensor) or entry.shape != own_shape or own_shape == optimizer.shape_of(name, longer):
+            continue  # such as Adafactor's mean over this dimension
+        fresh, power = None, optimizer.gradient_power(name)
+        if power not in (0, 1) and edit.elements.has_new:
             # No history yet: steps of the size that the others have.
             mean = float(entry.array.numpy_values().mean(dtype=np.float64))
             fresh = entry.array.full_like(mean, edit.shape_after(entry.shape))
-        power = 0 if edit.splits else gradient_power(name)
-        use = functools.partial(_renew_state, state, name, edit, parameter.array, fresh)
-        selections.add(entry.array, edit, power, use)
+        like = parameter.array if entry.shape == shape else entry.array
+        use = functools.partial(_renew_state, state, name, edit, like, fresh)
+        selections.add(entry.array, edit, max(-power if edit.splits else power, 0), use)
 
 
 def _renew_state(

@@ -327,7 +327,7 @@ def transaction(
         keep: keep the previous state for rollback(); `history(model).forget()` frees the memory.
     Returns: a context manager that gives the step, an entry of history(model) once the block has ended.
     Raises: GrowthError: a transaction of this model is open already; an argument is of another kind, or the optimizer
-        belongs to another model.
+        belongs to another model, or has one state for all parameters, as LBFGS.
 
     Example:
         >>> from genesis import growth, optim
@@ -361,6 +361,9 @@ def _checked(
             raise GrowthError(
                 describe("transaction", "optimizer", "one that learns this model", "one of another model")
             )
+        if not each.by_parameter:
+            expected = "one with a state for each parameter (build another after growing)"
+            raise GrowthError(describe("transaction", "optimizer", expected, type(each).__name__))
     return Transaction(model, optimizers, example, copies, seed), others
 
 

@@ -90,7 +90,8 @@ class Adafactor(Composed):
                 missing[name] = Tensor(zeros_like(like))
         return missing
 
-    def _shape_of(self, name: str, shape: Shape) -> Shape:
+    def shape_of(self, name: str, shape: Shape) -> Shape:
+        """The shape of a row or a column. See `optim.Optimizer.step`."""
         return _shapes(shape).get(name, shape)
 
     def _update(self, batch: Batch) -> None:

@@ -52,6 +52,8 @@ class LBFGS(Optimizer):
         [3.0, 3.0]
     """
 
+    by_parameter = False
+
     def __init__(
         self, params: Params, lr: float | Tensor = 1, max_iter: int = 20, max_eval: int | None = None,
         tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,

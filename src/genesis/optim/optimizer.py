@@ -29,11 +29,10 @@ Params = Iterable[Tensor | Group]  # all of one kind
 Loss = TypeVar("Loss")
 
 
-def gradient_power(name: str) -> int:
-    """With which power of the gradient an entry of a state scales: 2 for means of squares, 0 for other things."""
-    if name in ("step_size", "ax", "acc_delta"):
-        return 0
-    return 2 if name.endswith("_sq") or name in ("square_avg", "sum", "variance") else 1
+# With which power of the gradient an entry of a state scales, if not with the first or, if called …_sq, the second.
+_POWERS = {
+    "square_avg": 2, "sum": 2, "variance": 2, "row_var": 2, "col_var": 2, "step_size": -1, "ax": -1, "acc_delta": -2,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True)
@@ -288,14 +287,26 @@ class Optimizer:
         """The parameter's state, whose tensors have the parameter's shape: kernels rely on it."""
         state, shape = self.state.get(param, {}), param.array.shape
         for name, entry in state.items():
-            if isinstance(entry, Tensor) and entry.array.shape != self._shape_of(name, shape):
+            if isinstance(entry, Tensor) and entry.array.shape != self.shape_of(name, shape):
                 expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
                 raise ShapeError(describe(f"{self._name}.step", name, expected, entry.array.shape))
         return state
 
-    def _shape_of(self, name: str, shape: Shape) -> Shape:
-        """The shape of an entry of the state of a parameter of this shape."""
+    # How a state grows with its parameter, see growth/edits.py:
+    by_parameter: ClassVar[bool] = True  # is the state of a parameter its own, not that of all together?
+
+    def shape_of(self, name: str, shape: Shape) -> Shape:
+        """The shape of an entry of the state of a parameter of this shape. See `optim.Optimizer.step`."""
         return () if name == "step" else shape
+
+    def gradient_power(self, name: str) -> int:
+        """With which power of the gradient an entry of the state scales. See `optim.Optimizer.step`.
+
+        Args:
+            name: of the entry.
+        Returns: 1 for momenta, 2 for means of squares, −1 and −2 for what has the units of the parameter instead.
+        """
+        return _POWERS.get(name, 2 if name.endswith("_sq") else 1)
 
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
@@ -382,7 +393,7 @@ class Optimizer:
             return value
         tensor = value if isinstance(value, Tensor) else interop.from_dlpack(value)
         array = param.array
-        shape = self._shape_of(key, array.shape)
+        shape = self.shape_of(key, array.shape)
         if tensor.shape != shape:
             name = f"state[{position}][{key!r}]"
             expected = f"the parameter's shape {shape}" if shape == array.shape else f"shape {shape}"

@@ -72,6 +72,10 @@ class RMSprop(Composed):
         for name in ("lr", "alpha", "eps", "weight_decay", "momentum"):
             require_number(self._name, group, name)
 
+    def gradient_power(self, name: str) -> int:
+        """The power, 0 for the momentum, whose steps are normalized. See `optim.Optimizer.step`."""
+        return 0 if name == "momentum_buffer" else super().gradient_power(name)
+
     def _entries(self, group: Group) -> Sequence[str]:
         more = ["momentum_buffer"] * (group["momentum"] > 0) + ["grad_avg"] * bool(group["centered"])
         return ["step", "square_avg", *more]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -36,14 +37,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
         >>> averages[0].tolist()
         [0.5, 0.5]
     """
-    average = get_ema_avg_fn(decay)
-
-    def update(averages: Sequence[Tensor], values: Sequence[Tensor], num_averaged: Tensor) -> None:
-        with no_grad():
-            for old, value in zip(averages, values, strict=True):
-                old.copy_(average(old, value, num_averaged))
-
-    return update
+    return functools.partial(_update_each, get_ema_avg_fn(decay))
 
 
 def get_swa_multi_avg_fn() -> Averages:
@@ -57,36 +51,40 @@ def get_swa_multi_avg_fn() -> Averages:
         >>> averages[0].tolist()
         [0.5, 0.5]
     """
-    average = get_swa_avg_fn()
-
-    def update(averages: Sequence[Tensor], values: Sequence[Tensor], num_averaged: Tensor) -> None:
-        with no_grad():
-            for old, value in zip(averages, values, strict=True):
-                old.copy_(average(old, value, num_averaged))
-
-    return update
+    return functools.partial(_update_each, _mean)
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
     """The exponential moving average of one tensor. See `genesis.optim.swa_utils.get_ema_multi_avg_fn`."""
     if not 0 <= decay <= 1:
         raise ValueError(describe("get_ema_avg_fn", "decay", "a number in [0, 1]", decay))
-
-    def update(average: Tensor, value: Tensor, num_averaged: Tensor) -> Tensor:
-        with no_grad():
-            return average * decay + value * (1 - decay)
-
-    return update
+    return functools.partial(_moved, decay)
 
 
 def get_swa_avg_fn() -> Average:
     """The mean of all values of one tensor. See `genesis.optim.swa_utils.get_swa_multi_avg_fn`."""
+    return _mean
 
-    def update(average: Tensor, value: Tensor, num_averaged: Tensor) -> Tensor:
-        with no_grad():
-            return average + (value - average) / (num_averaged + 1)
 
-    return update
+# Of the module, so that averaged models can be pickled:
+
+
+def _moved(decay: float, average: Tensor, value: Tensor, num_averaged: Tensor) -> Tensor:
+    with no_grad():
+        return average * decay + value * (1 - decay)
+
+
+def _mean(average: Tensor, value: Tensor, num_averaged: Tensor) -> Tensor:
+    with no_grad():
+        return average + (value - average) / (num_averaged + 1)
+
+
+def _update_each(
+    new: Average, averages: Sequence[Tensor], values: Sequence[Tensor], num_averaged: Tensor
+) -> None:  # fmt: skip
+    with no_grad():
+        for average, value in zip(averages, values, strict=True):
+            average.copy_(new(average, value, num_averaged))
 
 
 class AveragedModel(Module):

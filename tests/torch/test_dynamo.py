@@ -277,3 +277,16 @@ def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: lis
     step = torch.compile(copy.deepcopy(plain), backend=dynamo.genesis)
     agree(outcome(plain, images()), outcome(step, images()))
     assert len(found[0].fused) == 2
+
+
+def test_parameters_that_are_unfrozen_get_gradients() -> None:
+    """PyTorch's own guards pass over that before 2.13."""
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    plain[0].requires_grad_(False)
+    model = torch.compile(plain, backend=dynamo.genesis, options={"compiler": "aot_eager"})
+    for _ in range(2):
+        model(torch.ones(2, 3, 5, 5)).sum().backward()
+    assert plain[0].weight.grad is None
+    plain[0].requires_grad_(True)
+    model(torch.ones(2, 3, 5, 5)).sum().backward()
+    assert plain[0].weight.grad is not None

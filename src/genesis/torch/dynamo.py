@@ -66,6 +66,7 @@ def genesis(
         >>> compiled(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 8, 6, 6])
     """
+    guard_every_parameter()
     _logger.info("%s", fuse_graph(graph))
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
@@ -74,6 +75,16 @@ def genesis(
     from torch._dynamo.backends.registry import lookup_backend
 
     return lookup_backend(name)(graph, inputs, **options)
+
+
+def guard_every_parameter() -> None:
+    """Make Dynamo check requires_grad of every parameter at each call.
+
+    Before PyTorch 2.13 it passes over parameters whose module holds the very same ones as before: unfrozen ones got no
+    gradient, without a word. Called by backends, as guards are built after a graph is compiled.
+    """
+    if torch.__version__ < (2, 13):
+        torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = False
 
 
 def fuse_graph(module: fx.GraphModule) -> Fusion:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.autograd.modes import state as thread
 from genesis.errors import DTypeError, ShapeError, describe
@@ -71,14 +73,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     Example: >>> F.dropout2d(genesis.ones(1, 2, 1, 1), training=False).flatten().tolist()
     [1.0, 1.0]
     """
-    _check("dropout2d", input, p)
-    if input.array.ndim not in (3, 4):
-        raise ShapeError(describe("dropout2d", "input", "3 or 4 dimensions", f"shape {input.array.shape}"))
-    if not _drops(input, p, training):
-        return input
-    if inplace:
-        return input._change(dropout2d, p, training)
-    return mul(input, dropout(_channels(input, 2), p))
+    return _drop_channels(dropout2d, input, p, training, inplace)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -95,14 +90,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
         >>> F.dropout1d(genesis.ones(1, 2, 1), training=False).flatten().tolist()
         [1.0, 1.0]
     """
-    _check("dropout1d", input, p)
-    if input.array.ndim not in (2, 3):
-        raise ShapeError(describe("dropout1d", "input", "2 or 3 dimensions", f"shape {input.array.shape}"))
-    if not _drops(input, p, training):
-        return input
-    if inplace:
-        return input._change(dropout1d, p, training)
-    return mul(input, dropout(_channels(input, input.array.ndim - 1), p))
+    return _drop_channels(dropout1d, input, p, training, inplace)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -119,14 +107,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
         >>> F.dropout3d(genesis.ones(1, 2, 1, 1, 1), training=False).flatten().tolist()
         [1.0, 1.0]
     """
-    _check("dropout3d", input, p)
-    if input.array.ndim not in (4, 5):
-        raise ShapeError(describe("dropout3d", "input", "4 or 5 dimensions", f"shape {input.array.shape}"))
-    if not _drops(input, p, training):
-        return input
-    if inplace:
-        return input._change(dropout3d, p, training)
-    return mul(input, dropout(_channels(input, input.array.ndim - 3), p))
+    return _drop_channels(dropout3d, input, p, training, inplace)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -193,6 +174,20 @@ def _channels(input: Tensor, leading: int) -> Tensor:
     """Ones for the leading dimensions, batch and channels."""
     shape = input.array.shape
     return input._like(input.array.full_like(1, (*shape[:leading], *(1,) * (len(shape) - leading))))
+
+
+def _drop_channels(op: Callable[..., Tensor], input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+    name, ndim = op.__name__, input.array.ndim if isinstance(input, Tensor) else 0
+    _check(name, input, p)
+    least, num_leading = {"dropout1d": (2, ndim - 1), "dropout2d": (3, 2), "dropout3d": (4, ndim - 3)}[name]
+    if ndim not in (least, least + 1):
+        expected = f"{least} or {least + 1} dimensions"
+        raise ShapeError(describe(name, "input", expected, f"shape {input.array.shape}"))
+    if not _drops(input, p, training):
+        return input
+    if inplace:
+        return input._change(op, p, training)
+    return mul(input, dropout(_channels(input, num_leading), p))
 
 
 def _drops(input: Tensor, p: float, training: bool) -> bool:

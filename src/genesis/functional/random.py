@@ -176,7 +176,9 @@ def _channels(input: Tensor, leading: int) -> Tensor:
     return input._like(input.array.full_like(1, (*shape[:leading], *(1,) * (len(shape) - leading))))
 
 
-def _drop_channels(op: Callable[..., Tensor], input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+def _drop_channels(
+    op: Callable[[Tensor, float, bool], Tensor], input: Tensor, p: float, training: bool, inplace: bool
+) -> Tensor:
     name, ndim = op.__name__, input.array.ndim if isinstance(input, Tensor) else 0
     _check(name, input, p)
     least, num_leading = {"dropout1d": (2, ndim - 1), "dropout2d": (3, 2), "dropout3d": (4, ndim - 3)}[name]

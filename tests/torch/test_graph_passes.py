@@ -136,3 +136,21 @@ def test_inference_folds_the_norm(graphs: dict[str, Counter[str]], channels_last
     assert graphs["inference"]["genesis.conv_bn_relu_inference.default"] == 7
     compiled(images().float()).sum().backward()  # in eval mode, with gradients
     assert graphs["forward"]["genesis.conv_bn_relu.default"] == 7
+
+
+def test_no_gradient_is_an_argument() -> None:
+    """That of a residual without an activation would be, and PyTorch takes an op's results for new tensors."""
+    torch.manual_seed(0)
+    x, addend = (torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last) for _ in range(2))
+    weight, ones, zeros = torch.randn(4, 4, 3, 3), torch.ones(4), torch.zeros(4)
+    how = [[1, 1], [1, 1], [1, 1], 1, None]
+    op = torch.ops.genesis.conv_bn_relu
+    y, *saved = op(x, weight, None, ones, zeros, zeros.clone(), ones.clone(), x, True, 0.1, 1e-5, *how)
+    grad = torch.randn_like(y)
+    args = (grad, x, weight, None, ones, zeros, *saved, True, *how, [True, True, False, True, True, True])
+    grads = torch.ops.genesis.conv_bn_relu_backward_add(addend, *args)
+    expected = torch.ops.genesis.conv_bn_relu_backward(*args)
+    expected[0] = expected[0] + addend
+    torch.testing.assert_close(grads, expected)
+    arguments = {each.data_ptr() for each in (grad, x, addend, weight)}
+    assert arguments.isdisjoint(each.data_ptr() for each in grads if each.numel())

@@ -73,7 +73,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     Example: >>> F.dropout2d(genesis.ones(1, 2, 1, 1), training=False).flatten().tolist()
     [1.0, 1.0]
     """
-    return _drop_channels(dropout2d, input, p, training, inplace)
+    return _drop_channels(dropout2d, 3, input, p, training, inplace, num_leading=2)  # (N, C, L) too
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -90,7 +90,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
         >>> F.dropout1d(genesis.ones(1, 2, 1), training=False).flatten().tolist()
         [1.0, 1.0]
     """
-    return _drop_channels(dropout1d, input, p, training, inplace)
+    return _drop_channels(dropout1d, 2, input, p, training, inplace)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -107,7 +107,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
         >>> F.dropout3d(genesis.ones(1, 2, 1, 1, 1), training=False).flatten().tolist()
         [1.0, 1.0]
     """
-    return _drop_channels(dropout3d, input, p, training, inplace)
+    return _drop_channels(dropout3d, 4, input, p, training, inplace)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -177,11 +177,14 @@ def _channels(input: Tensor, leading: int) -> Tensor:
 
 
 def _drop_channels(
-    op: Callable[[Tensor, float, bool], Tensor], input: Tensor, p: float, training: bool, inplace: bool
-) -> Tensor:
-    name, ndim = op.__name__, input.array.ndim if isinstance(input, Tensor) else 0
+    op: Callable[[Tensor, float, bool], Tensor], least: int, input: Tensor, p: float, training: bool, inplace: bool,
+    num_leading: int | None = None,
+) -> Tensor:  # fmt: skip
+    """op(input), by whose name errors go. least: the dimensions of an input without a batch; num_leading: those up to
+    the channels, by default counted from least."""
+    name = op.__name__
     _check(name, input, p)
-    least, num_leading = {"dropout1d": (2, ndim - 1), "dropout2d": (3, 2), "dropout3d": (4, ndim - 3)}[name]
+    ndim = input.array.ndim
     if ndim not in (least, least + 1):
         expected = f"{least} or {least + 1} dimensions"
         raise ShapeError(describe(name, "input", expected, f"shape {input.array.shape}"))
@@ -189,7 +192,7 @@ def _drop_channels(
         return input
     if inplace:
         return input._change(op, p, training)
-    return mul(input, dropout(_channels(input, num_leading), p))
+    return mul(input, dropout(_channels(input, num_leading or ndim - least + 1), p))
 
 
 def _drops(input: Tensor, p: float, training: bool) -> bool:

@@ -97,6 +97,11 @@ def decayed(p: NDArray, g: NDArray, weight_decay: float) -> NDArray:
     return g.add(p.mul(weight_decay)) if weight_decay else g
 
 
+def penalized(p: NDArray, g: NDArray, lr: float, weight_decay: float, decoupled: bool) -> tuple[NDArray, NDArray]:
+    """Parameter and gradient with weight decay, as AdamW applies it if decoupled."""
+    return (p.mul(1 - lr * weight_decay), g) if decoupled else (p, decayed(p, g, weight_decay))
+
+
 def lerp(start: NDArray, end: NDArray, weight: float) -> NDArray:
     """start + weight·(end − start)."""
     return start.add(end.sub(start).mul(weight))

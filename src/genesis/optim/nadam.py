@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, decayed, lerp, require_betas
+from genesis.optim.composed import Composed, Update, lerp, penalized, require_betas
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -86,10 +86,7 @@ class NAdam(Composed):
         o = options
         beta1, beta2 = o.betas
         step = s["step"] + 1
-        if o.decoupled_weight_decay:
-            p = p.mul(1 - o.lr * o.weight_decay)
-        else:
-            g = decayed(p, g, o.weight_decay)
+        p, g = penalized(p, g, o.lr, o.weight_decay, o.decoupled_weight_decay)
         mu, mu_next = (beta1 * (1.0 - 0.5 * 0.96 ** (t * o.momentum_decay)) for t in (step, step + 1))
         product = s["mu_product"] * mu
         m = lerp(s["exp_avg"], g, 1 - beta1)

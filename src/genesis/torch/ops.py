@@ -320,7 +320,7 @@ def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
     """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
     input, weight, bias, gamma, beta, running_mean, running_var, residual, *options, activation = args
     norm = NormState(gamma, beta, running_mean, running_var)
-    how = (NormOptions(*options[:3]), _geometry(*options[3:]), activation)
+    how = (NormOptions(*options[:3]), geometry_of(*options[3:]), activation)
     y, mean, inverse_std, kept, passed = call("conv_bn_relu", input, weight, bias, norm, residual, *how)
     if passed is y:
         passed = torch.empty(0, dtype=y.dtype, device=y.device)
@@ -332,26 +332,26 @@ def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
     return laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
 
 
-def _geometry(stride: Any, padding: Any, dilation: Any, groups: int) -> ConvGeometry:
-    """A schema gives lists."""
+def geometry_of(stride: Any, padding: Any, dilation: Any, groups: int) -> ConvGeometry:
+    """The record of a schema's arguments, which are lists."""
     return ConvGeometry(tuple(stride), tuple(padding), tuple(dilation), groups)
 
 
-def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
+def _backward(grad: Tensor, *args: Any, addend: Tensor | None = None) -> list[Tensor]:
     """Gradients of input, weight, bias, gamma, beta, residual; an empty tensor where none is wanted."""
     *tensors, passed, training, stride, padding, dilation, groups, activation, needs = args
     whole: SavedConvNorm[Tensor] = SavedConvNorm(*(*tensors, passed if passed.numel() else None))
-    how = (training, _geometry(stride, padding, dilation, groups), activation, tuple(needs))
+    how = (training, geometry_of(stride, padding, dilation, groups), activation, tuple(needs), False, addend)
     grads = call("conv_bn_relu_backward", grad, whole, *how)
     nothing = grad.new_empty(0)
     return [nothing if x is None else x for x in grads]
 
 
-def _opaque_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+def opaque_backward(grad: Tensor, *args: Any, addend: Tensor | None = None) -> list[Tensor]:
+    """_backward() in the layouts that shapes_backward() promises."""
     originals = (*args[:5], grad)
-    grads = [
-        x if x.numel() == 0 else laid_out(x, like) for x, like in zip(_backward(grad, *args), originals, strict=True)
-    ]
+    grads = _backward(grad, *args, addend=addend)
+    grads = [x if x.numel() == 0 else laid_out(x, like) for x, like in zip(grads, originals, strict=True)]
     return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
 
 
@@ -359,16 +359,21 @@ def _empty_images(shape: Any, like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
-def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
-    """The results of _opaque_forward without values."""
-    input, weight, residual, activation = args[0], args[1], args[7], args[-1]
-    training, (stride, padding, dilation, groups) = args[8], args[11:15]
+def empty_output(input: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
+    """A result of the op without values."""
     sizes = [
         (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
         for i in (0, 1)
     ]
+    return _empty_images((input.shape[0], weight.shape[0], *sizes), input)
+
+
+def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
+    """The results of _opaque_forward without values."""
+    input, weight, residual, activation = args[0], args[1], args[7], args[-1]
+    training, (stride, padding, dilation, groups) = args[8], args[11:15]
+    y = empty_output(input, weight, stride, padding, dilation)
     num_outputs = weight.shape[0]
-    y = _empty_images((input.shape[0], num_outputs, *sizes), input)
     wide = torch.float64 if input.dtype is torch.float64 else torch.float32
     statistics = [input.new_empty(num_outputs, dtype=wide) for _ in range(2)]
     kept = torch.empty_like(y)
@@ -376,17 +381,17 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
     if input.is_cuda:
         from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 
-        shape, geometry = tuple(weight.shape), _geometry(stride, padding, dilation, groups)
+        shape, geometry = tuple(weight.shape), geometry_of(stride, padding, dilation, groups)
         has_state = training and wide_conv_bn_relu.supports(dtype_of(input), shape, geometry)
         if has_state:
             kept = input.new_empty((1 + num_outputs, weight.shape[1]), dtype=torch.float32)
         if activation is not None and (has_state or residual is not None):
-            rows = input.shape[0] * sizes[0] * sizes[1]
+            rows = y.shape[0] * y.shape[2] * y.shape[3]
             passed = input.new_empty((rows, -(-num_outputs // 8)), dtype=torch.uint8)
     return y, *statistics, kept, passed
 
 
-def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+def shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
     input, weight, bias, gamma, beta = args[:5]
     originals = (input, weight, bias, gamma, beta, grad)
     return [
@@ -395,10 +400,10 @@ def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
     ]
 
 
-_GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
+GEOMETRY = "int[2] stride, int[2] padding, int[2] dilation, int groups, str? activation"
 define(
     "conv_bn_relu(Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, Tensor(a!)? running_mean, "
-    f"Tensor(b!)? running_var, Tensor? residual, bool training, float momentum, float eps, {_GEOMETRY}) "
+    f"Tensor(b!)? running_var, Tensor? residual, bool training, float momentum, float eps, {GEOMETRY}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _opaque_forward,
     _shapes_forward,
@@ -406,8 +411,8 @@ define(
 )
 define(
     "conv_bn_relu_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? gamma, Tensor? beta, "
-    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {_GEOMETRY}, bool[] needs) "
+    f"Tensor mean, Tensor inverse_std, Tensor kept, Tensor passed, bool training, {GEOMETRY}, bool[] needs) "
     "-> Tensor[]",
-    _opaque_backward,
-    _shapes_backward,
+    opaque_backward,
+    shapes_backward,
 )

@@ -223,10 +223,7 @@ class CudaDriver:
 
     def event_done(self, device: int, event: object) -> bool:
         self.activate(device)
-        if self._captures.num_underway:
-            with self.unrestricted():
-                result = cu.cuEventQuery(event)
-        else:
+        with self.unrestricted():
             result = cu.cuEventQuery(event)
         if result[0] == cu.CUresult.CUDA_ERROR_NOT_READY:
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from cuda.bindings import driver as cu
 
@@ -39,17 +39,18 @@ class Captures:
         graph = check(cu.cuStreamEndCapture(cu.CUstream(stream)), "end a capture")
         return Captured(graph, activate)
 
-    @contextmanager
-    def unrestricted(self) -> Iterator[None]:
+    def unrestricted(self) -> AbstractContextManager[None]:
         """Allow this thread inside the block what captures forbid; does nothing while none is underway."""
-        if not self.num_underway:
-            yield
-            return
-        before = check(cu.cuThreadExchangeStreamCaptureMode(_MODES["relaxed"]), "relax the capture mode")
-        try:
-            yield
-        finally:
-            check(cu.cuThreadExchangeStreamCaptureMode(before), "restore the capture mode")
+        return _relaxed() if self.num_underway else nullcontext()
+
+
+@contextmanager
+def _relaxed() -> Iterator[None]:
+    before = check(cu.cuThreadExchangeStreamCaptureMode(_MODES["relaxed"]), "relax the capture mode")
+    try:
+        yield
+    finally:
+        check(cu.cuThreadExchangeStreamCaptureMode(before), "restore the capture mode")
 
 
 class Captured:

@@ -43,6 +43,7 @@ def _nothing_is_remembered() -> None:
 def replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
     monkeypatch.setattr(capturing, "is_captured", lambda how: True)
+    monkeypatch.setattr(capturing, "_open_handles", lambda: None)
     monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
 
 
@@ -148,7 +149,8 @@ def test_forward_passes_without_backward_are_not_all_captured() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)  # results are copied out of Inductor's graphs too
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
+    monkeypatch.setattr(capturing, "_open_handles", lambda: None)  # results are copied out of Inductor's graphs too
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(plain, compiled), outcome(plain, model))

@@ -14,7 +14,7 @@ import genesis.torch
 from genesis.torch import capturing
 from tests.models.torch_resnet import Bottleneck, ResNet
 from tests.torch import loops
-from tests.torch.loops import LOOPS, Halves, Net, Steps, adversarial, agree, outcome, plain, tolerance
+from tests.torch.loops import LOOPS, Halves, Net, Steps, adversarial, agree, distance, outcome, plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch")]
 
@@ -41,8 +41,12 @@ def captured(model: nn.Module) -> None:
 def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
     model = Net().cuda()
     compiled = genesis.torch.compile(copy.deepcopy(model))
-    by_norm = loop is loops.autocast_and_scaler
-    agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop), by_norm)
+    if loop is loops.autocast_and_scaler:  # rounding to bfloat16 grows from step to step, in either
+        exact = outcome(loop, copy.deepcopy(model).double())
+        ours, theirs = distance(outcome(loop, compiled), exact), distance(outcome(loop, model), exact)
+        assert ours <= 2 * theirs
+    else:
+        agree(outcome(loop, compiled), outcome(loop, model), 1e-3)
     captured(compiled)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import compile_fx
+from torch.fx.operator_schemas import normalize_function
 from torch.nn import functional as F
 
 import genesis.torch
@@ -30,6 +31,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[str]]:
     def compile_inner(graph: fx.GraphModule, *_: Any, **how: Any) -> Replayed:
         kind = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
         nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        for node in nodes:  # as Inductor does when it lays out the arguments of an op
+            if "eager_input_vals" in node.meta and isinstance(node.target, torch._ops.OpOverload):
+                assert normalize_function(node.target, *node.meta["eager_input_vals"]) is not None, str(node)
         # An op that changes its arguments is that of a functional form.
         found[kind] = Counter(str(n.args[0] if "auto_functionalized" in str(n.target) else n.target) for n in nodes)
         return Replayed(graph)

@@ -12,6 +12,7 @@ import itertools
 import logging
 import re
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -204,6 +205,7 @@ def _compile_inner(
     def call(inputs: list[object]) -> list[object]:
         if next(num_calls) == 1:  # PyTorch records at the second call
             _settle()
+        _open_handles()
         results = list(run(inputs))
         if is_backward:
             waiting.num_forwards = 0
@@ -227,6 +229,23 @@ def _settle() -> None:
     planner = sys.modules.get("genesis.backends.cuda.engine.planner")
     if planner is not None:
         planner.settle()
+
+
+def _open_handles() -> None:
+    """PyTorch makes a cuBLAS handle per thread, which no capture permits: a checkpoint's second forward comes in
+    autograd's thread, and may be captured before anything else of cuBLAS ran there."""
+    device = torch.cuda.current_device()
+    if device not in _opened.devices:
+        torch.cuda.current_blas_handle()
+        _opened.devices.add(device)
+
+
+class _Opened(threading.local):
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+_opened = _Opened()
 
 
 def _copy(results: list[object], leaving: Sequence[int]) -> None:

@@ -83,9 +83,18 @@ def _add_in(graph: fx.Graph, total: fx.Node, gradient: fx.Node, addend: fx.Node,
     op = _op_of(gradient)
     with graph.inserting_before(op):
         new = graph.call_function(torch.ops.genesis.conv_bn_relu_backward_add.default, (addend, *op.args))
-    new.meta = dict(op.meta)
+    new.meta = _meta_with(addend, op)
     order[new] = order[op]
     op.replace_all_uses_with(new)
     total.replace_all_uses_with(gradient)
     graph.erase_node(total)
     graph.erase_node(op)
+
+
+def _meta_with(addend: fx.Node, op: fx.Node) -> dict[str, object]:
+    """What is known of op, which now has one more argument: Inductor lays arguments out as they were when recorded."""
+    meta = dict(op.meta)
+    if "eager_input_vals" in meta:
+        args, kwargs = meta["eager_input_vals"]
+        meta["eager_input_vals"] = (addend.meta["val"], *args), kwargs
+    return meta

@@ -134,7 +134,7 @@ class Loop:
             loss = F.cross_entropy(outputs, self.labels)
         loss.backward()
         self.optimizer.step()
-        self.loss = loss
+        self.loss = loss.detach()  # whoever keeps the graph alive keeps its nodes on the streams that made them
 
     def milliseconds(self, steps: int) -> float:
         """A step's, of so many."""

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.torch import capturing
+from genesis.torch.opaque import tell_inductor
 from tests.torch.replayed import Replayed
 
 
@@ -158,3 +159,14 @@ def test_no_gradient_is_an_argument() -> None:
     torch.testing.assert_close(grads, expected)
     arguments = {each.data_ptr() for each in (grad, x, addend, weight)}
     assert arguments.isdisjoint(each.data_ptr() for each in grads if each.numel())
+
+
+def test_inductor_knows_the_ops() -> None:
+    """It calls them at once, with arguments laid out as they were recorded."""
+    from torch._inductor.lowering import constrain_to_fake_tensors, lowerings, maybe_layout_constraints
+
+    tell_inductor()
+    for name in ("conv_bn_relu", "conv_bn_relu_backward_add", "conv_bn_relu_inference", "max_pool2d"):
+        op = getattr(torch.ops.genesis, name).default
+        assert op in lowerings
+        assert maybe_layout_constraints(op) is constrain_to_fake_tensors

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 
 from genesis.fusion import Fusion
 from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
+from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Function, Recording, Recordings
 
 _logger = logging.getLogger("genesis.torch")
@@ -79,6 +80,7 @@ class Backend:
         patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
         if "cuda" not in _device_types(graph, inputs):
             patches.pop("triton.cudagraphs", None)
+        tell_inductor()
         waiting = Waiting()
         self._graphs.append(waiting)
         inner = functools.partial(_compile_inner, recording, waiting)

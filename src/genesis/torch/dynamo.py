@@ -22,6 +22,7 @@ from genesis.fusion.chains import ADD, CONV, NORM, OTHER, POOL, RELU
 from genesis.records import ConvGeometry, Windows
 from genesis.torch import graph_ops as graph_ops  # registers an op
 from genesis.torch import pooling
+from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
@@ -71,6 +72,7 @@ def genesis(
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
     if name == "inductor":
+        tell_inductor()
         return torch._TorchCompileInductorWrapper(mode or "default", options, None)(graph, inputs)
     from torch._dynamo.backends.registry import lookup_backend
 

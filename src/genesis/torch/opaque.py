@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _library = torch.library.Library("genesis", "DEF")
+_names: list[str] = []
 P = ParamSpec("P")  # an op's arguments, as its schema lists them
 
 
@@ -23,12 +24,27 @@ def define(
         autograd: the op where gradients may be needed: Function.apply. None: it has no gradient.
     """
     name = schema.partition("(")[0]
-    _library.define(schema)
+    _library.define(schema, tags=(torch.Tag.needs_exact_strides,))
+    _names.append(name)
     for device in ("CPU", "CUDA"):
         _library.impl(name, run, device)
     if autograd is not None:
         _library.impl(name, autograd, "Autograd")
     torch.library.register_fake(f"genesis::{name}", shapes, lib=_library)
+
+
+def tell_inductor() -> None:
+    """Have Inductor call the ops, none of which it could compile.
+
+    It would find that out by itself, but before PyTorch 2.13 it then writes out the op's arguments with all that led to
+    them, if only for a log that nobody reads: minutes for a deep network.
+    """
+    from torch._inductor.lowering import lowerings, make_fallback
+
+    for name in _names:
+        op = getattr(torch.ops.genesis, name).default
+        if op not in lowerings:
+            make_fallback(op, warn=False)
 
 
 def laid_out(x: Tensor, like: Tensor) -> Tensor:

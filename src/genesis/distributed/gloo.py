@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TEXT = 224  # bytes of a call's text that the ranks exchange, after a digest of the whole
 _DIGEST = 32
+_LEAVING = 1.0  # seconds for a call that is under way when the process ends
 
 
 class HostWork:
@@ -127,11 +128,12 @@ class Gloo:
         """Wait until all ranks are here, and compare what they are about to do."""
         return self._start(call, lambda: None, lambda: None)
 
-    def close(self) -> None:
-        """End the thread after the calls that wait; drops the connections."""
+    def close(self, patience: float | None = None) -> None:
+        """End the thread after the calls that wait, for so many seconds at most; drop the connections."""
         self._waiting.put(None)
-        self._thread.join(self.timeout)
+        self._thread.join(self.timeout if patience is None else patience)
         self._abort()
+        self._thread.join(_LEAVING)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
@@ -78,11 +79,11 @@ class ProcessGroup:
         """The values, plain data, of all ranks, on all of them."""
         return [self.share(value if source == self.rank else None, source) for source in range(self.size)]
 
-    def close(self) -> None:
-        """End the transports."""
+    def close(self, patience: float | None = None) -> None:
+        """End the transports, after the calls that are on their way; patience: seconds for them."""
         if self._nccl is not None:
             self._nccl.close()
-        self._gloo.close()
+        self._gloo.close(patience)
 
 
 _present: ProcessGroup | None = None
@@ -181,6 +182,14 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     present, _present = require("destroy_process_group", group), None
     with contextlib.suppress(RuntimeError):  # the connections of a group that has failed
         present.close()
+
+
+@atexit.register
+def _leave() -> None:
+    """At the end of the process: threads of gloo's must not outlive it."""
+    if _present is not None:
+        with contextlib.suppress(RuntimeError):
+            _present.close(patience=1.0)
 
 
 def is_initialized() -> bool:

@@ -2,6 +2,7 @@
 
 from genesis.nn import functional as functional
 from genesis.nn import init as init
+from genesis.nn import parallel as parallel
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import *

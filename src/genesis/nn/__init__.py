@@ -25,6 +25,7 @@ from genesis.nn.modules.pooling import *
 from genesis.nn.modules.rectifiers import *
 from genesis.nn.modules.recurrent import *
 from genesis.nn.modules.recurrent_cell import *
+from genesis.nn.modules.sync_batchnorm import *
 from genesis.nn.modules.transformer import *
 from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *

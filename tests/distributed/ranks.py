@@ -23,7 +23,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.distributed.programs"])
 
 
-class Failed(AssertionError):
+class RanksError(AssertionError):
     """A program raised on some ranks: the message has their tracebacks."""
 
 
@@ -51,11 +51,11 @@ class Ranks:
             self.processes.append(process)
 
     def run(self, program: str, **arguments: Any) -> list[Any]:
-        """The results of all ranks. Raises: Failed: with what any of them raised."""
+        """The results of all ranks. Raises: RanksError: with what any of them raised."""
         found = self.outcomes(program, **arguments)
         failed = [f"rank {rank}: {text}" for rank, (is_right, text) in enumerate(found) if not is_right]
         if failed:
-            raise Failed("\n".join(failed))
+            raise RanksError("\n".join(failed))
         return [result for _, result in found]
 
     def outcomes(self, program: str, **arguments: Any) -> list[tuple[bool, Any]]:
@@ -67,7 +67,7 @@ class Ranks:
         for rank, pipe in enumerate(self._pipes):
             try:
                 if not pipe.poll(max(0.0, end - time.monotonic())):
-                    raise Failed(f"rank {rank} is still at {program} after {TIMEOUT:g} s")
+                    raise RanksError(f"rank {rank} is still at {program} after {TIMEOUT:g} s")
                 found.append(pipe.recv())
             except (EOFError, ConnectionResetError):
                 found.append((False, None))

@@ -7,6 +7,7 @@ are not taken for the cause.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -16,7 +17,7 @@ from typing import NamedTuple, Protocol
 from genesis.distributed.transport import Call
 from genesis.errors import DistributedError
 
-_PATIENCE = 3.0  # seconds in which a process that was killed is gone, and others have left their notes
+_PATIENCE = 2.0  # seconds in which a process that was killed is gone, and others have left their notes
 _TIMED_OUT = ("timed out", "timeout")
 
 
@@ -104,10 +105,8 @@ class Peers:
             time.sleep(0.05)
 
     def _note(self, key: str) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):  # the store has gone with its rank
             self._store.set(key, "1")
-        except RuntimeError:  # the store has gone with its rank
-            pass
 
     def _has_note(self, key: str) -> bool:
         try:

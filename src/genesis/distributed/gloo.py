@@ -62,7 +62,8 @@ class _Host:
         if self._on_host is None:
             on_host = array.to_device(CPU) if is_read else NDArray.empty(array.shape, array.dtype, CPU)
             self._on_host = on_host.contiguous()
-        self.tensor: torch.Tensor = self._on_host.handle.detach().view(-1)
+        handle = self._on_host.handle
+        self.tensor: torch.Tensor = handle.as_strided((handle.numel(),), (1,))  # view() would keep a stride of 0
 
     def write_back(self) -> None:
         if self._on_host is not None and self._on_host is not self._array:
@@ -82,7 +83,7 @@ class Gloo:
 
         self.peers, self.timeout = peers, timeout
         span = datetime.timedelta(seconds=timeout)
-        self._group = distributed.ProcessGroupGloo(store, peers.rank, peers.size, span)
+        self._group: Any = distributed.ProcessGroupGloo(store, peers.rank, peers.size, span)
         self._failed: DistributedError | None = None
         self._waiting: queue.SimpleQueue[tuple[Call, Callable[[], None], HostWork] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="genesis.distributed", daemon=True)
@@ -162,7 +163,9 @@ class Gloo:
         return None
 
     def _abort(self) -> None:
-        self._group.abort()
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()  # and its end, here, closes the connections
 
     def _compare(self, call: Call) -> DistributedError | None:
         """The error that all ranks raise if they are about to do different things."""

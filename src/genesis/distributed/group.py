@@ -163,9 +163,9 @@ def _meet(op: str, method: str, seconds: float, rank: int, world_size: int) -> t
         raise ValueError(describe(op, "rank", f"rank and world_size, beside {method}", (rank, world_size)))
     try:
         return next(distributed.rendezvous(method, rank, world_size, timeout=timedelta(seconds=seconds)))
-    except ValueError as error:
-        raise ValueError(describe(op, "init_method", "a place to meet", f"{method!r}: {error}")) from error
-    except RuntimeError as error:
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, ValueError) or "No rendezvous handler" in str(error):
+            raise ValueError(describe(op, "init_method", "a place to meet", f"{method!r}: {error}")) from error
         raise _not_met(op, rank, world_size, seconds, error) from error
 
 

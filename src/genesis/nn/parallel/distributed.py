@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from genesis import dtypes
 from genesis.autograd.modes import is_grad_enabled
 from genesis.distributed.group import ProcessGroup, require
-from genesis.dtypes import DType
 from genesis.errors import DTypeError, GraphError, describe
 from genesis.ndarray import NDArray
 from genesis.nn import state
@@ -26,10 +25,10 @@ _COMPRESSIONS = {None: None, "bfloat16": dtypes.bfloat16, "float16": dtypes.floa
 class DistributedDataParallel(Module):
     """Train a module in several processes: each computes on its part of the batch, and backward averages gradients.
 
-    Parameters and buffers begin as those of rank 0. Gradients become views of flat buckets, each of which is averaged as
-    soon as backward has made its last gradient, while others are still being made. The optimizer takes the parameters
-    as usual, and all ranks take the same step. A change of the parameters, as a growth step or an unfrozen layer, is
-    made on all ranks alike; the next forward then takes up rank 0's values and fills new buckets.
+    Parameters and buffers begin as those of rank 0. Gradients become views of flat buckets, each of which is averaged
+    as soon as backward has made its last gradient, while others are still being made. The optimizer takes the
+    parameters as usual, and all ranks take the same step. A change of the parameters, as a growth step or an unfrozen
+    layer, is made on all ranks alike; the next forward then takes up rank 0's values and fills new buckets.
 
     Args:
         module: its parameters are on one device; at least one requires grad.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -131,6 +132,7 @@ def test_devices_of_one_call(alone: None) -> None:
 
 BEGINNINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"backend": "mpi"}, ValueError, "'backend': expected 'gloo' or 'nccl', got 'mpi'"),
+    ({"backend": "nccl"}, ImportError, "'nccl' needs the package nccl4py"),
     ({"timeout": "soon"}, TypeError, "'timeout': expected a timedelta, or seconds, got str"),
     ({"timeout": 0}, ValueError, "'timeout': expected a positive time, got 0"),
     ({}, ValueError, "start the program by torchrun"),
@@ -145,12 +147,18 @@ BEGINNINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
+def test_nccl_does_not_reach_a_simulated_device() -> None:
+    with override(cuda="simulated"), pytest.raises(ValueError, match="'backend': expected 'gloo' for the simulated"):
+        dist.init_process_group("nccl", store=HashStore(), world_size=1, rank=0)
+
+
 @pytest.mark.parametrize(("arguments", "kind", "message"), BEGINNINGS)
 def test_beginnings_that_are_refused(
     arguments: dict[str, Any], kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "nccl", None)  # as where it is not installed
     with pytest.raises(kind, match=message):
         dist.init_process_group(**arguments)
     assert not dist.is_initialized()

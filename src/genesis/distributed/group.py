@@ -124,6 +124,10 @@ def init_process_group(
     backend = "gloo" if backend is None else backend
     if backend not in BACKENDS:
         raise ValueError(describe(op, "backend", "'gloo' or 'nccl'", repr(backend)))
+    if backend == "nccl":
+        from genesis.distributed import nccl
+
+        nccl.require_package()
     seconds = _seconds(op, timeout)
     if store is None:
         store, rank, world_size = _meet(op, init_method or "env://", seconds, rank, world_size)

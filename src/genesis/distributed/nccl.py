@@ -1,8 +1,8 @@
 """NCCL, by NVIDIA's binding nccl4py (its public module nccl.core), on Genesis' memory and streams.
 
 Calls run on a stream of their own, after what the caller's stream has been given. wait() lets the caller's stream go on
-after them; the host goes on at once. A kernel of NCCL waits for its peers without end, so a thread looks after the calls
-that have not ended: if a rank is gone or the time is up, it aborts the communicator, which ends the kernels.
+after them; the host goes on at once. A kernel of NCCL waits for its peers without end, so a thread looks after the
+calls that have not ended: if a rank is gone or the time is up, it aborts the communicator, which ends the kernels.
 """
 
 from __future__ import annotations

@@ -359,3 +359,40 @@ def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
         assert total.tolist() == [size, size]
         return str(error)
     raise AssertionError("no error")
+
+
+# --- PyTorch's own ----------------------------------------------------------------------------------------------------
+
+
+def fused_in_torch(rank: int, size: int) -> int:
+    """A fused PyTorch model in PyTorch's DistributedDataParallel learns as the plain one. Returns: chains fused."""
+    import torch
+    import torch.distributed
+
+    import genesis.torch
+
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.PrefixStore("torch", dist.group.require("test")._store)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(16, 3),
+    ).double()  # fmt: skip
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    losses: list[list[float]] = [[], []]
+    for number, module in enumerate((plain, fused)):
+        model = torch.nn.parallel.DistributedDataParallel(module)
+        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            inputs, targets = (mine(rank, size, part).to_torch() for part in batch(step, "float64", image=True))
+            stepper.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            stepper.step()
+            losses[number].append(loss.item())
+    assert np.allclose(*losses, rtol=1e-12), losses
+    pairs = zip(plain.state_dict().items(), fused.state_dict().values(), strict=True)
+    for (name, one), other in pairs:
+        assert torch.allclose(one, other, rtol=1e-11, atol=1e-13), name
+    return len(genesis.torch.report(fused).fused)

@@ -7,7 +7,6 @@ from genesis.distributed.collectives import barrier as barrier
 from genesis.distributed.collectives import broadcast as broadcast
 from genesis.distributed.collectives import reduce_scatter as reduce_scatter
 from genesis.distributed.collectives import reduce_scatter_tensor as reduce_scatter_tensor
-from genesis.distributed.group import ProcessGroup as ProcessGroup
 from genesis.distributed.group import destroy_process_group as destroy_process_group
 from genesis.distributed.group import get_backend as get_backend
 from genesis.distributed.group import get_rank as get_rank

@@ -174,7 +174,7 @@ def reduce_scatter(
     """Reduce a list of tensors over the ranks, and give each rank its part: rank r the r-th.
 
     Args:
-        output: takes this rank's part.
+        output: any shape and dtype; takes this rank's part.
         input_list: a tensor for each rank, of the shape and dtype of output.
         op: how values are reduced.
         group, async_op: as in `genesis.distributed.all_reduce`.
@@ -237,7 +237,8 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False) -> Work |
         >>> from torch.distributed import HashStore
         >>> from genesis import distributed
         >>> distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
-        >>> distributed.barrier()
+        >>> distributed.barrier(async_op=True).wait()
+        True
         >>> distributed.destroy_process_group()
     """
     unrecordable(_COMMUNICATES)

@@ -44,7 +44,17 @@ class Call(NamedTuple):
 
 
 class Work(Protocol):
-    """A collective call that has been started. Made by `genesis.distributed.all_reduce`."""
+    """A collective call that has been started. Made by `genesis.distributed.all_reduce`.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> from genesis import distributed
+        >>> distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
+        >>> work = distributed.all_reduce(genesis.ones(2), async_op=True)
+        >>> work.wait(), work.is_completed()
+        (True, True)
+        >>> distributed.destroy_process_group()
+    """
 
     def wait(self) -> bool:
         """Let what follows see the result: the host's work on the CPU, the current stream's on CUDA.

@@ -78,7 +78,7 @@ class DistributedDataParallel(Module):
         self._known: list[tuple[Parameter, object]] = []
         self._begin(self._present())
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Run the module; in training, first bring what has changed to all ranks.
 
         Args:
@@ -88,7 +88,8 @@ class DistributedDataParallel(Module):
         """
         if self.training and is_grad_enabled():
             self._prepare()
-        return self.module(*args, **kwargs)
+        result: Tensor = self.module(*args, **kwargs)
+        return result
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -46,9 +46,14 @@ def test_bits_are_equal_after_many_steps(two_ranks: Ranks) -> None:
     two_ranks.run("long_training")
 
 
+def test_a_simulated_device(two_ranks: Ranks) -> None:
+    two_ranks.run("train_simulated")
+
+
 @pytest.mark.parametrize("different", [False, True])
-def test_unused_parameters(two_ranks: Ranks, different: bool) -> None:
-    two_ranks.run("unused", different=different)
+@pytest.mark.parametrize("norm", [False, True])
+def test_unused_parameters(two_ranks: Ranks, different: bool, norm: bool) -> None:
+    two_ranks.run("unused", different=different, norm=norm)
 
 
 def test_unused_parameters_are_named(two_ranks: Ranks) -> None:

@@ -14,6 +14,7 @@ from genesis.errors import DTypeError, GraphError, describe
 from genesis.ndarray import NDArray
 from genesis.nn import state
 from genesis.nn.module import Module
+from genesis.nn.modules.sync_batchnorm import SyncBatchNorm
 from genesis.nn.parallel.reducer import Reducer
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
@@ -174,7 +175,11 @@ class DistributedDataParallel(Module):
         text = f"{len(named)} parameters and {elements} elements, names and shapes {digest}"
         self._group.agree(self._group.call("DistributedDataParallel", text)._replace(checked=True))
         self._broadcast(tensors)
-        self._reducer = Reducer(self._group, named, self._most_bytes, self.find_unused_parameters, self._dtype)
+        # Where ranks use different parameters, their buckets fill at different times: calls that backward makes besides
+        # would meet others.
+        find = self.find_unused_parameters
+        waits = find and any(isinstance(module, SyncBatchNorm) for module in self.module.modules())
+        self._reducer = Reducer(self._group, named, self._most_bytes, find, self._dtype, waits)
         self._known = present
 
     def _broadcast(self, tensors: Sequence[Tensor]) -> None:

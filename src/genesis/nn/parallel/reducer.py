@@ -28,12 +28,14 @@ class Reducer:
         most_bytes: size of a bucket.
         find_unused: parameters may be without a gradient; else that is an error.
         dtype: in which gradients are sent; None: in their own.
+        waits: send nothing before backward has ended.
     """
 
     def __init__(
         self, group: ProcessGroup, named: Sequence[tuple[str, Parameter]], most_bytes: float, find_unused: bool,
-        dtype: DType | None,
+        dtype: DType | None, waits: bool,
     ) -> None:  # fmt: skip
+        self._waits = waits
         self.group, self._most_bytes, self._find_unused, self._dtype = group, most_bytes, find_unused, dtype
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
         self.is_on = True
@@ -84,7 +86,7 @@ class Reducer:
         self._put(parameter, bucket, position)
         self._arrived.append(number)
         bucket.num_missing -= 1
-        while self._next < len(self.buckets) and not self.buckets[self._next].num_missing:
+        while not self._waits and self._next < len(self.buckets) and not self.buckets[self._next].num_missing:
             self.buckets[self._next].send(self.group, self._next, (), self._dtype)
             self._next += 1
 

@@ -47,7 +47,7 @@ class ProcessGroup:
             self._nccl = Nccl(self, peers, timeout)
 
     def transport(self, device: Device) -> Transport:
-        """What carries arrays of this device."""
+        """The transport of arrays of this device."""
         return self._gloo if device is CPU or self._nccl is None else self._nccl
 
     def call(self, name: str, details: str, checked: bool = True) -> Call:

@@ -1,4 +1,4 @@
-"""What moves the bytes: a Transport starts collectives on arrays, a Work is one of them on its way."""
+"""Transports, which move the bytes: a Transport starts collectives on arrays, a Work is one of them on its way."""
 
 from __future__ import annotations
 

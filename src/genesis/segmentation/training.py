@@ -122,7 +122,7 @@ class Training:
         self._network = self._connected()
 
     def _connected(self) -> nn.Module:
-        """What a step calls: the model, or what has it trained by all ranks."""
+        """The module that a step calls: the model, or its replica in DistributedDataParallel."""
         if distributed.get_world_size() == 1:
             return self.model
         self._synchronize()

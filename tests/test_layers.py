@@ -25,7 +25,7 @@ class Layer(NamedTuple):
 
 ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
-PARTS = (*TENSORS, "nn", "optim", "backends", "recording")
+PARTS = (*TENSORS, "distributed", "nn", "optim", "backends", "recording")
 SHARED = (
     "errors", "dtypes", "shapes", "records", "settings", "callsite", "precision", "files", "interrupts", "distribution",
 )  # fmt: skip
@@ -40,7 +40,8 @@ LAYERS = {  # from the bottom up
         ("tensor", "properties", "methods", "in_place", "creation", "random", "checkpoint", "pickling", "tensor_files"),
         (*ARRAYS, "interop"),
     ),
-    "nn": Layer(("nn",), TENSORS),
+    "distributed": Layer(("distributed",), (*TENSORS, "backends")),  # NCCL runs on streams of the CUDA backend
+    "nn": Layer(("nn",), (*TENSORS, "distributed")),
     "optim": Layer(("optim",), (*TENSORS, "nn")),  # swa_utils averages modules
     "recording": Layer(("recording",), (*TENSORS, "nn", "backends")),
     "application": Layer((), (*PARTS, "genesis")),  # all that has no line of its own: models, data, growth, …
@@ -50,7 +51,7 @@ LAYERS = {  # from the bottom up
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
     "genesis.backends.cpu": ("genesis.backends.cpu",),
-    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.torch"),
+    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.distributed.nccl", "genesis.torch"),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": (
         "genesis.backends.cpu",
@@ -62,6 +63,7 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
     ),
     "cuda": ("genesis.backends.cuda.driver",),
     "cudnn": ("genesis.backends.cuda",),
+    "nccl": ("genesis.distributed.nccl",),
     "onnx_ir": ("genesis.export", "genesis.onnx_import"),
     "onnxruntime": ("genesis.export",),
     "triton": ("genesis.backends.cuda",),

@@ -123,6 +123,7 @@ _warn_of_others()
 _ON_FIRST_USE = (
     "cuda",
     "data",
+    "distributed",
     "export",
     "growth",
     "models",
@@ -140,6 +141,7 @@ _FROM_THERE = {  # a name, and the package that it is from
 if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
     from genesis import cuda as cuda
     from genesis import data as data
+    from genesis import distributed as distributed
     from genesis import export as export
     from genesis import growth as growth
     from genesis import models as models

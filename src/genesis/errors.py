@@ -43,6 +43,10 @@ class CompileError(GenesisError, RuntimeError):
     """Kernel source that does not compile; the message is the compiler's."""
 
 
+class DistributedError(GenesisError, RuntimeError):
+    """A collective call that cannot be made: ranks disagree, one has died, one did not come in time."""
+
+
 class MismatchError(GenesisError, ArithmeticError):
     """GENESIS_CHECK=cpu: an op's result differs from the CPU's."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import enum
 import functools
 import importlib
 import inspect
@@ -25,7 +26,7 @@ NAMESPACES = (
     "genesis.nn.functional", "genesis.nn", "genesis.nn.init", "genesis.nn.utils", "genesis.nn.utils.rnn",
     "genesis.Tensor", "genesis.optim", "genesis.optim.lr_scheduler", "genesis.optim.swa_utils", "genesis",
     "genesis.amp", "genesis.autograd", "genesis.cuda", "genesis.growth", "genesis.data", "genesis.models",
-    "genesis.profiler", "genesis.torch",
+    "genesis.profiler", "genesis.torch", "genesis.distributed", "genesis.nn.parallel",
 )  # fmt: skip
 MISSING: dict[str, int] = {}  # namespaces of which so many entries may still lack something; it only goes down
 
@@ -55,7 +56,7 @@ class Entry(NamedTuple):
     @property
     def call(self) -> Callable[..., object] | None:
         """What is called: the function itself, the constructor of a class, nothing for a property."""
-        if isinstance(self.value, property | functools.cached_property):
+        if isinstance(self.value, property | functools.cached_property | enum.EnumMeta):
             return None
         if inspect.isclass(self.value):
             return self.value.__init__ if inspect.isfunction(self.value.__init__) else None

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from genesis.errors import GraphError
+
 if TYPE_CHECKING:
     from genesis.optim.optimizer import Batch, Optimizer
     from genesis.tensor import Tensor
@@ -41,6 +43,7 @@ class _State(threading.local):
         # Sees each call, see observe.
         self.observer: Observer | None = None
         self.watcher: Watcher | None = None  # see watched
+        self.after_backward: list[Callable[[], None]] | None = None  # while a backward pass runs, see after_backward
 
 
 state = _State()
@@ -151,6 +154,16 @@ def observe(observer: Observer) -> contextlib.AbstractContextManager[None]:
 def watched(watcher: Watcher) -> contextlib.AbstractContextManager[None]:
     """Inside, watcher is told of what this thread does beside the calls of its backend."""
     return _with("watcher", watcher)
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Have callback() called once when the backward pass that runs in this thread has ended; not if it fails.
+
+    For hooks: they see each gradient, but not the last one.
+    """
+    if state.after_backward is None:
+        raise GraphError("after_backward: expected to be called in a backward pass")
+    state.after_backward.append(callback)
 
 
 def unrecordable(reason: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 from genesis import callsite
 from genesis.autograd.graph import Edge, GradHook, Node, Variable, as_array, edge_to
-from genesis.autograd.modes import no_grad, unrecordable
+from genesis.autograd.modes import no_grad, state, unrecordable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
 
@@ -45,13 +45,21 @@ def backward(
     """
     _refuse_create_graph("backward", create_graph)
     seeds = [(self, _seed("backward", self, gradient))]
-    if inputs is None:
-        _walk(seeds, bool(retain_graph))
-        return
-    wanted = _listed(inputs)
-    for variable, found in zip(wanted, _walk(seeds, bool(retain_graph), wanted), strict=True):
-        if found is not None:
-            _accumulate(variable, found.clone())
+    before = state.after_backward
+    callbacks: list[Callable[[], None]] = []
+    state.after_backward = callbacks
+    try:
+        if inputs is None:
+            _walk(seeds, bool(retain_graph))
+        else:
+            wanted = _listed(inputs)
+            for variable, found in zip(wanted, _walk(seeds, bool(retain_graph), wanted), strict=True):
+                if found is not None:
+                    _accumulate(variable, found.clone())
+    finally:
+        state.after_backward = before
+    for callback in callbacks:
+        callback()
 
 
 Tensors: TypeAlias = "Tensor | Sequence[Tensor]"

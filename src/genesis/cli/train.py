@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 from pathlib import Path
 
 from genesis.cli.arguments import (
@@ -16,7 +18,7 @@ from genesis.cli.arguments import (
     share,
 )
 from genesis.cli.exit_codes import INTERRUPTED
-from genesis.segmentation import curves, sets, start
+from genesis.segmentation import curves, ranks, sets, start
 from genesis.segmentation.recipe import KINDS
 from genesis.segmentation.run_folder import RunFolder
 from genesis.segmentation.segmenter import PRECISIONS
@@ -50,20 +52,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save-every", type=from_zero(int), default=0, metavar="STEPS", help="save checkpoints within an epoch too"
     )
+    parser.add_argument(
+        "--sync-batch-norm", action=argparse.BooleanOptionalAction, default=True,
+        help="under torchrun: normalize over the crops of all processes",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with ranks.joined(arguments.device) as device:
+        arguments.device = device
+        if not ranks.is_first():
+            with contextlib.redirect_stdout(io.StringIO()):  # it would say the same
+                return _train(arguments)
+        return _train(arguments)
+
+
+def _train(arguments: argparse.Namespace) -> int:
     classes = None if arguments.classes is None else read_names("train", arguments.classes)
     data = sets.open_set(arguments.data, classes, arguments.held_out, arguments.seed, arguments.max_megapixels)
-    plan = plan_of(arguments, PLAN)
+    plan, folder = plan_of(arguments, PLAN), RunFolder(arguments.out)
     recipe = start.recipe_for(data, arguments.model, arguments.width, arguments.depth, plan.grow)
     start.check_memory("train", recipe, plan, arguments.device)
-    training = Training(data, recipe, plan, arguments.device, arguments.workers)
-    if arguments.weights is not None and not arguments.resume:
+    training = Training(data, recipe, plan, arguments.device, arguments.workers, arguments.sync_batch_norm)
+    resume = arguments.resume or (ranks.was_restarted() and folder.checkpoint.exists())
+    if arguments.weights is not None and not resume:
         left = start.load_what_fits(training.model, arguments.weights)
         print(f"initialized from {arguments.weights}" + (f", except {', '.join(left)}" if left else ""))
-    folder = RunFolder(arguments.out)
-    folder.begin(training, arguments.resume, arguments.overwrite)
+    folder.begin(training, resume, arguments.overwrite and not resume)
     if training.is_done:
         print(nothing_left(training))
     elif not curves.can_draw():

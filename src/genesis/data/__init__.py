@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info as get_worker_info
 from torch.utils.data import random_split as random_split
 
 from genesis.data.dataset import TensorDataset as TensorDataset
+from genesis.data.distributed import DistributedSampler as DistributedSampler
 from genesis.data.loader import DataLoader as DataLoader
 from genesis.data.loader import default_collate as default_collate
 from genesis.data.prefetch import prefetch as prefetch

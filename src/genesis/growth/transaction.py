@@ -14,6 +14,7 @@ from typing import Protocol, TypedDict, TypeVar, Unpack
 import numpy as np
 
 import genesis
+from genesis.distributed.group import is_initialized, require
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelMap, channel_map
 from genesis.growth.history import Operation, Step, history
@@ -66,8 +67,7 @@ class Transaction:
     ) -> None:  # fmt: skip
         self.model, self.optimizers, self.averages = model, optimizers, averages
         self.example = example if example is None or isinstance(example, tuple) else (example,)
-        seed = int(genesis.randint(0, 2**31 - 1, (1,)).item()) if seed is None else seed
-        self.generator = np.random.default_rng(seed)
+        self.generator = np.random.default_rng(_common_seed() if seed is None else seed)
         self.step = Step(len(history(model)), count(model))
         self._map: ChannelMap | None = None
         self._trained: Trained | None = None  # what the network of this map gives in training mode
@@ -411,3 +411,13 @@ def twice_at_most(model: Module, attempt: Callable[[bool], Step]) -> Step:
 def count(model: Module) -> int:
     """The number of elements of a model's parameters."""
     return sum([math.prod(parameter.array.shape) for parameter in model.parameters()])
+
+
+def _common_seed() -> int:
+    """A seed from the generator of Genesis; where processes train together, all grow alike by that of rank 0."""
+    seed = int(genesis.randint(0, 2**31 - 1, (1,)).item())
+    if not is_initialized():
+        return seed
+    group = require("growth")
+    group.agree(group.call("growth", "a step on every rank"))
+    return int(group.share(seed))

@@ -2,6 +2,7 @@
 
 from genesis.nn import functional as functional
 from genesis.nn import init as init
+from genesis.nn import parallel as parallel
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import *
@@ -24,6 +25,7 @@ from genesis.nn.modules.pooling import *
 from genesis.nn.modules.rectifiers import *
 from genesis.nn.modules.recurrent import *
 from genesis.nn.modules.recurrent_cell import *
+from genesis.nn.modules.sync_batchnorm import *
 from genesis.nn.modules.transformer import *
 from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genesis.segmentation import interrupts
+from genesis.segmentation import interrupts, ranks
 from genesis.segmentation.arrays import Array
 from genesis.segmentation.examples import Example, Source
 from genesis.segmentation.metrics import IGNORED
@@ -51,6 +51,8 @@ def batches(
 ) -> Iterator[list[Tensor]]:
     """The batches of an epoch from the skip-th on: images (N, 3, size, size) float32, labels (N, size, size) int64.
 
+    Of several ranks, each has its part of each batch.
+
     All pictures are gone through in a new random order, again and again until there are enough crops.
 
     Args:
@@ -58,7 +60,7 @@ def batches(
     """
     from genesis.data import DataLoader  # which imports torch: the command line starts without it
 
-    chosen = islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches)
+    chosen = map(ranks.part, islice(_batches_of_draws(crops, epoch, batch_size), skip, num_batches))
     loader = iter(DataLoader(crops, batch_sampler=chosen, num_workers=workers))
     held = interrupts.first_held if workers else nullcontext
     try:

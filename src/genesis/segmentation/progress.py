@@ -69,6 +69,16 @@ class PlainProgress(_Shown):
         print(f"epoch {self.done}/{self.epochs}  loss {loss:.4f}  held-out {held_out}  {left:.0f} s left", flush=True)
 
 
+class NoProgress(PlainProgress):
+    """A training's on a rank that is not the first."""
+
+    def event(self, text: str) -> None:
+        """Nothing is shown."""
+
+    def end_epoch(self, loss: float, held_out: object) -> None:
+        """Nothing is shown."""
+
+
 class BarProgress(PlainProgress):
     """A training's: the epochs, with the time left, and the steps of this one."""
 

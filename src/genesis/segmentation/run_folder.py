@@ -10,8 +10,8 @@ from pathlib import Path
 from genesis import checkpoint
 from genesis.errors import describe
 from genesis.files import Lock
-from genesis.segmentation import curves, events
-from genesis.segmentation.progress import progress
+from genesis.segmentation import curves, events, ranks
+from genesis.segmentation.progress import NoProgress, PlainProgress, progress
 from genesis.segmentation.training import Training
 
 _LOCK = ".lock"
@@ -74,6 +74,7 @@ class RunFolder:
         self.best = path / "best.safetensors"
         self.curves = path / "curves.png"
         self._lock: Lock | None = None
+        self._events: events.EventFile | None = None  # of several ranks, the first has it
 
     def begin(self, training: Training, resume: bool, overwrite: bool = False) -> None:
         """Take up the checkpoint, or write the first.
@@ -82,47 +83,64 @@ class RunFolder:
             FileNotFoundError: there is none to resume. CheckpointError: it is of another training.
         """
         log = self.path / events.NAME
-        self._lock = claim("train", [self.checkpoint, self.best, self.curves, log], resume, overwrite)
+        files = [self.checkpoint, self.best, self.curves, log]
+
+        def take() -> None:
+            self._lock = claim("train", files, resume, overwrite)
+
+        ranks.by_first(take)
         try:
             size = 0
             if resume:
                 state = checkpoint.load(self.checkpoint)
                 training.load_state(state, str(self.checkpoint))
                 size = state.get("events", 0)
-            self._events = events.EventFile(log, size)
-            if not resume:
-                self.save(training)
+            if ranks.is_first():
+                self._events = events.EventFile(log, size)
+                if not resume:
+                    self.save(training)
         except BaseException:
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
             raise
 
     def run(self, training: Training, save_every: int = 0) -> None:
         """The epochs that are left, a checkpoint after each, and after every save_every-th step."""
 
         def after_step(loss: float) -> None:
-            self._events.add("loss", loss, training.step)
+            if self._events is not None:
+                self._events.add("loss", loss, training.step)
             if save_every and training.step % save_every == 0:
                 self.save(training)
 
-        with progress(training.plan.epochs, done=len(training.history)) as shown:
+        with self._shown(training) as shown:
             while not training.is_done:
                 best = max([epoch.miou for epoch in training.history], default=-1.0)
                 epoch = training.run_epoch(shown, after_step)
+                if self._events is None:
+                    continue
                 for name in ("lr", "miou", "dice", "accuracy"):
                     self._events.add(f"epoch/{name}", getattr(epoch, name), training.step)
                 if epoch.miou > best:
                     state = training.state()
                     checkpoint.save({name: state[name] for name in ("model", "recipe", "growth")}, self.best)
                 self.save(training)
-        curves.save(self.curves, training.history, training.events)
+        if ranks.is_first():
+            curves.save(self.curves, training.history, training.events)
+
+    def _shown(self, training: Training) -> PlainProgress:
+        epochs, done = training.plan.epochs, len(training.history)
+        return progress(epochs, done) if ranks.is_first() else NoProgress(epochs, done)
 
     def save(self, training: Training) -> None:
-        """The checkpoint, after all that it speaks of."""
-        checkpoint.save({**training.state(), "events": self._events.flush()}, self.checkpoint)
+        """The checkpoint, after all that it speaks of; of several ranks, the first writes it."""
+        if self._events is not None:
+            checkpoint.save({**training.state(), "events": self._events.flush()}, self.checkpoint)
 
     def close(self) -> None:
         try:
-            self._events.close()
+            if self._events is not None:
+                self._events.close()
         finally:
             if self._lock is not None:
                 self._lock.release()

@@ -16,11 +16,11 @@ import numpy as np
 
 import genesis
 import genesis.nn.functional as F
-from genesis import amp, growth, nn, optim
+from genesis import amp, distributed, growth, nn, optim
 from genesis.errors import CheckpointError, describe
 from genesis.growth.room import shapes_in
 from genesis.growth.snapshot import Restoring, Snapshot
-from genesis.segmentation import crops
+from genesis.segmentation import crops, ranks
 from genesis.segmentation.arrays import Array
 from genesis.segmentation.examples import LabelledSet
 from genesis.segmentation.metrics import IGNORED, Scores, confusion, scores
@@ -84,12 +84,15 @@ class Training:
 
     Args:
         workers: processes that prepare batches; their number does not change the result.
+        synchronized: where several processes train, batch norm takes the statistics of all of them.
     Raises: ValueError: the crops don't fit the network, or an unknown precision.
     """
 
     def __init__(
-        self, data: LabelledSet, recipe: Recipe, plan: Plan, device: str = "cpu", workers: int = 0
+        self, data: LabelledSet, recipe: Recipe, plan: Plan, device: str = "cpu", workers: int = 0,
+        synchronized: bool = True,
     ) -> None:  # fmt: skip
+        ranks.check(plan.batch_size)
         if plan.crop % recipe.multiple:
             raise ValueError(describe("train", "crop", f"a multiple of {recipe.multiple}", plan.crop))
         if plan.precision not in PRECISIONS:
@@ -102,7 +105,7 @@ class Training:
         self.history: list[Epoch] = []
         self._losses: list[float] = []  # of the present epoch
         genesis.manual_seed(plan.seed)
-        self.model = recipe.build().to(device)
+        self.model, self._synchronized = recipe.build().to(device), synchronized
         self._optimizer = optim.AdamW(self.model.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
         self._scaler = amp.GradScaler(enabled=plan.precision == "float16")
         self._schedule = self._new_schedule()
@@ -116,6 +119,19 @@ class Training:
         )
         self._crops = crops.Crops(data.training, plan.crop, plan.seed, plan.turns)
         self._normalization = [_per_channel(numbers, device) for numbers in (recipe.mean, recipe.std)]
+        self._network = self._connected()
+
+    def _connected(self) -> nn.Module:
+        """The module that a step calls: the model, or its replica in DistributedDataParallel."""
+        if distributed.get_world_size() == 1:
+            return self.model
+        self._synchronize()
+        return nn.parallel.DistributedDataParallel(self.model)
+
+    def _synchronize(self) -> None:
+        """Let batch norm take the statistics of all ranks."""
+        if self._synchronized and distributed.get_world_size() > 1:
+            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
 
     @property
     def events(self) -> list[growth.Event]:
@@ -142,6 +158,7 @@ class Training:
         if self.history and not self._losses:  # in the middle of an epoch, it has been done
             for event in self._growths.step(self.history[-1].miou, self.history[-1].loss):
                 progress.event(str(event))
+            self._synchronize()  # layers that growth has added
         epoch, done = len(self.history), len(self._losses)
         progress.begin_epoch(self.num_steps, done)
         self.model.train()
@@ -163,27 +180,30 @@ class Training:
 
     def _step(self, images: Tensor, labels: Tensor) -> tuple[float, Scores]:
         """One update; its loss, and the scores on its crops."""
-        genesis.manual_seed(_seed(self.plan.seed, self.step))  # of dropout: a stream for each step
+        rank = distributed.get_rank()
+        genesis.manual_seed(_seed(self.plan.seed, self.step, rank))  # of dropout: a stream for each step
         mean, std = self._normalization
         inputs, targets = (images.to(self.device) - mean) / std, labels.to(self.device)
         with self._autocast():
-            outputs = self.model(inputs)
+            outputs = self._network(inputs)
         outputs = outputs if isinstance(outputs, dict) else {"out": outputs}
-        num_counted = max(1, int((labels != IGNORED).sum().item()))
+        counted = ranks.total(np.array([int((labels != IGNORED).sum().item())]))
+        num_counted = max(1, int(counted[0])) / distributed.get_world_size()  # gradients are means over the ranks
         loss = _loss(outputs["out"], targets, num_counted)
         if "aux" in outputs:
             loss = loss + AUX_WEIGHT * _loss(outputs["aux"], targets, num_counted)
-        if not math.isfinite(loss.item()):
-            raise FloatingPointError(f"train: the loss of step {self.step} is {loss.item()}; a lower --lr may help")
+        mean_loss = ranks.mean(loss.item())
+        if not math.isfinite(mean_loss):
+            raise FloatingPointError(f"train: the loss of step {self.step} is {mean_loss}; a lower --lr may help")
         self._optimizer.zero_grad()
         self._scaler.scale(loss).backward()
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._schedule.step()
         self.step += 1
-        self._losses.append(loss.item())
+        self._losses.append(mean_loss)
         found = outputs["out"].detach().argmax(1).cpu().numpy()
-        return loss.item(), scores(confusion(found, labels.numpy(), len(self.recipe.classes)))
+        return mean_loss, scores(ranks.total(confusion(found, labels.numpy(), len(self.recipe.classes))))
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.plan.precision == "float32":
@@ -206,10 +226,10 @@ class Training:
         """The scores on the whole of what is held out, by the network as it is now."""
         num_classes = len(self.recipe.classes)
         matrix = np.zeros((num_classes, num_classes), np.int64)
-        for index in range(len(self.data.held_out)):
+        for index in ranks.numbers(len(self.data.held_out)):
             values, labels = self.data.held_out[index]
             matrix += confusion(self.predict(values), labels, num_classes)
-        return scores(matrix)
+        return scores(ranks.total(matrix))
 
     def predict(self, values: Array) -> Array:
         """The class of each pixel of (channels, H, W) from 0 to 1, by the network as it is now."""
@@ -278,6 +298,7 @@ class Training:
                 "_schedule": self._new_schedule(state["step"]),
             }
         vars(self).update(loaded)
+        self._synchronize()
 
 
 def _widen(model: nn.Module) -> None:
@@ -295,7 +316,7 @@ def _deepen(model: nn.Module) -> None:
     growth.grow_depth(model, f"encoder.{len(model.encoder) - 1}")
 
 
-def _loss(logits: Tensor, labels: Tensor, num_counted: int) -> Tensor:
+def _loss(logits: Tensor, labels: Tensor, num_counted: float) -> Tensor:
     """Cross entropy, the mean over the pixels that count, of which there may be none."""
     total = F.cross_entropy(logits.to(genesis.float32), labels, ignore_index=IGNORED, reduction="sum")
     return total / num_counted
@@ -306,5 +327,6 @@ def _per_channel(numbers: tuple[float, ...] | None, device: str) -> Tensor:
     return genesis.tensor(list(numbers)).reshape(-1, 1, 1).to(device)
 
 
-def _seed(seed: int, step: int) -> int:
-    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+def _seed(seed: int, step: int, rank: int) -> int:
+    entropy = [seed, step, rank] if rank else [seed, step]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])

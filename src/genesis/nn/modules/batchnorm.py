@@ -16,6 +16,7 @@ __all__ = ["BatchNorm1d", "BatchNorm2d"]
 
 class _BatchNorm(Module):
     ranks: tuple[int, ...]  # the dimensions that an input may have
+    is_synchronized = False  # do statistics come from other processes too?
     weight: Parameter | None
     bias: Parameter | None
     running_mean: Tensor | None

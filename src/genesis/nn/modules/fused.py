@@ -137,6 +137,10 @@ class FusedConv:
                     packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
                     if packed is not None:
                         return F.conv_prepacked(input, packed, residual, activation)
+        if norm.is_synchronized:  # an exchange stands between the convolution and what the op would fuse to it
+            y = norm(conv(input))
+            y = y if residual is None else y + residual
+            return F.relu(y) if activation == "relu" else y
         mean, var, training, momentum, num_batches = norm.begin_batch()
         return F.conv_bn_relu(
             input, weight, bias, gamma, beta, mean, var, training=training, momentum=momentum,

@@ -1,0 +1,115 @@
+"""Why a call has failed: the ranks tell each other who they are, and a rank that fails looks who is gone.
+
+Nothing runs while all is well. A process of the same host is asked for by its id, which is exact; of another host, its
+neighbours there leave a note in the store. Who fails leaves a note too, so that those who end because another has died
+are not taken for the cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from genesis.distributed.transport import Call
+from genesis.errors import DistributedError
+
+_PATIENCE = 2.0  # seconds in which a process that was killed is gone, and others have left their notes
+_TIMED_OUT = ("timed out", "timeout")
+
+
+class Store(Protocol):
+    """Torch's stores: text by key, shared by all ranks."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class Peer(NamedTuple):
+    """A process that takes part."""
+
+    host: str
+    pid: int
+
+    @property
+    def is_gone(self) -> bool | None:
+        """Whether it runs no longer; None if it is on another host."""
+        if self.host != socket.gethostname():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        status = Path(f"/proc/{self.pid}/stat")  # of one that nobody has waited for, the id remains
+        try:
+            return status.read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+        except (OSError, IndexError):
+            return False
+
+
+class Peers:
+    """The processes of all ranks, and their notes."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store, self.rank, self.size = store, rank, size
+        store.set(f"peer/{rank}", f"{os.getpid()} {socket.gethostname()}")
+        self.all: list[Peer] = []
+        for other in range(size):
+            pid, _, host = store.get(f"peer/{other}").decode().partition(" ")
+            self.all.append(Peer(host, int(pid)))
+
+    def failure(self, call: Call, error: BaseException, timeout: float) -> DistributedError:
+        """The error of a call that has failed, with the rank that is to blame, if one can be found."""
+        self._note(f"failed/{self.rank}")
+        gone, silent = self._look(patience=_PATIENCE)
+        said = f"{call.name}: failed on rank {self.rank} of {self.size} ({call})"
+        if gone:
+            names = [f"rank {rank} (process {self.all[rank].pid} on {self.all[rank].host})" for rank in gone]
+            return DistributedError(f"{said}: {' and '.join(names)} no longer {'runs' if len(gone) == 1 else 'run'}")
+        if any(words in str(error).lower() for words in _TIMED_OUT):
+            late = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
+            return DistributedError(f"{said}: timed out after {timeout:g} s{late}")
+        others = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
+        return DistributedError(f"{said}: {' '.join(str(error).split())}{others}")
+
+    def gone(self) -> list[int]:
+        """The ranks whose processes have ended without a note of their own, as far as is known here."""
+        found = []
+        for rank, peer in enumerate(self.all):
+            if rank != self.rank and not self._has_note(f"failed/{rank}"):
+                is_gone = peer.is_gone
+                if is_gone:
+                    self._note(f"gone/{rank}")
+                if is_gone or (is_gone is None and self._has_note(f"gone/{rank}")):
+                    found.append(rank)
+        return found
+
+    def _look(self, patience: float) -> tuple[list[int], list[int]]:
+        """The ranks that are gone, and those that have neither failed nor gone."""
+        end = time.monotonic() + patience
+        while True:
+            gone = self.gone()
+            silent = [
+                rank
+                for rank in range(self.size)
+                if rank != self.rank and rank not in gone and not self._has_note(f"failed/{rank}")
+            ]
+            if gone or not silent or time.monotonic() > end:
+                return gone, silent
+            time.sleep(0.05)
+
+    def _note(self, key: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the store has gone with its rank
+            self._store.set(key, "1")
+
+    def _has_note(self, key: str) -> bool:
+        try:
+            return self._store.check([key])
+        except RuntimeError:
+            return False

@@ -1,0 +1,268 @@
+"""The group of all ranks: how it begins, what it knows, how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import threading
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from genesis import dtypes
+from genesis.distributed.faults import Peers
+from genesis.distributed.gloo import Gloo
+from genesis.distributed.transport import Call, Transport, Work
+from genesis.errors import DistributedError, DTypeError, describe
+from genesis.ndarray import CPU, Device, NDArray
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+BACKENDS = ("gloo", "nccl")
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class ProcessGroup:
+    """All ranks, and the transports between them. Made by `genesis.distributed.init_process_group`.
+
+    Attributes:
+        rank, size: this process, of so many.
+        backend: "gloo" or "nccl".
+        check: whether public calls compare shapes and dtypes of the ranks first.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, backend: str, timeout: float, check: bool) -> None:
+        self.rank, self.size, self.backend, self.check = rank, size, backend, check
+        self._numbers, self._lock = itertools.count(1), threading.Lock()
+        self._store = store
+        peers = Peers(store, rank, size)
+        self._gloo = Gloo(store, peers, timeout)
+        self._nccl: Transport | None = None
+        if backend == "nccl":
+            from genesis.distributed.nccl import Nccl
+
+            self._nccl = Nccl(self, peers, timeout)
+
+    def transport(self, device: Device) -> Transport:
+        """The transport of arrays of this device."""
+        return self._gloo if device is CPU or self._nccl is None else self._nccl
+
+    def call(self, name: str, details: str, checked: bool = True) -> Call:
+        """The next call; unchecked ones are those whose operands the ranks have agreed upon before."""
+        return Call(name, details, next(self._numbers), checked and self.check)
+
+    def agree(self, call: Call) -> None:
+        """Wait until all ranks are here. Raises: DistributedError: they are about to do different things."""
+        self._gloo.agree(call).wait()
+
+    def start_barrier(self) -> Work:
+        """A call that ends when all ranks have made it."""
+        return self._gloo.agree(Call("barrier", "", next(self._numbers)))
+
+    def compares(self, device: Device) -> bool:
+        """Whether the transport of this device compares the ranks' calls by itself."""
+        return self.transport(device) is self._gloo
+
+    def share(self, value: Any, source: int = 0) -> Any:
+        """The value, plain data, of the source rank: on all ranks."""
+        text = json.dumps(value).encode() if self.rank == source else b""
+        size = NDArray.full((1,), len(text), dtypes.int64, CPU)
+        self._gloo.broadcast(self.call("share", "size", checked=False), size, source).wait()
+        data = NDArray.from_numpy(np.frombuffer(text.ljust(int(size.item())), np.uint8).copy(), dtypes.uint8)
+        self._gloo.broadcast(self.call("share", "data", checked=False), data, source).wait()
+        return json.loads(data.numpy().tobytes())
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values, plain data, of all ranks, on all of them."""
+        return [self.share(value if source == self.rank else None, source) for source in range(self.size)]
+
+    def close(self, patience: float | None = None) -> None:
+        """End the transports, after the calls that are on their way; patience: seconds for them."""
+        if self._nccl is not None:
+            self._nccl.close()
+        self._gloo.close(patience)
+
+
+_present: ProcessGroup | None = None
+
+
+def init_process_group(
+    backend: str | None = None, init_method: str | None = None, timeout: timedelta | float | None = None,
+    world_size: int = -1, rank: int = -1, store: Any = None, check: bool = True,
+) -> None:  # fmt: skip
+    """Join the group of all ranks: one process for each, started by torchrun.
+
+    Args:
+        backend: "gloo", for the CPU, and by copies on the host for CUDA; "nccl" for CUDA, beside gloo for the CPU. None
+            takes gloo.
+        init_method: where the ranks meet: "env://" (the default) reads torchrun's RANK, WORLD_SIZE, MASTER_ADDR and
+            MASTER_PORT; "tcp://host:port" and "file:///path" need world_size and rank.
+        timeout: the most time that a call may take, and that ranks wait for each other to begin: a timedelta, or
+            seconds; 30 minutes by default.
+        world_size, rank: unless the environment has them.
+        store: a torch.distributed.Store in place of init_method.
+        check: compare the call, its shapes and dtypes between the ranks before each collective, so that a mismatch is
+            an error on every rank; DistributedDataParallel's buckets are compared once.
+    Raises: ValueError: an unknown backend, no place to meet; DistributedError: there is a group already, or the ranks
+        did not meet in time; ImportError: nccl without the package nccl4py.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> from genesis import distributed
+        >>> distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
+        >>> distributed.get_rank(), distributed.get_world_size(), distributed.get_backend()
+        (0, 1, 'gloo')
+        >>> distributed.destroy_process_group()
+    """
+    global _present
+    op = "init_process_group"
+    if _present is not None:
+        raise DistributedError(f"{op}: there is a group already; destroy_process_group() ends it")
+    backend = "gloo" if backend is None else backend
+    if backend not in BACKENDS:
+        raise ValueError(describe(op, "backend", "'gloo' or 'nccl'", repr(backend)))
+    if backend == "nccl":
+        from genesis.distributed import nccl
+
+        nccl.require_package()
+    seconds = _seconds(op, timeout)
+    if store is None:
+        store, rank, world_size = _meet(op, init_method or "env://", seconds, rank, world_size)
+    elif not 0 <= rank < world_size:
+        raise ValueError(describe(op, "rank", f"0 ≤ rank < world_size ({world_size}), beside a store", rank))
+    from torch import distributed
+
+    try:
+        store.set_timeout(timedelta(seconds=seconds))
+        _present = ProcessGroup(distributed.PrefixStore("genesis", store), rank, world_size, backend, seconds, check)
+    except RuntimeError as error:  # torch's, of a store or of gloo
+        raise _not_met(op, rank, world_size, seconds, error) from error
+
+
+def _seconds(op: str, timeout: timedelta | float | None) -> float:
+    timeout = DEFAULT_TIMEOUT if timeout is None else timeout
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise DTypeError(describe(op, "timeout", "a timedelta, or seconds", type(timeout).__name__))
+    if not seconds > 0:
+        raise ValueError(describe(op, "timeout", "a positive time", timeout))
+    return float(seconds)
+
+
+def _meet(op: str, method: str, seconds: float, rank: int, world_size: int) -> tuple[Any, int, int]:
+    """The store of all ranks, this rank, and how many there are."""
+    from torch import distributed
+
+    if method == "env://":
+        missing = [name for name in _ENVIRONMENT if name not in os.environ]
+        missing = [name for name in missing if (name, rank < 0) != ("RANK", False)]
+        missing = [name for name in missing if (name, world_size < 0) != ("WORLD_SIZE", False)]
+        if missing:
+            expected = "the variables that torchrun sets (start the program by torchrun)"
+            raise ValueError(describe(op, "init_method", expected, f"no {', '.join(missing)}"))
+    elif rank < 0 or world_size < 0:
+        raise ValueError(describe(op, "rank", f"rank and world_size, beside {method}", (rank, world_size)))
+    try:
+        return next(distributed.rendezvous(method, rank, world_size, timeout=timedelta(seconds=seconds)))
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, ValueError) or "No rendezvous handler" in str(error):
+            raise ValueError(describe(op, "init_method", "a place to meet", f"{method!r}: {error}")) from error
+        raise _not_met(op, rank, world_size, seconds, error) from error
+
+
+def _not_met(op: str, rank: int, world_size: int, seconds: float, error: RuntimeError) -> DistributedError:
+    said = str(error).strip().partition("\n")[0]
+    return DistributedError(
+        f"{op}: rank {rank} did not meet the others of {world_size} ranks within {seconds:g} s: {said}"
+    )
+
+
+def destroy_process_group(group: ProcessGroup | None = None) -> None:
+    """End the group, after the calls that are on their way. See `genesis.distributed.init_process_group`."""
+    global _present
+    present, _present = require("destroy_process_group", group), None
+    with contextlib.suppress(RuntimeError):  # the connections of a group that has failed
+        present.close()
+
+
+@atexit.register
+def _leave() -> None:
+    """At the end of the process: threads of gloo's must not outlive it."""
+    if _present is not None:
+        with contextlib.suppress(RuntimeError):
+            _present.close(patience=1.0)
+
+
+def is_initialized() -> bool:
+    """Whether this process has joined a group.
+
+    Example:
+        >>> genesis.distributed.is_initialized()
+        False
+    """
+    return _present is not None
+
+
+def is_available() -> bool:
+    """Whether PyTorch, which has gloo, was built with it.
+
+    Example:
+        >>> genesis.distributed.is_available()
+        True
+    """
+    from torch import distributed
+
+    return distributed.is_available()
+
+
+def is_nccl_available() -> bool:
+    """Whether the package nccl4py, NVIDIA's binding of NCCL, is installed.
+
+    Example:
+        >>> isinstance(genesis.distributed.is_nccl_available(), bool)
+        True
+    """
+    import importlib.util
+
+    return importlib.util.find_spec("nccl") is not None
+
+
+def require(op: str, group: ProcessGroup | None = None) -> ProcessGroup:
+    """The group of all ranks. Raises: DistributedError: there is none."""
+    if _present is None or group not in (None, _present):
+        raise DistributedError(f"{op}: there is no process group; call init_process_group() first")
+    return _present
+
+
+def get_rank(group: ProcessGroup | None = None) -> int:
+    """The number of this process, from 0 on; 0 where there is no group.
+
+    Args:
+        group: all ranks.
+
+    Example:
+        >>> genesis.distributed.get_rank()
+        0
+    """
+    return 0 if _present is None else require("get_rank", group).rank
+
+
+def get_world_size(group: ProcessGroup | None = None) -> int:
+    """How many processes there are; 1 where there is no group.
+
+    Args:
+        group: all ranks.
+
+    Example:
+        >>> genesis.distributed.get_world_size()
+        1
+    """
+    return 1 if _present is None else require("get_world_size", group).size
+
+
+def get_backend(group: ProcessGroup | None = None) -> str:
+    """The name of the backend. See `genesis.distributed.init_process_group`."""
+    return require("get_backend", group).backend

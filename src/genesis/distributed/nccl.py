@@ -1,0 +1,186 @@
+"""NCCL, by NVIDIA's binding nccl4py (its public module nccl.core), on Genesis' memory and streams.
+
+Calls run on a stream of their own, after what the caller's stream has been given. wait() lets the caller's stream go on
+after them; the host goes on at once. A kernel of NCCL waits for its peers without end, so a thread looks after the
+calls that have not ended: if a rank is gone or the time is up, it aborts the communicator, which ends the kernels.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from genesis import dtypes
+from genesis.backends.cuda.runtime import streams
+from genesis.distributed.faults import Peers
+from genesis.distributed.transport import Call, ReduceOp
+from genesis.distribution import install_command
+from genesis.errors import DeviceError, DistributedError, DTypeError, describe
+from genesis.ndarray import Device, NDArray
+from genesis.ndarray.capturing import capture_of
+from genesis.ndarray.device import current_index
+from genesis.settings import settings
+
+if TYPE_CHECKING:
+    from genesis.distributed.group import ProcessGroup
+
+_EVERY = 0.5  # seconds between two looks at the calls on their way
+_WITHOUT = (dtypes.int16, dtypes.bool_)  # what NCCL does not have
+_OPS = {"sum": "SUM", "avg": "AVG", "product": "PROD", "min": "MIN", "max": "MAX"}
+_FINE = (0, 7)  # ncclSuccess, ncclInProgress
+
+
+class StreamWork:
+    """A call on the communicator's stream."""
+
+    def __init__(self, transport: Nccl, call: Call, event: streams.Event) -> None:
+        self._transport, self.call, self.event = transport, call, event
+        self.started = time.monotonic()
+
+    def wait(self) -> bool:
+        self._transport.require()
+        self.event.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._transport.failed is not None or self.event.query()
+
+
+class Nccl:
+    """A Transport between GPUs: a communicator on the device that is current when the group begins.
+
+    Args:
+        group: shares the communicator's id, by its transport between hosts.
+        timeout: seconds that a call may take.
+    """
+
+    def __init__(self, group: ProcessGroup, peers: Peers, timeout: float) -> None:
+        core = require_package()
+        self._core, self._peers, self._timeout = core, peers, timeout
+        self.device = Device("cuda", current_index())
+        NDArray.full((1,), 0, dtypes.uint8, self.device)  # makes the device's context current, which NCCL takes
+        own = base64.b64encode(core.get_unique_id().as_bytes).decode() if peers.rank == 0 else ""
+        shared = core.UniqueId.from_bytes(base64.b64decode(group.share(own)))
+        self._communicator: Any = core.Communicator.init(peers.size, peers.rank, shared)
+        self._stream = streams.Stream(self.device.index, priority=-1)
+        self.failed: DistributedError | None = None
+        self._on_their_way: collections.deque[StreamWork] = collections.deque()
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._look_after, name="genesis.distributed.nccl", daemon=True)
+        self._watch.start()
+
+    def all_reduce(self, call: Call, array: NDArray, op: ReduceOp) -> StreamWork:
+        def launch(stream: int) -> None:
+            self._communicator.allreduce(array.handle, array.handle, self._op(op), stream=stream)
+
+        return self._start(call, [array], launch)
+
+    def all_gather(self, call: Call, outputs: Sequence[NDArray], array: NDArray) -> StreamWork:
+        joined = NDArray.empty((len(outputs), *array.shape), array.dtype, array.device)
+
+        def launch(stream: int) -> None:
+            self._communicator.allgather(array.handle, joined.handle, stream=stream)
+            for rank, output in enumerate(outputs):
+                output.copy_into(joined.select(0, rank))
+
+        return self._start(call, [array, joined, *outputs], launch)
+
+    def reduce_scatter(self, call: Call, output: NDArray, inputs: Sequence[NDArray], op: ReduceOp) -> StreamWork:
+        joined = NDArray.empty((len(inputs), *output.shape), output.dtype, output.device)
+        for rank, given in enumerate(inputs):
+            joined.select(0, rank).copy_into(given)
+
+        def launch(stream: int) -> None:
+            self._communicator.reduce_scatter(joined.handle, output.handle, self._op(op), stream=stream)
+
+        return self._start(call, [joined, output], launch)
+
+    def broadcast(self, call: Call, array: NDArray, source: int) -> StreamWork:
+        def launch(stream: int) -> None:
+            self._communicator.broadcast(array.handle, array.handle, source, stream=stream)
+
+        return self._start(call, [array], launch)
+
+    def require(self) -> None:
+        """Raises: DistributedError: a call has failed."""
+        if self.failed is not None:
+            raise self.failed
+
+    def close(self) -> None:
+        self._ended.set()
+        self._watch.join(2 * _EVERY)
+        if self.failed is None:
+            self._stream.synchronize()
+            self._communicator.destroy()
+
+    # --- the way to a call --------------------------------------------------------------------------------------------
+
+    def _op(self, op: ReduceOp) -> object:
+        return getattr(self._core, _OPS[op.value])
+
+    def _start(self, call: Call, arrays: Sequence[NDArray], launch: Callable[[int], None]) -> StreamWork:
+        """Launch on the communicator's stream, after what is on the current one."""
+        self.require()
+        for array in arrays:
+            if array.device is not self.device:
+                expected = f"a tensor on {self.device}, as the process group began on it"
+                raise DeviceError(describe(call.name, "tensor", expected, f"one on {array.device}"))
+            if array.dtype in _WITHOUT:
+                raise DTypeError(describe(call.name, "tensor", "a dtype that NCCL has", array.dtype))
+        self._stream.wait_stream(streams.current(self.device.index))
+        try:
+            with streams.use(self._stream):
+                launch(self._stream.handle)
+        except Exception as error:
+            raise DistributedError(f"{call.name}: failed on rank {self._peers.rank} ({call}): {error}") from error
+        event = self._stream.record_event()
+        for array in arrays:
+            array.record_stream(self._stream.handle)
+        work = StreamWork(self, call, event)
+        if capture_of(self.device) is None:
+            self._on_their_way.append(work)
+        return work
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        while not self._ended.wait(_EVERY):
+            while self._on_their_way and self._on_their_way[0].event.query():
+                self._on_their_way.popleft()
+            if not self._on_their_way:
+                continue
+            oldest = self._on_their_way[0]
+            problem = self._problem(oldest)
+            if problem is not None:
+                self.failed = self._peers.failure(oldest.call, problem, self._timeout)
+                self._communicator.abort()
+                return
+
+    def _problem(self, oldest: StreamWork) -> Exception | None:
+        state = int(self._communicator.get_async_error())
+        if state not in _FINE:
+            return RuntimeError(self._core.get_error_string(state))
+        if self._peers.gone():
+            return RuntimeError("a rank is gone")
+        if time.monotonic() - oldest.started > self._timeout:
+            return TimeoutError("timed out")
+        return None
+
+
+def require_package() -> Any:
+    """nccl4py's public module. Raises: ValueError: the CUDA device is simulated; ImportError: it is not installed."""
+    if settings.cuda == "simulated":
+        expected = "'gloo' for the simulated CUDA device"
+        raise ValueError(describe("init_process_group", "backend", expected, "'nccl'"))
+    try:
+        from nccl import core
+    except ImportError as error:
+        raise ImportError(
+            f"init_process_group: argument 'backend': 'nccl' needs the package nccl4py: {install_command('nccl')}",
+            name="nccl",
+        ) from error
+    return core

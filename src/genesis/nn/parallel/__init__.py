@@ -1,0 +1,3 @@
+"""Training in several processes."""
+
+from genesis.nn.parallel.distributed import DistributedDataParallel as DistributedDataParallel

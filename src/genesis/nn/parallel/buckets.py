@@ -1,0 +1,105 @@
+"""Buckets: flat arrays that hold the gradients of several parameters, each a view, and are reduced as one.
+
+Behind the gradients of a bucket stands a flag for each: 1 where this backward pass has made it, 0 where it has not. The
+flags are averaged with the gradients, so that each rank knows, without a call more, what some rank has not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from genesis.distributed.group import ProcessGroup
+from genesis.distributed.transport import ReduceOp, Work
+from genesis.dtypes import DType
+from genesis.ndarray import NDArray
+from genesis.nn.parameter import Parameter
+from genesis.shapes import Shape
+
+_ALIGNMENT = 64  # bytes: vectorized kernels read from such addresses
+_FIRST = 1 << 20  # bytes of the first bucket: the sooner the first call starts, the more of them is hidden
+
+
+class Place(NamedTuple):
+    """A parameter's gradient in a bucket: the parameter's number, and how its memory is laid out on all ranks."""
+
+    parameter: int
+    strides: Shape
+
+
+class Bucket:
+    """A flat array of the gradients of some parameters.
+
+    Attributes:
+        numbers: of the parameters.
+        views: their gradients' arrays.
+        num_missing: gradients that have yet to come in this backward pass.
+    """
+
+    def __init__(self, places: Sequence[Place], parameters: Sequence[Parameter]) -> None:
+        first = parameters[places[0].parameter].array
+        step = max(1, _ALIGNMENT // first.dtype.itemsize)
+        starts, end = [], 0
+        for place in places:
+            starts.append(end)
+            end += math.ceil(parameters[place.parameter].array.numel / step) * step
+        self.numbers = [place.parameter for place in places]
+        self.flat = NDArray.full((end + len(places),), 0, first.dtype, first.device)
+        self._flags = self.flat.narrow(0, end, len(places))
+        self.views = [
+            self.flat.view(parameters[place.parameter].array.shape, place.strides, start)
+            for place, start in zip(places, starts, strict=True)
+        ]
+        self.num_missing = len(places)
+        self._work: Work | None = None
+        self._sent: NDArray | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        return self._work is not None
+
+    def begin(self) -> None:
+        """A backward pass begins."""
+        self.num_missing, self._work = len(self.numbers), None
+
+    def send(self, group: ProcessGroup, index: int, unused: Sequence[int], dtype: DType | None) -> None:
+        """Start the reduction, in dtype if given; unused: the positions of gradients that this rank did not make."""
+        self._flags.copy_into(1)
+        for position in unused:
+            self._flags.select(0, position).copy_into(0)
+        self._sent = self.flat if dtype is None else self.flat.to(dtype)
+        call = group.call("DistributedDataParallel", f"bucket {index}", checked=False)
+        self._work = group.transport(self.flat.device).all_reduce(call, self._sent, ReduceOp.AVG)
+
+    def receive(self) -> None:
+        """Wait for the means."""
+        assert self._work is not None
+        self._work.wait()
+        if self._sent is not self.flat:
+            assert self._sent is not None
+            self.flat.copy_into(self._sent)
+        self.flat.changes.note()
+        self._sent = None
+
+    def shares(self) -> list[float]:
+        """For each parameter, the share of ranks that made its gradient; waits for a device."""
+        return [float(share) for share in self._flags.tolist()]
+
+
+def plan(parameters: Sequence[Parameter], order: Sequence[int], most_bytes: float) -> list[list[Place]]:
+    """Fill buckets with the parameters, in the order in which backward makes their gradients."""
+    buckets: list[list[Place]] = []
+    open_ones: dict[tuple[object, object], tuple[int, int]] = {}  # by dtype and device: its index, its bytes
+    for number in order:
+        array = parameters[number].array
+        kind, size = (array.dtype, array.device), array.numel * array.dtype.itemsize
+        place = Place(number, array.clone().strides)  # dense, whatever the parameter is a view of
+        index, filled = open_ones.get(kind, (-1, 0))
+        limit = min(_FIRST, most_bytes) if index == 0 else most_bytes
+        if index < 0 or filled + size > limit:
+            index, filled = len(buckets), 0
+            buckets.append([])
+        buckets[index].append(place)
+        open_ones[kind] = index, filled + size
+    return buckets

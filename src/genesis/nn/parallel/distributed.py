@@ -1,0 +1,212 @@
+"""DistributedDataParallel: a replica of a module in each process, whose gradients are the means over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from genesis import dtypes
+from genesis.autograd.modes import is_grad_enabled
+from genesis.distributed.group import ProcessGroup, require
+from genesis.errors import DTypeError, GraphError, describe
+from genesis.ndarray import NDArray
+from genesis.nn import state
+from genesis.nn.module import Module
+from genesis.nn.modules.sync_batchnorm import SyncBatchNorm
+from genesis.nn.parallel.reducer import Reducer
+from genesis.nn.parameter import Parameter
+from genesis.tensor import Tensor
+
+_PREFIX = "module."  # of the keys in PyTorch's state_dicts
+_COMPRESSIONS = {None: None, "bfloat16": dtypes.bfloat16, "float16": dtypes.float16}
+
+
+class DistributedDataParallel(Module):
+    """Train a module in several processes: each computes on its part of the batch, and backward averages gradients.
+
+    Parameters and buffers begin as those of rank 0. Gradients become views of flat buckets, each of which is averaged
+    as soon as backward has made its last gradient, while others are still being made. The optimizer takes the
+    parameters as usual, and all ranks take the same step. A change of the parameters, as a growth step or an unfrozen
+    layer, is made on all ranks alike; the next forward then takes up rank 0's values and fills new buckets.
+
+    Args:
+        module: its parameters are on one device; at least one requires grad.
+        device_ids: accepted for PyTorch's signature; the module is where it is.
+        broadcast_buffers: take over rank 0's buffers before each forward of the training.
+        process_group: all ranks.
+        bucket_cap_mb: MiB of a bucket.
+        find_unused_parameters: a backward pass may leave parameters out; without, that is an error that names them. If
+            no rank has used one, its gradient stays None.
+        gradient_as_bucket_view: accepted for PyTorch's signature; it is always so.
+        compression: "bfloat16" or "float16": gradients are sent in it. They are divided by the number of ranks first.
+    Raises: DistributedError: there is no process group, or the modules of the ranks differ; ValueError: no parameter
+        requires grad.
+    Source: Li et al. 2020, arXiv:2006.15704.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> genesis.distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
+        >>> model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+        >>> model(genesis.ones(4, 2)).sum().backward()
+        >>> model.module.weight.grad.tolist(), list(model.state_dict())
+        ([[4.0, 4.0]], ['weight', 'bias'])
+        >>> genesis.distributed.destroy_process_group()
+    """
+
+    def __init__(
+        self, module: Module, device_ids: Sequence[object] | None = None, broadcast_buffers: bool = True,
+        process_group: ProcessGroup | None = None, bucket_cap_mb: float = 25.0, find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = True, compression: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        op = "DistributedDataParallel"
+        if not isinstance(module, Module):
+            raise DTypeError(describe(op, "module", "a Module", type(module).__name__))
+        if not bucket_cap_mb > 0:
+            raise ValueError(describe(op, "bucket_cap_mb", "a positive number", bucket_cap_mb))
+        if compression not in _COMPRESSIONS:
+            raise ValueError(describe(op, "compression", "'bfloat16', 'float16' or None", repr(compression)))
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise ValueError(describe(op, "module", "a parameter that requires grad", "none"))
+        self._group = require(op, process_group)
+        self.module = module
+        self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
+        self._most_bytes, self._dtype = bucket_cap_mb * 2**20, _COMPRESSIONS[compression]
+        self._syncs = True
+        self._reducer: Reducer | None = None
+        self._known: list[tuple[Parameter, object]] = []
+        self._begin(self._present())
+
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
+        """Run the module; in training, first bring what has changed to all ranks.
+
+        Args:
+            args, kwargs: the module's.
+        Returns: what the module returns.
+        Raises: DistributedError: the parameters of the ranks differ.
+        """
+        if self.training and is_grad_enabled():
+            self._prepare()
+        result: Tensor = self.module(*args, **kwargs)
+        return result
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients without averaging them; that of the first backward pass after the block averages all.
+
+        The forward calls inside the block count.
+
+        Example:
+            >>> from torch.distributed import HashStore
+            >>> genesis.distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
+            >>> model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+            >>> with model.no_sync():
+            ...     model(genesis.ones(1, 1)).sum().backward()
+            >>> model(genesis.ones(1, 1)).sum().backward()
+            >>> model.module.weight.grad.item()
+            2.0
+            >>> genesis.distributed.destroy_process_group()
+        """
+        before, self._syncs = self._syncs, False
+        try:
+            yield
+        finally:
+            self._syncs = before
+
+    # --- the state: the module's, under its own names -----------------------------------------------------------------
+
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        return self.module._named_state()
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, object], strict: bool = True, assign: bool = False
+    ) -> state.IncompatibleKeys:
+        """Load the module's state, on every rank; keys may all have PyTorch's prefix "module.".
+
+        Args:
+            state_dict, strict, assign: as in `nn.Module.load_state_dict`.
+        Returns: the missing and the unexpected keys.
+        Raises: CheckpointError: the keys or the shapes do not fit.
+        """
+        if isinstance(state_dict, Mapping) and state_dict and all(str(key).startswith(_PREFIX) for key in state_dict):
+            state_dict = {str(key).removeprefix(_PREFIX): value for key, value in state_dict.items()}
+        return self.module.load_state_dict(state_dict, strict, assign)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise GraphError("DistributedDataParallel: belongs to its process; copy or pickle its .module")
+
+    # --- what all ranks have in common --------------------------------------------------------------------------------
+
+    def _present(self) -> list[tuple[Parameter, object]]:
+        """The parameters that are trained, and what decides how their gradients are sent."""
+        present: list[tuple[Parameter, object]] = []
+        for parameter in self.module.parameters():
+            if parameter._requires_grad:
+                array = parameter.array
+                present.append((parameter, (array.shape, array.dtype, array.device)))
+        return present
+
+    def _prepare(self) -> None:
+        present = self._present()
+        known = self._known
+        same = len(present) == len(known) and all(
+            a[0] is b[0] and a[1] == b[1] for a, b in zip(present, known, strict=True)
+        )
+        if not same:
+            self._begin(present)
+        assert self._reducer is not None
+        self._reducer.is_on = self._syncs
+        if self._syncs:
+            self._reducer.reorder()
+            if self.broadcast_buffers:
+                self._broadcast(list(self.module.buffers()))
+
+    def _begin(self, present: list[tuple[Parameter, object]]) -> None:
+        """Compare the ranks' modules, take up rank 0's values, and fill buckets."""
+        if self._reducer is not None:
+            self._reducer.close()
+        named = [(name, tensor) for name, tensor in self.module.named_parameters() if tensor._requires_grad]
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        layout = [*map(_line, self.module.named_parameters()), *map(_line, self.module.named_buffers())]
+        digest = hashlib.sha256("\n".join(layout).encode()).hexdigest()[:12]
+        elements = sum(tensor.array.numel for tensor in tensors)
+        text = f"{len(named)} parameters and {elements} elements, names and shapes {digest}"
+        self._group.agree(self._group.call("DistributedDataParallel", text)._replace(checked=True))
+        self._broadcast(tensors)
+        # Where ranks use different parameters, their buckets fill at different times: calls that backward makes besides
+        # would meet others.
+        find = self.find_unused_parameters
+        waits = find and any(isinstance(module, SyncBatchNorm) for module in self.module.modules())
+        self._reducer = Reducer(self._group, named, self._most_bytes, find, self._dtype, waits)
+        self._known = present
+
+    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Take over rank 0's values: one call for each dtype and device."""
+        groups: dict[object, list[NDArray]] = {}
+        for tensor in tensors:
+            if tensor.array.numel:
+                groups.setdefault((tensor.array.dtype, tensor.array.device), []).append(tensor.array)
+        for arrays in groups.values():
+            self._broadcast_arrays(arrays)
+
+    def _broadcast_arrays(self, arrays: Sequence[NDArray]) -> None:
+        flat = NDArray.empty((sum(array.numel for array in arrays),), arrays[0].dtype, arrays[0].device)
+        views, start = [], 0
+        for array in arrays:
+            views.append(flat.narrow(0, start, array.numel).reshape(array.shape))
+            start += array.numel
+        if self._group.rank == 0:
+            for array, view in zip(arrays, views, strict=True):
+                view.copy_into(array)
+        call = self._group.call("DistributedDataParallel", "parameters and buffers", checked=False)
+        self._group.transport(flat.device).broadcast(call, flat, 0).wait()
+        if self._group.rank:
+            for array, view in zip(arrays, views, strict=True):
+                array.copy_into(view)
+
+
+def _line(named: tuple[str, Tensor]) -> str:
+    name, tensor = named
+    return f"{name} {tensor.array.dtype.name} {tensor.array.shape} {tensor._requires_grad}"

@@ -1,0 +1,156 @@
+"""Reducer: averages gradients over the ranks while backward still makes others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from genesis.autograd import HookHandle
+from genesis.autograd.modes import after_backward, state
+from genesis.distributed.group import ProcessGroup
+from genesis.dtypes import DType
+from genesis.errors import DistributedError, GraphError
+from genesis.nn.parallel.buckets import Bucket, Place, plan
+from genesis.nn.parameter import Parameter
+from genesis.tensor import Tensor
+
+_NUM_SHOWN = 10  # names in one message
+
+
+class Reducer:
+    """Averages the gradients of some parameters over the ranks, in each backward pass while `is_on`.
+
+    All ranks send the same buckets in the same order. What a backward pass did not make is sent as zeros at its end; so
+    nobody waits for a gradient that will not come.
+
+    Args:
+        named: parameters by name, the same on all ranks.
+        most_bytes: size of a bucket.
+        find_unused: parameters may be without a gradient; else that is an error.
+        dtype: in which gradients are sent; None: in their own.
+        waits: send nothing before backward has ended.
+    """
+
+    def __init__(
+        self, group: ProcessGroup, named: Sequence[tuple[str, Parameter]], most_bytes: float, find_unused: bool,
+        dtype: DType | None, waits: bool,
+    ) -> None:  # fmt: skip
+        self._waits = waits
+        self.group, self._most_bytes, self._find_unused, self._dtype = group, most_bytes, find_unused, dtype
+        self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
+        self.is_on = True
+        self._backward: object = None  # the pass that the buckets are at
+        self._next = 0  # the bucket to be sent
+        self._arrived: list[int] = []  # in this backward pass, in their order
+        self._order: list[int] | None = None  # of the first pass, until the buckets are in that order
+        self._is_first = True
+        self._hooks: list[HookHandle] = [
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._arrive, number))
+            for number, parameter in enumerate(self.parameters)
+        ]
+        self._fill(list(reversed(range(len(self.parameters)))))
+
+    def close(self) -> None:
+        """Leave the parameters alone."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def reorder(self) -> None:
+        """After the first backward pass, once: put the buckets in the order of rank 0's gradients."""
+        if self._order is not None:
+            missing = [number for number in range(len(self.parameters)) if number not in set(self._order)]
+            order, self._order = self._order + missing, None
+            self._fill(order)
+
+    def _fill(self, order: list[int]) -> None:
+        places = self.group.share([plan(self.parameters, order, self._most_bytes)])[0]
+        buckets = [[Place(number, tuple(strides)) for number, strides in bucket] for bucket in places]
+        self.buckets = [Bucket(bucket, self.parameters) for bucket in buckets]
+        self._place = {
+            number: (index, position)
+            for index, bucket in enumerate(self.buckets)
+            for position, number in enumerate(bucket.numbers)
+        }
+
+    # --- in a backward pass -------------------------------------------------------------------------------------------
+
+    def _arrive(self, number: int, parameter: Tensor) -> None:
+        """A parameter has its gradient."""
+        if not self.is_on:
+            return
+        if self._backward is not state.after_backward:
+            self._begin()
+        index, position = self._place[number]
+        bucket = self.buckets[index]
+        assert parameter.grad is not None
+        self._put(parameter, bucket, position)
+        self._arrived.append(number)
+        bucket.num_missing -= 1
+        while not self._waits and self._next < len(self.buckets) and not self.buckets[self._next].num_missing:
+            self.buckets[self._next].send(self.group, self._next, (), self._dtype)
+            self._next += 1
+
+    def _begin(self) -> None:
+        if self._next:
+            raise DistributedError(
+                "DistributedDataParallel: a backward pass failed after it had sent gradients, so that the ranks are no "
+                "longer at the same call; restart the training from a checkpoint"
+            )
+        self._backward = state.after_backward
+        self._arrived = []
+        for bucket in self.buckets:
+            bucket.begin()
+        after_backward(self._finish)
+
+    def _put(self, parameter: Tensor, bucket: Bucket, position: int) -> None:
+        """Make the gradient a view of the bucket."""
+        view = bucket.views[position]
+        if parameter.grad is None:
+            view.copy_into(0)
+        elif parameter.grad.array is not view:
+            view.copy_into(parameter.grad.array)
+            parameter.grad = Tensor(view)
+
+    def _finish(self) -> None:
+        """Backward has ended: send what is left, and wait for the means."""
+        arrived = set(self._arrived)
+        for index in range(self._next, len(self.buckets)):
+            bucket = self.buckets[index]
+            unused = [position for position, number in enumerate(bucket.numbers) if number not in arrived]
+            for position in unused:
+                self._put(self.parameters[bucket.numbers[position]], bucket, position)
+            bucket.send(self.group, index, unused, self._dtype)
+        self._next, self._backward = 0, None
+        is_whole = len(arrived) == len(self.parameters)
+        incomplete: list[int] = []
+        for bucket in self.buckets:
+            bucket.receive()
+            # NCCL's are looked at only where there is a reason: the host would wait for the device.
+            if self._find_unused or not is_whole or self.group.compares(bucket.flat.device):
+                incomplete += self._take_up(bucket)
+        if self._is_first:
+            self._is_first, self._order = False, self._arrived
+        if incomplete and not self._find_unused:
+            raise GraphError(self._unused(incomplete, arrived))
+
+    def _take_up(self, bucket: Bucket) -> list[int]:
+        """Give parameters their gradients that other ranks made. Returns: those that some rank did not make."""
+        incomplete = []
+        for number, view, share in zip(bucket.numbers, bucket.views, bucket.shares(), strict=True):
+            parameter = self.parameters[number]
+            if share > 0 and parameter.grad is None:
+                parameter.grad = Tensor(view)
+            if share < 1:
+                incomplete.append(number)
+        return incomplete
+
+    def _unused(self, incomplete: Sequence[int], arrived: set[int]) -> str:
+        names = [
+            self.names[number] + ("" if number not in arrived else " (on another rank)")
+            for number in sorted(incomplete)
+        ]
+        rest = f" and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
+        return (
+            f"DistributedDataParallel: on rank {self.group.rank}, backward made no gradient of {len(names)} "
+            f"parameters: {', '.join(names[:_NUM_SHOWN])}{rest}; pass find_unused_parameters=True if that is meant"
+        )

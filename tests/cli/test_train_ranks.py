@@ -1,0 +1,95 @@
+"""`torchrun -m genesis train`: the training of one process, in several; after a kill it goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from genesis import checkpoint
+from genesis.cli import main
+
+SMALL = ["--crop", "16", "--width", "4", "--depth", "2", "--batch-size", "4", "--held-out", "0.3", "--grow"]
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Bright squares on noise."""
+    folder, draw = tmp_path / "set", np.random.default_rng(0)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for index in range(7):
+        mask = np.zeros((24, 24), np.uint8)
+        top, left = draw.integers(2, 14, 2)
+        mask[top : top + 8, left : left + 8] = 1
+        image = (draw.random((24, 24, 3)) * 60 + mask[..., None] * 120).astype(np.uint8)
+        Image.fromarray(image).save(folder / "images" / f"{index}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"{index}.png")
+    return folder
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if len(fields) > 1 and int(fields[1]) == pid:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def kill_a_rank(agent: int, saved: Path) -> bool:
+    """Kill rank 1 as soon as an epoch has been saved."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        if saved.exists() and len(checkpoint.load(saved)["history"]) >= 1:
+            workers = [pid for pid in children(agent) if b"genesis" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            if len(workers) == 2:
+                os.kill(workers[1], signal.SIGKILL)
+                return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes in /proc")
+def test_two_ranks_train_as_one_process_even_if_one_is_killed(pictures: Path, tmp_path: Path) -> None:
+    command = ["train", str(pictures), *SMALL, "--epochs", "6"]
+    assert main([*command, "--out", str(tmp_path / "one")]) == 0
+    alone = checkpoint.load(tmp_path / "one" / "checkpoint.safetensors")
+
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = ["--max-restarts", "1", "-m", "genesis", *command, "--out", str(tmp_path / "two"), "--save-every", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        agent = subprocess.Popen([*launcher, *program], env=environment, stdout=output, stderr=subprocess.STDOUT)
+        saved = tmp_path / "two" / "checkpoint.safetensors"
+        try:
+            was_killed = kill_a_rank(agent.pid, saved)
+            code = agent.wait(120)
+        finally:
+            agent.kill()
+    said = log.read_text()
+    assert was_killed, said
+    assert code == 0, said
+    assert "rank 1 (process" in said or "Signal 9 (SIGKILL)" in said
+    assert said.count("best epoch") == 1  # rank 0 alone speaks
+    together = checkpoint.load(saved)
+    assert together["step"] == alone["step"]
+    for one, two in zip(alone["history"], together["history"], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=2e-3)
+        assert two["miou"] == pytest.approx(one["miou"], abs=0.02)
+    assert {key: value.shape for key, value in together["model"].items()} == {
+        key: value.shape for key, value in alone["model"].items()
+    }
+    assert main(["train", str(pictures), *SMALL, "--epochs", "7", "--out", str(tmp_path / "two"), "--resume"]) == 0
+    assert len(checkpoint.load(saved)["history"]) == 7

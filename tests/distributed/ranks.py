@@ -1,0 +1,120 @@
+"""Processes that run programs together: started once, by a server that has imported torch before it forks.
+
+A program is a function program(rank, size, **arguments) of a module; what it returns comes back, an exception as text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+TIMEOUT = 60.0  # seconds that a call of a group, and a program, may take
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.distributed.programs"])
+
+
+class RanksError(AssertionError):
+    """A program raised on some ranks: the message has their tracebacks."""
+
+
+class Ranks:
+    """So many processes with a process group; each run() is one program on all of them.
+
+    Args:
+        timeout: of the group's calls.
+        environment: variables that they see.
+    """
+
+    def __init__(self, size: int, timeout: float = TIMEOUT, environment: dict[str, str] | None = None) -> None:
+        self.size = size
+        self._folder = tempfile.TemporaryDirectory()
+        store = os.path.join(self._folder.name, "store")
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(size):
+            here, there = _context.Pipe()
+            arguments = (there, rank, size, store, timeout, environment or {})
+            process = _context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self.processes.append(process)
+
+    def run(self, program: str, **arguments: Any) -> list[Any]:
+        """The results of all ranks. Raises: RanksError: with what any of them raised."""
+        found = self.outcomes(program, **arguments)
+        failed = [f"rank {rank}: {text}" for rank, (is_right, text) in enumerate(found) if not is_right]
+        if failed:
+            raise RanksError("\n".join(failed))
+        return [result for _, result in found]
+
+    def outcomes(self, program: str, **arguments: Any) -> list[tuple[bool, Any]]:
+        """Of each rank, whether the program returned, and its result, or the traceback; (False, None) if it died."""
+        for pipe in self._pipes:
+            pipe.send((program, arguments))
+        end = time.monotonic() + TIMEOUT
+        found: list[tuple[bool, Any]] = []
+        for rank, pipe in enumerate(self._pipes):
+            try:
+                if not pipe.poll(max(0.0, end - time.monotonic())):
+                    raise RanksError(f"rank {rank} is still at {program} after {TIMEOUT:g} s")
+                found.append(pipe.recv())
+            except (EOFError, ConnectionResetError):
+                found.append((False, None))
+        return found
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(None)
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def ranks(size: int, **options: Any) -> Iterator[Ranks]:
+    started = Ranks(size, **options)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@functools.cache
+def _program(name: str) -> Any:
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(f"tests.distributed.{module or 'programs'}"), function)
+
+
+def _serve(pipe: Connection, rank: int, size: int, store: str, timeout: float, environment: dict[str, str]) -> None:
+    """A rank: runs programs until there are none."""
+    os.environ.update(environment)
+    import torch
+
+    from genesis import distributed
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{store}", timeout, size, rank)
+    for program, arguments in iter(pipe.recv, None):
+        try:
+            answer = True, _program(program)(rank, size, **arguments)
+        except BaseException:
+            answer = False, traceback.format_exc()
+        pipe.send(answer)
+    distributed.destroy_process_group()

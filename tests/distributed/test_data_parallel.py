@@ -1,0 +1,128 @@
+"""DistributedDataParallel over gloo: two and four processes train as one does on the whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import genesis
+from genesis import nn
+from tests.distributed.ranks import Ranks
+
+TRAININGS: dict[str, dict[str, Any]] = {
+    "SGD": {},
+    "AdamW": {"optimizer": "AdamW"},
+    "float32": {"dtype": "float32"},
+    "accumulation": {"accumulate": 3},
+    "gradients that stay": {"set_to_none": False},
+    "clipping and scaler": {"clip": True, "scaled": True},
+    "one bucket": {"cap": 25.0},
+    "batch norm": {"network": "convolutional", "optimizer": "AdamW"},
+    "batch norm in float32": {"network": "convolutional", "dtype": "float32", "steps": 1},
+    "batch norm and accumulation": {"network": "convolutional", "accumulate": 2},
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_training_is_that_of_one_process(two_ranks: Ranks, name: str) -> None:
+    two_ranks.run("train", **TRAININGS[name])
+
+
+@pytest.mark.parametrize("name", ["AdamW", "batch norm", "accumulation"])
+def test_four_ranks(four_ranks: Ranks, name: str) -> None:
+    four_ranks.run("train", **TRAININGS[name])
+
+
+def test_buckets_follow_the_first_backward_pass(two_ranks: Ranks) -> None:
+    buckets = two_ranks.run("train", steps=2)[0]
+    order = [number for bucket in buckets for number in bucket]
+    assert sorted(order) == list(range(6))
+    assert set(order[:2]) == {4, 5}  # the last layer's gradients come first
+    assert len(buckets) > 1
+
+
+def test_bits_are_equal_after_many_steps(two_ranks: Ranks) -> None:
+    two_ranks.run("long_training")
+
+
+def test_a_simulated_device(two_ranks: Ranks) -> None:
+    two_ranks.run("train_simulated")
+
+
+@pytest.mark.parametrize("different", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+def test_unused_parameters(two_ranks: Ranks, different: bool, norm: bool) -> None:
+    two_ranks.run("unused", different=different, norm=norm)
+
+
+def test_unused_parameters_are_named(two_ranks: Ranks) -> None:
+    first, second = two_ranks.run("unused_is_an_error")
+    assert "on rank 0, backward made no gradient of 6 parameters" in first
+    assert "first.weight (on another rank)" in first
+    assert "second.weight, second.bias, never.weight, never.bias" in first
+    assert "second.weight (on another rank)" in second
+    assert "find_unused_parameters=True" in second
+
+
+def test_an_overflow_is_common(two_ranks: Ranks) -> None:
+    assert two_ranks.run("overflow") == [(4.0, 0.0)] * 2
+
+
+def test_growth_in_the_midst(two_ranks: Ranks) -> None:
+    assert two_ranks.run("grown") == [[8, 8, 12, 12]] * 2
+
+
+def test_parameters_that_begin_to_require_grad(two_ranks: Ranks) -> None:
+    two_ranks.run("frozen_and_thawed")
+
+
+@pytest.mark.parametrize("compression", ["bfloat16", "float16"])
+def test_compression(two_ranks: Ranks, compression: str) -> None:
+    two_ranks.run("compressed", compression=compression)
+
+
+def test_buffers(two_ranks: Ranks) -> None:
+    first, second = two_ranks.run("buffers", broadcast=True)
+    assert first == pytest.approx(0.19)
+    assert second == pytest.approx(0.1 * 0.9 + 0.1 * 2)  # rank 0's before the last forward, and its own batch
+    assert two_ranks.run("buffers", broadcast=False) == pytest.approx([0.19, 0.38])
+
+
+def test_state_has_the_names_of_the_module(two_ranks: Ranks) -> None:
+    assert two_ranks.run("states")[0] == ["weight", "bias"]
+
+
+def test_modules_that_differ(two_ranks: Ranks) -> None:
+    for said in two_ranks.run("different_modules"):
+        assert "rank 0: DistributedDataParallel(2 parameters and 3 elements" in said
+        assert "rank 1: DistributedDataParallel(2 parameters and 6 elements" in said
+
+
+def test_gradients_are_views(two_ranks: Ranks) -> None:
+    assert two_ranks.run("views") == [True, True]
+
+
+def test_a_backward_pass_that_failed(two_ranks: Ranks) -> None:
+    assert two_ranks.run("after_an_error") == ["meant"] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: nn.parallel.DistributedDataParallel(3), TypeError, "'module': expected a Module, got int"),
+        (lambda: nn.parallel.DistributedDataParallel(nn.ReLU()), ValueError, "expected a parameter that requires grad"),
+        (lambda: nn.parallel.DistributedDataParallel(nn.Linear(1, 1), bucket_cap_mb=0), ValueError, "a positive"),
+        (lambda: nn.parallel.DistributedDataParallel(nn.Linear(1, 1), compression="int8"), ValueError, "'bfloat16',"),
+        (lambda: nn.parallel.DistributedDataParallel(nn.Linear(1, 1)), RuntimeError, "there is no process group"),
+        (lambda: nn.SyncBatchNorm.convert_sync_batchnorm(3), TypeError, "'module': expected a Module, got int"),
+        (lambda: nn.SyncBatchNorm(2)(genesis.ones(3)), ValueError, "'input': expected 2 or 3 or 4 or 5 dimensions"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(make: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make()
+
+
+def test_a_fused_torch_model_in_torchs_own(two_ranks: Ranks) -> None:
+    assert two_ranks.run("fused_in_torch") == [1, 1]

@@ -2,6 +2,7 @@
 
 from genesis.nn import functional as functional
 from genesis.nn import init as init
+from genesis.nn import parameter as parameter
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import *
@@ -27,4 +28,5 @@ from genesis.nn.modules.recurrent_cell import *
 from genesis.nn.modules.transformer import *
 from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *
+from genesis.nn.parameter import Buffer as Buffer
 from genesis.nn.parameter import Parameter as Parameter

@@ -24,7 +24,7 @@ class BackwardHooks:
         self.after: list[Hook] = []
 
     def of_call(self, module: object) -> HookedCall | None:
-        """What hears of a call's gradients; None if no hook is left."""
+        """Listen to the gradients of a call; None if no hook is left."""
         return HookedCall(module, self) if self.before or self.after else None
 
 
@@ -129,7 +129,7 @@ def _as_tuple(value: object) -> tuple[Any, ...]:
 
 
 def _replaced(grads: Grads, new: object) -> Grads:
-    """What a hook made of gradients."""
+    """The gradients after a hook."""
     if new is None:
         return grads
     given = _as_tuple(new)

@@ -21,7 +21,8 @@ class ForwardPreHook:
     """A forward pre-hook: gives the arguments that forward is called with."""
 
     def __init__(self, function: Hook, with_kwargs: bool) -> None:
-        self.function, self.with_kwargs = function, with_kwargs
+        self.function: Any = function
+        self.with_kwargs = with_kwargs
 
     def __call__(self, module: object, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         new = self.function(module, args, kwargs) if self.with_kwargs else self.function(module, args)

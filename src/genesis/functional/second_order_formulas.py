@@ -173,7 +173,7 @@ RULES[linalg.Matmul] = _matmul
 
 
 def kept(call: Recorded, reduced: Tensor) -> Tensor:
-    """What a reduction gave, with the reduced dimensions of size 1.
+    """The result of a reduction, with the reduced dimensions of size 1.
 
     Args:
         call: of a Reduction.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from genesis.errors import GraphError
@@ -21,6 +22,9 @@ class Context:
     non_differentiable: tuple[NDArray | Tensor, ...] = ()
     owns_grad = False  # in backward of an op with one output: nobody else holds its gradient, which may be overwritten
     addend: NDArray | None = None  # in backward of an op that adds_up: what its first argument's gradient is so far
+    kwargs: Mapping[str, Any] = MappingProxyType({})  # of the call that was recorded
+    # Of a Function on tensors, for each saved value: the argument that it is, or −1 − the output; else None.
+    roles: Sequence[int | None] = ()
     _saved: tuple[object, ...] = ()
     _arrays: Sequence[NDArray] = ()  # those among the saved
     _counts: Sequence[int] = ()  # how often each of these had been changed
@@ -69,6 +73,14 @@ class Context:
                         f"changed in place {now - before} time(s) since; change a copy (.clone()) instead"
                     )
         return self._saved
+
+    def note_roles(self, args: Sequence[object], made: Sequence[Tensor]) -> None:
+        """Note which saved tensors are arguments or outputs. See `genesis.autograd.Context.save`."""
+        places = {id(tensor.array): -1 - place for place, tensor in enumerate(made)}
+        for place, arg in enumerate(args):
+            if (array := getattr(arg, "array", None)) is not None:
+                places[id(array)] = place
+        self.roles = [places.get(id(getattr(value, "array", None))) for value in self._saved]
 
     def _replace_saved(self, array: NDArray, by: NDArray) -> None:
         """Save by, which now has the values of array, in its place: as PyTorch does with what an op wrote in place."""

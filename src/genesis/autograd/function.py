@@ -153,7 +153,7 @@ class Function(Differentiable):
             if array.is_view_of(origin):
                 _note_view(variable, first, recording, on_arrays, several=outputs is result)
         if recorded:
-            _record(cls, ctx, args, outputs, variables)
+            _record(cls, ctx, args, kwargs, outputs, variables)
         if modes["observer"] is not None:
             modes["observer"](cls, args, kwargs, variables)
         return tuple(variables) if outputs is result else variables[0]
@@ -231,9 +231,13 @@ def _no_tensor(op: str, args: tuple[object, ...]) -> DTypeError:
 
 
 def _record(
-    function: type[Function], ctx: Context, args: tuple[Any, ...], outputs: Sequence[object], made: list[Tensor]
-) -> None:
+    function: type[Function], ctx: Context, args: tuple[Any, ...], kwargs: dict[str, object],
+    outputs: Sequence[object], made: list[Tensor],
+) -> None:  # fmt: skip
     """Put a call into the graph: made are the tensors of its outputs."""
+    ctx.kwargs = kwargs
+    if not function.on_arrays:
+        ctx.note_roles(args, made)
     node, unwanted = Node(function, ctx, args, made), ctx.non_differentiable
     for index, variable in enumerate(made):
         if variable.array.dtype.is_floating_point and not (unwanted and any(outputs[index] is x for x in unwanted)):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 from genesis import callsite
+from genesis.autograd import recorded_walk
 from genesis.autograd.graph import Edge, GradHook, Node, Variable, as_array, edge_to
 from genesis.autograd.modes import no_grad, state, unrecordable
+from genesis.autograd.paths import NUMBER, leading_to, reachable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.ndarray import NDArray
 
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
-_NUMBER = operator.attrgetter("number")
 _NO_LINE = nullcontext()
 _RUNS_HOOKS = "runs hooks of tensors"
 
@@ -33,9 +33,10 @@ def backward(
     Args:
         gradient: the gradient of self, in its shape; not needed for one element.
         retain_graph: keep the saved values, so that backward can run again.
-        create_graph: not supported; NotImplementedError.
+        create_graph: record the gradients' own graph, so that they can be differentiated.
         inputs: tensors that alone accumulate; None for every leaf.
     Raises: GraphError: self doesn't require grad, backward ran before, or a saved value was changed in place.
+        NotImplementedError: create_graph, where an op has no gradient of its gradient.
 
     Example:
         >>> x = genesis.tensor([1.0, 2.0], requires_grad=True)
@@ -43,23 +44,39 @@ def backward(
         >>> x.grad.tolist()
         [2.0, 4.0]
     """
-    _refuse_create_graph("backward", create_graph)
     seeds = [(self, _seed("backward", self, gradient))]
+    keeps = create_graph if retain_graph is None else retain_graph
     before = state.after_backward
     callbacks: list[Callable[[], None]] = []
     state.after_backward = callbacks
     try:
-        if inputs is None:
-            _walk(seeds, bool(retain_graph))
+        if create_graph:
+            _fill_recorded([(self, _recorded_seed(gradient, self, seeds[0][1]))], keeps, inputs)
         else:
-            wanted = _listed(inputs)
-            for variable, found in zip(wanted, _walk(seeds, bool(retain_graph), wanted), strict=True):
-                if found is not None:
-                    _accumulate(variable, found.clone())
+            _fill(seeds, keeps, inputs)
     finally:
         state.after_backward = before
     for callback in callbacks:
         callback()
+
+
+def _fill(seeds: list[tuple[Tensor, NDArray]], keeps: bool, inputs: Tensors | None) -> None:
+    """Add gradients to .grad: of all leaves, or of the inputs."""
+    if inputs is None:
+        _walk(seeds, keeps)
+        return
+    wanted = _listed(inputs)
+    for variable, found in zip(wanted, _walk(seeds, keeps, wanted), strict=True):
+        if found is not None:
+            _accumulate(variable, found.clone())
+
+
+def _fill_recorded(seeds: list[tuple[Tensor, Tensor]], keeps: bool, inputs: Tensors | None) -> None:
+    """Like _fill, with gradients that have gradients."""
+    recorded = recorded_walk.run(seeds, keeps, _optional(inputs))
+    for variable, total in zip(_listed(inputs or ()), recorded, strict=True):
+        if total is not None:
+            recorded_walk.accumulate(variable, total)
 
 
 Tensors: TypeAlias = "Tensor | Sequence[Tensor]"
@@ -89,19 +106,19 @@ def grad(
         inputs: tensors that require grad.
         grad_outputs: the gradient of each output, in its shape; ones if None, for outputs of one element.
         retain_graph: keep the saved values, so that backward can run again.
-        create_graph: not supported; NotImplementedError.
+        create_graph: record the gradients' own graph, so that they can be differentiated; retain_graph follows it.
         allow_unused: give None for an input that has no part in outputs.
         is_grads_batched: not supported; NotImplementedError.
         materialize_grads: give zeros for it.
     Returns: a gradient for each input, in its shape and dtype.
     Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
+        NotImplementedError: create_graph, where an op has no gradient of its gradient.
 
     Example:
         >>> x = genesis.tensor(3.0, requires_grad=True)
         >>> genesis.autograd.grad(x * x, x)[0].item()
         6.0
     """
-    _refuse_create_graph("grad", create_graph)
     if is_grads_batched:
         raise NotImplementedError("grad: is_grads_batched=True is not supported")
     results, wanted = _listed(outputs), _listed(inputs)
@@ -114,16 +131,26 @@ def grad(
         if not variable.requires_grad:
             raise GraphError("grad: one of the inputs does not require grad")
     seeds = [(output, _seed("grad", output, gradient)) for output, gradient in zip(results, given, strict=True)]
-    found = _walk(seeds, bool(retain_graph), wanted)
+    keeps = create_graph if retain_graph is None else retain_graph
+    found: Sequence[Tensor | None]
+    if create_graph:
+        recorded = [
+            (output, _recorded_seed(gradient, output, seed))
+            for (output, seed), gradient in zip(seeds, given, strict=True)
+        ]
+        found = recorded_walk.run(recorded, keeps, wanted)
+    else:
+        arrays = _walk(seeds, keeps, wanted)
+        found = [None if array is None else x._like(array) for x, array in zip(wanted, arrays, strict=True)]
     gradients = []
-    for variable, array in zip(wanted, found, strict=True):
-        if array is None and materialize_grads:
-            array = variable.array.full_like(0)
-        if array is None and not allow_unused:
+    for variable, gradient in zip(wanted, found, strict=True):
+        if gradient is None and materialize_grads:
+            gradient = variable._like(variable.array.full_like(0))
+        if gradient is None and not allow_unused:
             raise GraphError(
                 "grad: one of the inputs was not used in the graph of the outputs; allow_unused=True gives None"
             )
-        gradients.append(None if array is None else variable._like(array))
+        gradients.append(gradient)
     return tuple(gradients)
 
 
@@ -139,7 +166,7 @@ def is_freed(variable: Tensor) -> bool:
         >>> genesis.autograd.is_freed(y)
         True
     """
-    return any(node.ctx is None for node in _reachable([variable._node]))
+    return any(node.ctx is None for node in reachable([variable._node]))
 
 
 def _walk(
@@ -150,16 +177,16 @@ def _walk(
     Without wanted, leaves accumulate; with it, nothing does, only what lies on the way is run, and the gradients of the
     wanted variables are returned.
     """
-    nodes = _reachable(variable._node for variable, _ in seeds)
+    nodes = reachable(variable._node for variable, _ in seeds)
     targets = None if wanted is None else [edge_to(variable) for variable in wanted]
     if targets is not None:
-        nodes = _leading_to(nodes, targets)
+        nodes = leading_to(nodes, targets)
     asked = {id(target) for target, _ in targets or ()}
     gradients = _Gradients(seeds, nodes, None if targets is None else asked)
     deliver, collect, own = gradients.deliver, gradients.collect, gradients.own
     for variable, seed in seeds:
         deliver(*edge_to(variable), seed.clone() if variable.is_leaf else seed, False)  # a leaf keeps it
-    for node in sorted(nodes, key=_NUMBER, reverse=True):
+    for node in sorted(nodes, key=NUMBER, reverse=True):
         grads = [collect(node, index) for index in range(len(node.outputs))]
         edges: Sequence[Edge | None] = node.edges
         if targets is not None:
@@ -250,32 +277,6 @@ class _Gradients:
         return total
 
 
-def _reachable(roots: Iterable[Node | None]) -> dict[Node, None]:
-    nodes: dict[Node, None] = {}
-    stack = [root for root in roots if root is not None]
-    while stack:
-        node = stack.pop()
-        if node not in nodes:
-            nodes[node] = None
-            stack.extend([target for target, _ in filter(None, node.edges) if type(target) is Node])
-    return nodes
-
-
-def _leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, None]:
-    """The nodes whose gradients are asked for or lead to such a one."""
-    wanted = {id(target) for target, _ in targets}
-    kept: dict[Node, None] = {}
-    for node in sorted(nodes, key=_NUMBER):
-        wanted_here = id(node) in wanted
-        for edge in node.edges:
-            if wanted_here:
-                break
-            wanted_here = edge is not None and (id(edge[0]) in wanted or edge[0] in kept)
-        if wanted_here:
-            kept[node] = None
-    return kept
-
-
 def _run_hooks(hooks: Iterable[GradHook], result_class: type[Tensor], grad: NDArray) -> NDArray:
     for hook in tuple(hooks):
         unrecordable(_RUNS_HOOKS)
@@ -319,6 +320,10 @@ def _seed(op: str, output: Tensor, gradient: Tensor | None) -> NDArray:
     return gradient.array.to(array.dtype)
 
 
-def _refuse_create_graph(op: str, create_graph: bool) -> None:
-    if create_graph:
-        raise NotImplementedError(f"{op}: create_graph=True (a gradient of a gradient) is not supported")
+def _recorded_seed(gradient: Tensor | None, output: Tensor, seed: NDArray) -> Tensor:
+    """The gradient that a recorded walk starts with: the given one with its graph."""
+    return output._like(seed) if gradient is None or gradient.array.dtype is not output.array.dtype else gradient
+
+
+def _optional(tensors: Tensors | None) -> list[Tensor] | None:
+    return None if tensors is None else _listed(tensors)

@@ -31,6 +31,8 @@ from genesis.functional.pooling import *
 from genesis.functional.random import *
 from genesis.functional.rectifiers import *
 from genesis.functional.reduction import *
+from genesis.functional.second_order_formulas import *
+from genesis.functional.second_order_layers import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *

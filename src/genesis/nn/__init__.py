@@ -3,6 +3,7 @@
 from genesis.nn import functional as functional
 from genesis.nn import init as init
 from genesis.nn import parallel as parallel
+from genesis.nn import parameter as parameter
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import *
@@ -29,4 +30,5 @@ from genesis.nn.modules.sync_batchnorm import *
 from genesis.nn.modules.transformer import *
 from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *
+from genesis.nn.parameter import Buffer as Buffer
 from genesis.nn.parameter import Parameter as Parameter

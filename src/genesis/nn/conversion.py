@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from genesis import dtypes
-from genesis.creation import DeviceLike
+from genesis.autograd import no_grad
+from genesis.creation import DeviceLike, empty_like
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
-from genesis.ndarray import Device, NDArray
+from genesis.ndarray import Device
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
@@ -21,6 +22,9 @@ class Convertible:
         raise NotImplementedError
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        raise NotImplementedError
+
+    def _named_parts(self) -> Mapping[str, object]:
         raise NotImplementedError
 
     def to(
@@ -57,20 +61,61 @@ class Convertible:
             raise DTypeError(describe("to", "dtype", "a floating dtype", dtype))
         target = None if device is None else Device(device)
 
-        def moved(array: NDArray) -> NDArray:
+        def moved(tensor: Tensor) -> Tensor:
+            array = tensor.array
             if dtype is not None and array.dtype.is_floating_point:
                 array = array.to(dtype)
             if target is not None:
                 array = array.to_device(target)
             if memory_format is not None and array.ndim == 4:
                 array = array.contiguous(memory_format == "channels_last")
-            return array
+            return Tensor(array)
 
-        for tensor in (*self.parameters(), *self.buffers()):
-            tensor.array = moved(tensor.array)
-            if tensor.grad is not None:
-                tensor.grad.array = moved(tensor.grad.array)
+        return self._apply(moved)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Replace the values of each parameter, buffer and gradient by what fn makes of them, in the module and below.
+
+        A subclass that keeps other tensors overrides it, and is moved with the rest then. The objects stay the same.
+        """
+        if recurse:
+            for module in self._named_parts().values():
+                if isinstance(module, Convertible):
+                    module._apply(fn)
+        with no_grad():
+            for tensor in (*self.parameters(recurse=False), *self.buffers(recurse=False)):
+                tensor.array = fn(tensor).array
+                if tensor.grad is not None:
+                    tensor.grad.array = fn(tensor.grad).array
         return self
+
+    def type(self, dst_type: DType) -> Self:
+        """Cast all parameters and buffers, integers too.
+
+        Args:
+            dst_type: a dtype.
+        Returns: the module itself.
+
+        Example:
+            >>> nn.Linear(2, 1).type(genesis.float64).weight.dtype
+            genesis.float64
+        """
+        return self._apply(lambda tensor: tensor.to(dst_type))
+
+    def to_empty(self, *, device: DeviceLike, recurse: bool = True) -> Self:
+        """Move to a device without copying: the values are whatever memory held.
+
+        Args:
+            device: "cpu", "cuda" or a genesis.device.
+            recurse: whether to move submodules too.
+        Returns: the module itself.
+
+        Example:
+            >>> nn.Linear(2, 1).to_empty(device="cpu").weight.shape
+            (1, 2)
+        """
+        target = Device(device) if device is not None else None
+        return self._apply(lambda tensor: empty_like(tensor, device=target), recurse)
 
     def cpu(self) -> Self:
         """Move parameters and buffers to the CPU. See `nn.Module.to`."""

@@ -1,4 +1,4 @@
-"""Forward hooks, and what a call of a module reads: they see and may replace its arguments and its output."""
+"""Hooks of a module's call and of its backward pass: they see and may replace arguments, output and gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from genesis.autograd import HookHandle
+from genesis.nn.backward_hooks import BackwardHooks
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -20,7 +21,8 @@ class ForwardPreHook:
     """A forward pre-hook: gives the arguments that forward is called with."""
 
     def __init__(self, function: Hook, with_kwargs: bool) -> None:
-        self.function, self.with_kwargs = function, with_kwargs
+        self.function: Any = function
+        self.with_kwargs = with_kwargs
 
     def __call__(self, module: object, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         new = self.function(module, args, kwargs) if self.with_kwargs else self.function(module, args)
@@ -35,8 +37,8 @@ class ForwardPreHook:
 class ForwardHook:
     """A forward hook: gives the output that the caller sees."""
 
-    def __init__(self, function: Hook, with_kwargs: bool) -> None:
-        self.function, self.with_kwargs = function, with_kwargs
+    def __init__(self, function: Hook, with_kwargs: bool, always: bool = False) -> None:
+        self.function, self.with_kwargs, self.always = function, with_kwargs, always
 
     def __call__(self, module: object, args: Args, kwargs: Kwargs, output: Result) -> Result:
         extra = (kwargs,) if self.with_kwargs else ()
@@ -47,14 +49,16 @@ class ForwardHook:
 class Hookable:
     """Base of Module, which calls forward: what registers its hooks."""
 
-    _forward_pre_hooks: list[Hook]
-    _forward_hooks: list[Hook]
+    # The BackwardHooks too, if there are: to all who look at the list, the module is hooked.
+    _forward_pre_hooks: list[ForwardPreHook | BackwardHooks]
+    _forward_hooks: list[ForwardHook]
 
-    def register_forward_pre_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
+    def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> HookHandle:
         """Call hook(module, args) before each forward; a result other than None replaces the arguments.
 
         Args:
             hook: returns None, the new arguments as a tuple, or a single new argument.
+            prepend: call it before the hooks that there are, instead of after them.
             with_kwargs: call hook(module, args, kwargs) instead, which returns None or (args, kwargs).
         Returns: a handle; handle.remove() removes the hook.
         Example:
@@ -63,14 +67,18 @@ class Hookable:
             >>> layer(genesis.zeros(2)).tolist()
             [1.0, 1.0]
         """
-        return HookHandle(self._forward_pre_hooks, ForwardPreHook(hook, with_kwargs))
+        return _registered(self._forward_pre_hooks, ForwardPreHook(hook, with_kwargs), prepend)
 
-    def register_forward_hook(self, hook: Hook, *, with_kwargs: bool = False) -> HookHandle:
+    def register_forward_hook(
+        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
+    ) -> HookHandle:
         """Call hook(module, args, output) after each forward; a result other than None replaces the output.
 
         Args:
             hook: returns None or the new output.
+            prepend: call it before the hooks that there are, instead of after them.
             with_kwargs: call hook(module, args, kwargs, output) instead.
+            always_call: also where forward or a hook raises; output is None then.
         Returns: a handle; handle.remove() removes the hook.
         Example:
             >>> layer, seen = nn.ReLU(), []
@@ -79,24 +87,100 @@ class Hookable:
             >>> seen
             [(2, 3)]
         """
-        return HookHandle(self._forward_hooks, ForwardHook(hook, with_kwargs))
+        return _registered(self._forward_hooks, ForwardHook(hook, with_kwargs, always_call), prepend)
+
+    def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> HookHandle:
+        """Call hook(module, grad_output) when the gradients of the outputs are known, before the module's own backward.
+
+        Args:
+            hook: takes a tuple, with None for outputs that are no tensors; returns None or other gradients.
+            prepend: call it before the hooks that there are, instead of after them.
+        Returns: a handle; handle.remove() removes the hook.
+        Example:
+            >>> layer = nn.Identity()
+            >>> handle = layer.register_full_backward_pre_hook(lambda module, grad: (grad[0] * 2,))
+            >>> x = genesis.ones(2, requires_grad=True)
+            >>> layer(x).sum().backward()
+            >>> x.grad.tolist()
+            [2.0, 2.0]
+        """
+        return _registered(self._backward_hooks().before, hook, prepend)
+
+    def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> HookHandle:
+        """Call hook(module, grad_input, grad_output) when the gradients of the inputs are known.
+
+        Args:
+            hook: takes two tuples, with None for what is no tensor or needs no gradient, without keyword arguments;
+                returns None or other gradients of the inputs.
+            prepend: call it before the hooks that there are, instead of after them.
+        Returns: a handle; handle.remove() removes the hook.
+        Example:
+            >>> layer, seen = nn.Linear(2, 3), []
+            >>> handle = layer.register_full_backward_hook(
+            ...     lambda module, grad_input, grad_output: seen.append((grad_input[0].shape, grad_output[0].shape))
+            ... )
+            >>> layer(genesis.ones(4, 2, requires_grad=True)).sum().backward()
+            >>> seen
+            [((4, 2), (4, 3))]
+        """
+        return _registered(self._backward_hooks().after, hook, prepend)
+
+    def register_backward_hook(self, hook: Hook) -> HookHandle:
+        """Deprecated name of register_full_backward_hook, which gives the gradients of the module's inputs.
+        See `nn.Module.register_full_backward_hook`.
+        """
+        return self.register_full_backward_hook(hook)
+
+    def _backward_hooks(self) -> BackwardHooks:
+        for hook in self._forward_pre_hooks:
+            if isinstance(hook, BackwardHooks):
+                return hook
+        hooks = BackwardHooks()
+        self._forward_pre_hooks.append(hooks)
+        return hooks
 
 
 class HasForward(Protocol[P, Result_co]):
     """A module as a call sees it: its hooks, and forward, whose signature is the call's."""
 
-    _forward_pre_hooks: list[Hook]
-    _forward_hooks: list[Hook]
+    _forward_pre_hooks: list[ForwardPreHook | BackwardHooks]
+    _forward_hooks: list[ForwardHook]
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> Result_co: ...
 
 
 def call_with_hooks(module: HasForward[P, Result_co], args: Args, kwargs: Kwargs) -> Result_co:
     """forward's result for these arguments, with the hooks of module around it."""
+    done: list[ForwardHook] = []
+    try:
+        return _hooked(module, args, kwargs, done)
+    except BaseException:
+        for hook in tuple(module._forward_hooks):
+            if hook.always and hook not in done:
+                hook(module, args, kwargs, None)
+        raise
+
+
+def _hooked(module: HasForward[P, Result_co], args: Args, kwargs: Kwargs, done: list[ForwardHook]) -> Result_co:
+    backward: BackwardHooks | None = None
     for hook in tuple(module._forward_pre_hooks):
-        args, kwargs = hook(module, args, kwargs)
+        if isinstance(hook, BackwardHooks):
+            backward = hook
+        else:
+            args, kwargs = hook(module, args, kwargs)
+    around = backward.of_call(module) if backward is not None else None
+    if around is not None:
+        args = around.inputs(args)
     forward: Callable[..., Result_co] = module.forward  # a hook may have replaced the arguments
     output = forward(*args, **kwargs)
-    for hook in tuple(module._forward_hooks):
-        output = hook(module, args, kwargs, output)
-    return output
+    for after in tuple(module._forward_hooks):
+        done.append(after)
+        output = after(module, args, kwargs, output)
+    return around.outputs(output) if around is not None else output
+
+
+def _registered(hooks: list[Any], hook: object, prepend: bool) -> HookHandle:
+    handle = HookHandle(hooks, hook)
+    if prepend:
+        hooks.insert(0, hooks.pop())
+    return handle

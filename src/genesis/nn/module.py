@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from genesis.errors import DTypeError, describe
-from genesis.nn import state
 from genesis.nn.conversion import Convertible
 from genesis.nn.hooks import HasForward, Hookable, P, Result_co, call_with_hooks
 from genesis.nn.learnable import Learnable
-from genesis.nn.parameter import Parameter
+from genesis.nn.lookup import Lookup
+from genesis.nn.parameter import Buffer, Parameter
 from genesis.nn.printable import Printable
 from genesis.nn.stateful import Stateful
 from genesis.tensor import Tensor
@@ -23,7 +23,7 @@ _parameters_of: Registry[Parameter] = operator.attrgetter("_parameters")
 _buffers_of: Registry[Tensor] = operator.attrgetter("_buffers")
 
 
-class Module(Convertible, Hookable, Learnable, Printable, Stateful):
+class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
     """Base class of all layers and networks: a subclass creates its parts in __init__ and computes in forward.
 
     A Parameter or Module that is assigned to an attribute is registered under that name. register_buffer registers
@@ -87,6 +87,12 @@ class Module(Convertible, Hookable, Learnable, Printable, Stateful):
             self._assign("_parameters", name, value)
         elif isinstance(value, Module):
             self._assign("_modules", name, value)
+        elif isinstance(value, Buffer):
+            if "_modules" in self.__dict__ and name not in self._buffers:
+                self.__dict__.pop(name, None)
+                self.register_buffer(name, value, value.persistent)
+            else:
+                self._assign("_buffers", name, value)
         elif name in self.__dict__ or "_modules" not in self.__dict__:
             object.__setattr__(self, name, value)
         elif name in self._parameters:
@@ -107,7 +113,7 @@ class Module(Convertible, Hookable, Learnable, Printable, Stateful):
         else:
             object.__setattr__(self, name, value)
 
-    def _assign(self, kind: str, name: str, value: Parameter | Module) -> None:
+    def _assign(self, kind: str, name: str, value: Parameter | Module | Buffer) -> None:
         """Register value under name, replacing whatever had that name."""
         if isinstance(getattr(type(self), name, None), property):
             return object.__setattr__(self, name, value)  # to its setter; it would hide what is registered
@@ -317,62 +323,6 @@ class Module(Convertible, Hookable, Learnable, Printable, Stateful):
             below = [(_join(path, name), part) for name, part in module._modules.items() if part is not None]
             waiting += reversed(below)
 
-    def get_submodule(self, target: str) -> Module:
-        """The submodule of this dotted name, "layer1.0.conv"; "" is the module itself.
-
-        Args:
-            target: names joined by dots.
-        Returns: the submodule.
-        Raises: AttributeError: there is none; the message shows the closest name.
-
-        Example:
-            >>> nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh())).get_submodule("1.0")
-            Tanh()
-        """
-        module: Module | None = self
-        for name in target.split(".") if target else ():
-            module = module._modules.get(name) if module is not None else None
-        if module is None:
-            known = [key for key, _ in self.named_modules()]
-            raise AttributeError(state.unknown_name("get_submodule", type(self).__name__, target, known))
-        return module
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The parameter of this dotted name.
-
-        Args:
-            target: names joined by dots.
-        Returns: the parameter.
-        Raises: AttributeError: there is none; the message shows the closest name.
-
-        Example:
-            >>> nn.Sequential(nn.Linear(3, 2)).get_parameter("0.weight").shape
-            (2, 3)
-        """
-        return self._get_member("get_parameter", target, _parameters_of)
-
-    def get_buffer(self, target: str) -> Tensor:
-        """The buffer of this dotted name.
-
-        Args:
-            target: names joined by dots.
-        Returns: the buffer.
-        Raises: AttributeError: there is none; the message shows the closest name.
-
-        Example:
-            >>> nn.Sequential(nn.BatchNorm2d(2)).get_buffer("0.running_var").tolist()
-            [1.0, 1.0]
-        """
-        return self._get_member("get_buffer", target, _buffers_of)
-
-    def _get_member(self, op: str, target: str, registry: Registry[Member]) -> Member:
-        path, _, name = target.rpartition(".")
-        member = registry(self.get_submodule(path)).get(name)
-        if member is None:
-            known = [key for key, _ in self._named_members(registry, "", True, False)]
-            raise AttributeError(state.unknown_name(op, type(self).__name__, target, known))
-        return member
-
     def apply(self, fn: Callable[[Module], None]) -> Self:
         """Call fn on every submodule, then on the module itself; returns the module.
 
@@ -415,15 +365,24 @@ class Module(Convertible, Hookable, Learnable, Printable, Stateful):
         """Switch to evaluation mode: train(False). See `nn.Module.train`."""
         return self.train(False)
 
+    def compile(self, *args: object, **kwargs: object) -> None:
+        """Nothing: calls run eagerly, as before. `genesis.compile(module)` gives a callable that replays recordings.
+
+        Args:
+            args, kwargs: PyTorch's; not used.
+
+        Example:
+            >>> layer = nn.ReLU()
+            >>> layer.compile()
+            >>> layer(genesis.ones(1)).tolist()
+            [1.0]
+        """
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
     def _named_parts(self) -> Mapping[str, object]:
         return self._modules
-
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter and persistent buffer here and below; shared ones under each of their names."""
-        for path, module in self.named_modules(remove_duplicate=False):
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is not None and name not in module._non_persistent_buffers:
-                    yield _join(path, name), tensor
 
 
 def _members(modules: Iterable[Module], registry: Registry[Member]) -> Iterator[Member]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import ClassVar, NamedTuple
 
 from genesis import checkpoint
 from genesis.errors import CheckpointError, DTypeError, describe
@@ -32,39 +33,60 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-def load(
-    kind: str, named: Iterable[tuple[str, Tensor]], state_dict: Mapping[str, object], strict: bool, assign: bool
-) -> IncompatibleKeys:
-    """Module.load_state_dict, for a module of this kind with these tensors, under each of their names."""
+class Loading:
+    """A load_state_dict under way: what is to be written once all modules have been asked, and what does not fit."""
+
+    current: ClassVar[ContextVar[Loading | None]] = ContextVar("current", default=None)
+
+    def __init__(self, assign: bool) -> None:
+        self.assign = assign
+        self.pairs: list[tuple[Tensor, NDArray]] = []
+        self.calls: list[Callable[[], None]] = []  # that set extra state
+        self.known: list[str] = []  # keys of the tensors that the modules have
+        self.missing: list[str] = []
+        self.unexpected: list[str] = []
+        self.faults: list[str] = []
+
+    def take(self, key: str, tensor: Tensor, value: object, faults: list[str]) -> None:
+        """Note a value for a tensor, or the fault that it has."""
+        given = _as_tensor(key, value)
+        if given.shape != tensor.shape:
+            faults.append(f"'{key}': expected shape {tensor.shape}, got {given.shape}")
+        elif not self.assign and tensor.array.is_expanded:
+            faults.append(f"'{key}': its elements share memory (it was expanded), and cannot take values")
+        else:
+            self.pairs.append((tensor, given.array))
+
+    def check(self, kind: str, given: Iterable[str], strict: bool) -> None:
+        """Raise for what does not fit a module of this kind."""
+        faults = list(self.faults)
+        if strict:
+            faults += _missing_key_lines(self.missing, self.unexpected, given)
+            faults += _unexpected_key_lines(self.missing, self.unexpected, self.known)
+        if faults:
+            raise CheckpointError(
+                f"load_state_dict: the state does not fit {kind}; nothing was changed\n  " + "\n  ".join(faults)
+            )
+
+    def write(self) -> None:
+        """Take over all values: all of them, even if interrupted."""
+        if self.assign:
+            at_once([(setattr, tensor, "array", array) for tensor, array in self.pairs])
+        else:
+            _write(self.pairs)
+        for call in self.calls:
+            call()
+
+
+def require_mapping(state_dict: object) -> None:
+    """Raise unless it is a mapping."""
     if not isinstance(state_dict, Mapping):
         raise DTypeError(describe("load_state_dict", "state_dict", "a dict", type(state_dict).__name__))
-    own = dict(named)
-    given = {key: _as_tensor(key, value) for key, value in state_dict.items()}
-    missing = [key for key in own if key not in given and not key.endswith(_MAY_BE_MISSING)]
-    unexpected = [key for key in given if key not in own]
-    faults = [
-        f"'{key}': expected shape {own[key].shape}, got {value.shape}"
-        for key, value in given.items()
-        if key in own and value.shape != own[key].shape
-    ]
-    if not assign:
-        faults += [
-            f"'{key}': its elements share memory (it was expanded), and cannot take values"
-            for key in given
-            if key in own and own[key].array.is_expanded
-        ]
-    if strict:
-        faults += _missing_key_lines(missing, unexpected, given) + _unexpected_key_lines(missing, unexpected, own)
-    if faults:
-        raise CheckpointError(
-            f"load_state_dict: the state does not fit {kind}; nothing was changed\n  " + "\n  ".join(faults)
-        )
-    pairs = [(own[key], value.array) for key, value in given.items() if key in own]
-    if assign:
-        at_once([(setattr, tensor, "array", array) for tensor, array in pairs])
-    else:
-        _write(pairs)
-    return IncompatibleKeys(missing, unexpected)
+
+
+def may_be_missing(key: str) -> bool:
+    """Whether a checkpoint without this key is whole."""
+    return key.endswith(_MAY_BE_MISSING)
 
 
 def _write(pairs: Sequence[tuple[Tensor, NDArray]]) -> None:

@@ -134,11 +134,8 @@ class Recorder:
         handles = []
         try:
             for module in modules:
-                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-                handles.append(module.register_forward_hook(leave, with_kwargs=True))
-                hooks = module._forward_pre_hooks if with_hooks else module._forward_hooks
-                if len(hooks) > 1:
-                    hooks.insert(0, hooks.pop())
+                handles.append(module.register_forward_pre_hook(enter, prepend=with_hooks, with_kwargs=True))
+                handles.append(module.register_forward_hook(leave, prepend=not with_hooks, with_kwargs=True))
             yield
         finally:
             for handle in handles:

@@ -117,8 +117,19 @@ class DistributedDataParallel(Module):
 
     # --- the state: the module's, under its own names -----------------------------------------------------------------
 
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
-        return self.module._named_state()
+    def state_dict(
+        self, *, destination: dict[str, Tensor] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Tensor]:
+        """The module's state, without PyTorch's prefix "module."; see `nn.Module.state_dict`.
+
+        Returns: names and tensors.
+        """
+        return self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+
+    def _load_parts(
+        self, state_dict: dict[str, object], prefix: str, metadata: Mapping[str, Any], loading: state.Loading
+    ) -> None:
+        self.module._load_parts(state_dict, prefix, metadata, loading)
 
     def load_state_dict(
         self, state_dict: Mapping[str, object], strict: bool = True, assign: bool = False

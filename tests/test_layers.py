@@ -59,6 +59,7 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
         "genesis.distributed",
         "genesis.interop",
         "genesis.torch",
+        "genesis.utils.tensorboard",
     ),
     "cuda": ("genesis.backends.cuda.driver",),
     "cudnn": ("genesis.backends.cuda",),
@@ -88,8 +89,8 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "backend": ("", "ops"),
     },
     "genesis": {  # the packages of the layer "application"
-        "tools": ("amp", "cuda", "export", "fusion", "graphs", "models", "onnx_import", "profiler"),
-        "training": ("data", "growth", "torch"),
+        "tools": ("amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import", "profiler"),
+        "training": ("data", "growth", "torch", "utils"),
         "programs": ("segmentation",),
     },
 }  # fmt: skip

@@ -12,11 +12,15 @@ from math import pi as pi
 from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
+from genesis import compiler as compiler
+from genesis import jit as jit
 from genesis import nn as nn
 from genesis import optim as optim
 from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
+from genesis.autograd import inference_mode as inference_mode
 from genesis.autograd import is_grad_enabled as is_grad_enabled
+from genesis.autograd import is_inference_mode_enabled as is_inference_mode_enabled
 from genesis.autograd import no_grad as no_grad
 from genesis.autograd import set_grad_enabled as set_grad_enabled
 from genesis.checkpoint import load as load
@@ -40,10 +44,12 @@ from genesis.distribution import warn_of_others as _warn_of_others
 from genesis.dtypes import DType as DType
 from genesis.dtypes import bfloat16 as bfloat16
 from genesis.dtypes import bool_, promote
+from genesis.dtypes import finfo as finfo
 from genesis.dtypes import float16 as float16
 from genesis.dtypes import float32 as float32
 from genesis.dtypes import float64 as float64
 from genesis.dtypes import get_default_dtype as get_default_dtype
+from genesis.dtypes import iinfo as iinfo
 from genesis.dtypes import int8 as int8
 from genesis.dtypes import int16 as int16
 from genesis.dtypes import int32 as int32
@@ -128,6 +134,7 @@ _ON_FIRST_USE = (
     "models",
     "profiler",
     "torch",
+    "utils",
 )  # these import torch, or take their time
 _FROM_THERE = {  # a name, and the package that it is from
     "Profiler": "profiler",
@@ -145,6 +152,7 @@ if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test com
     from genesis import models as models
     from genesis import profiler as profiler
     from genesis import torch as torch
+    from genesis import utils as utils
     from genesis.cuda import tune as tune
     from genesis.cuda import tuning as tuning
     from genesis.fusion import fuse as fuse

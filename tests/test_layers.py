@@ -89,7 +89,9 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "backend": ("", "ops"),
     },
     "genesis": {  # the packages of the layer "application"
-        "tools": ("amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import", "profiler"),
+        "tools": (
+            "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import", "profiler", "special",
+        ),
         "training": ("data", "growth", "torch", "utils"),
         "programs": ("segmentation",),
     },

@@ -16,6 +16,7 @@ from genesis import compiler as compiler
 from genesis import jit as jit
 from genesis import nn as nn
 from genesis import optim as optim
+from genesis import special as special
 from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
 from genesis.autograd import inference_mode as inference_mode
@@ -82,6 +83,7 @@ from genesis.functional import triu as triu
 from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
 from genesis.functional.comparison import *
+from genesis.functional.compound import *
 from genesis.functional.convolve import conv as conv
 from genesis.functional.convolve import conv_into as conv_into
 from genesis.functional.convolve import conv_output_shape as conv_output_shape
@@ -90,11 +92,16 @@ from genesis.functional.convolve import transposed_conv_into as transposed_conv_
 from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional.elementwise import *
 from genesis.functional.extremes import *
+from genesis.functional.fractions import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *
+from genesis.functional.products import *
 from genesis.functional.reduction import *
+from genesis.functional.regions import *
 from genesis.functional.selection import *
 from genesis.functional.sorting import *
+from genesis.functional.transcendental import *
+from genesis.functional.trigonometry import *
 from genesis.functional.unary import *
 from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack

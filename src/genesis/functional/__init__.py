@@ -5,6 +5,7 @@ from genesis.functional.attention import *
 from genesis.functional.binary_loss import *
 from genesis.functional.classification import *
 from genesis.functional.comparison import *
+from genesis.functional.compound import *
 from genesis.functional.conv import *
 from genesis.functional.conversion import *
 from genesis.functional.dense import *
@@ -14,6 +15,7 @@ from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
 from genesis.functional.extremes import *
 from genesis.functional.folding import *
+from genesis.functional.fractions import *
 from genesis.functional.fused import *
 from genesis.functional.gates import *
 from genesis.functional.grid import *
@@ -28,13 +30,17 @@ from genesis.functional.margin_loss import *
 from genesis.functional.normalization import *
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
+from genesis.functional.products import *
 from genesis.functional.random import *
 from genesis.functional.rectifiers import *
 from genesis.functional.reduction import *
+from genesis.functional.regions import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *
 from genesis.functional.sorting import *
 from genesis.functional.tables import *
+from genesis.functional.transcendental import *
+from genesis.functional.trigonometry import *
 from genesis.functional.unary import *
 from genesis.functional.unpooling import *

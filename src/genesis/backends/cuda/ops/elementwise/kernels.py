@@ -93,6 +93,126 @@ def _erf_kernel(x):
 
 
 @triton.jit
+def _tan_kernel(x):
+    return libdevice.tan(x)
+
+
+@triton.jit
+def _asin_kernel(x):
+    return libdevice.asin(x)
+
+
+@triton.jit
+def _acos_kernel(x):
+    return libdevice.acos(x)
+
+
+@triton.jit
+def _atan_kernel(x):
+    return libdevice.atan(x)
+
+
+@triton.jit
+def _sinh_kernel(x):
+    return libdevice.sinh(x)
+
+
+@triton.jit
+def _cosh_kernel(x):
+    return libdevice.cosh(x)
+
+
+@triton.jit
+def _asinh_kernel(x):
+    return libdevice.asinh(x)
+
+
+@triton.jit
+def _acosh_kernel(x):
+    return libdevice.acosh(x)
+
+
+@triton.jit
+def _atanh_kernel(x):
+    return libdevice.atanh(x)
+
+
+@triton.jit
+def _exp2_kernel(x):
+    return libdevice.exp2(x)
+
+
+@triton.jit
+def _log2_kernel(x):
+    return libdevice.log2(x)
+
+
+@triton.jit
+def _log10_kernel(x):
+    return libdevice.log10(x)
+
+
+@triton.jit
+def _erfc_kernel(x):
+    return libdevice.erfc(x)
+
+
+@triton.jit
+def _erfinv_kernel(x):
+    return libdevice.erfinv(x)
+
+
+@triton.jit
+def _lgamma_kernel(x):
+    return libdevice.lgamma(x)
+
+
+@triton.jit
+def _digamma_kernel(x):
+    """ψ(x) = ψ(x + 1) − 1/x up to where the asymptotic series holds; below 0 by reflection: ψ(1 − x) − π/tan(πx)."""
+    pi = 3.141592653589793
+    rest = x - libdevice.trunc(x)  # tan(πx) of a large x would be noise
+    below = x < 0
+    z = tl.where(below, 1.0 - x, x)
+    result = z * 0.0
+    for _ in range(10):
+        small = z < 10
+        result = tl.where(small, result - libdevice.div_rn(z * 0.0 + 1.0, z), result)
+        z = tl.where(small, z + 1.0, z)
+    w = libdevice.rcp_rn(z * z)
+    tail = w * (1.0 / 120 - w * (1.0 / 252 - w * (1.0 / 240 - w * (1.0 / 132 - w * (691.0 / 32760 - w / 12)))))
+    result += libdevice.log(z) - 0.5 * libdevice.rcp_rn(z) - w * (1.0 / 12) + w * tail
+    result = tl.where(below, result - libdevice.div_rn(pi + rest * 0.0, libdevice.tan(pi * rest)), result)
+    result = tl.where(below & (rest == 0), float("nan"), result)
+    return tl.where(x == 0, libdevice.copysign(rest * 0.0 + float("inf"), x * -1.0), result)
+
+
+@triton.jit
+def _trigamma_kernel(x):
+    """As digamma, of which it is the derivative: by recurrence, series and reflection."""
+    pi = 3.141592653589793
+    below = x < 0.5
+    z = tl.where(below, 1.0 - x, x)
+    result = z * 0.0
+    for _ in range(6):
+        result += libdevice.rcp_rn(z * z)
+        z += 1.0
+    w = libdevice.rcp_rn(z * z)
+    result += (1.0 + 0.5 * libdevice.rcp_rn(z) + w * (1.0 / 6 - w * (1.0 / 30 - w * (1.0 / 42)))) * libdevice.rcp_rn(z)
+    sine = libdevice.sin(pi * x)
+    return tl.where(below, libdevice.div_rn(pi * pi + x * 0.0, sine * sine) - result, result)
+
+
+@triton.jit
+def _trunc_kernel(x):
+    if x.dtype.is_floating():
+        result = libdevice.trunc(x)
+    else:
+        result = x
+    return result
+
+
+@triton.jit
 def _floor_kernel(x):
     if x.dtype.is_floating():
         result = libdevice.floor(x)
@@ -205,6 +325,35 @@ def _remainder_kernel(x, y):
 
 
 @triton.jit
+def _fmod_kernel(x, y):
+    if x.dtype.is_floating():
+        result = libdevice.fmod(x, y)
+    else:
+        result = x - (x // y) * y
+    return result
+
+
+@triton.jit
+def _atan2_kernel(x, y):
+    return libdevice.atan2(x, y)
+
+
+@triton.jit
+def _hypot_kernel(x, y):
+    return libdevice.hypot(x, y)
+
+
+@triton.jit
+def _copysign_kernel(x, y):
+    return libdevice.copysign(x, y)
+
+
+@triton.jit
+def _nextafter_kernel(x, y):
+    return libdevice.nextafter(x, y)
+
+
+@triton.jit
 def _pow_kernel(x, y):
     if x.dtype.is_floating():
         result = libdevice.pow(x, y)
@@ -313,9 +462,32 @@ def _clamp_max_kernel(x, high):
 _FLOAT_OPS = [_exp_kernel, _expm1_kernel, _log_kernel, _log1p_kernel, _sqrt_kernel, _rsqrt_kernel, _reciprocal_kernel]
 _FLOAT_OPS += [_sin_kernel, _cos_kernel, _tanh_kernel, _sigmoid_kernel, _erf_kernel]
 _FLOAT_OPS += [_floor_kernel, _ceil_kernel, _round_kernel]
+_FLOAT_OPS += [
+    _tan_kernel,
+    _asin_kernel,
+    _acos_kernel,
+    _atan_kernel,
+    _sinh_kernel,
+    _cosh_kernel,
+    _asinh_kernel,
+    _acosh_kernel,
+    _atanh_kernel,
+]
+_FLOAT_OPS += [
+    _exp2_kernel,
+    _log2_kernel,
+    _log10_kernel,
+    _erfc_kernel,
+    _erfinv_kernel,
+    _lgamma_kernel,
+    _digamma_kernel,
+    _trigamma_kernel,
+    _trunc_kernel,
+]
 _TESTS = [_isnan_kernel, _isinf_kernel, _isfinite_kernel, _logical_not_kernel]
 _ARITHMETIC = [_add_kernel, _sub_kernel, _mul_kernel, _floor_divide_kernel, _remainder_kernel, _pow_kernel]
-_ARITHMETIC += [_maximum_kernel, _minimum_kernel]
+_ARITHMETIC += [_maximum_kernel, _minimum_kernel, _fmod_kernel]
+_ANGLES = [_atan2_kernel, _hypot_kernel, _copysign_kernel, _nextafter_kernel]
 _COMPARISONS = [_eq_kernel, _ne_kernel, _lt_kernel, _le_kernel, _gt_kernel, _ge_kernel]
 _COMPARISONS += [_logical_and_kernel, _logical_or_kernel]
 _BITS = [_bitwise_and_kernel, _bitwise_or_kernel, _bitwise_xor_kernel]
@@ -326,6 +498,7 @@ SPECIMENS = [
     *(specimen(op, float16, out=bool_) for op in _TESTS),
     *(specimen(op, float32, 100.0) for op in (_round_decimals_kernel, _round_tens_kernel)),
     *(specimen(op, dtype, dtype) for op in _ARITHMETIC for dtype in (float32, float64, int64)),
+    *(specimen(op, dtype, dtype) for op in _ANGLES for dtype in (float32, float64)),
     specimen(_pow_kernel, 2, int64),
     specimen(_pow_kernel, int64, 2),
     *(specimen(op, int32, int32, out=bool_) for op in _COMPARISONS),

@@ -1,0 +1,594 @@
+"""Products and matrices that are composed: of sums, diagonals, norms and matrix products."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+
+from genesis import shapes
+from genesis.autograd import Tensor
+from genesis.dtypes import Number, float32
+from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.arguments import require_tensors
+from genesis.functional.comparison import gt
+from genesis.functional.compound import floating
+from genesis.functional.conversion import cast, clone
+from genesis.functional.dimensions import movedim
+from genesis.functional.elementwise import add, clamp, div, mul, sub, where
+from genesis.functional.joining import cat
+from genesis.functional.linalg import bmm, dot, matmul, mm, mv, outer
+from genesis.functional.padding import pad
+from genesis.functional.reduction import mean, norm
+from genesis.functional.reduction import sum as total
+from genesis.functional.regions import diagonal_scatter
+from genesis.functional.shape import diagonal, expand, permute, reshape, roll, transpose, unsqueeze
+from genesis.functional.unary import sqrt
+from genesis.shapes import Shape
+
+__all__ = [
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addr",
+    "baddbmm",
+    "block_diag",
+    "cdist",
+    "chain_matmul",
+    "corrcoef",
+    "cov",
+    "cross",
+    "diag",
+    "diag_embed",
+    "diagflat",
+    "dist",
+    "ger",
+    "inner",
+    "kron",
+    "matrix_power",
+    "renorm",
+    "tensordot",
+    "trace",
+    "vdot",
+]
+
+_diagonal = diagonal  # an argument has its name
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta · input + alpha · mat1 · mat2.
+
+    Args:
+        input: broadcasts to the product; ignored, NaN too, where beta is 0.
+        mat1, mat2: as of `F.mm`.
+        beta, alpha: factors; integers if the tensors are.
+    Returns: the product's shape, in its dtype.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, mat1, mat2.
+    Example: >>> F.addmm(genesis.ones(1), genesis.eye(2), genesis.eye(2)).tolist()
+    [[2.0, 1.0], [1.0, 2.0]]
+    """
+    return _added("addmm", input, mm(mat1, mat2), beta, alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta · input + alpha · mat · vec.
+
+    Args:
+        input: broadcasts to the product; ignored, NaN too, where beta is 0.
+        mat, vec: as of `F.mv`.
+        beta, alpha: factors; integers if the tensors are.
+    Returns: the product's shape, in its dtype.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, mat, vec.
+    Example: >>> F.addmv(genesis.ones(1), genesis.eye(2), genesis.ones(2)).tolist()
+    [2.0, 2.0]
+    """
+    return _added("addmv", input, mv(mat, vec), beta, alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta · input + alpha · vec1 ⊗ vec2.
+
+    Args:
+        input: broadcasts to the product; ignored, NaN too, where beta is 0.
+        vec1, vec2: as of `F.outer`.
+        beta, alpha: factors; integers if the tensors are.
+    Returns: the product's shape, in its dtype.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, vec1, vec2.
+    Example: >>> F.addr(genesis.ones(1), genesis.ones(1), genesis.ones(2)).tolist()
+    [[2.0, 2.0]]
+    """
+    product = outer(vec1, vec2)
+    if product.array.dtype.is_floating_point and product.array.dtype.itemsize == 2:  # rounded once, at the end
+        wide = [cast(tensor, float32) for tensor in (input, vec1, vec2)]
+        return cast(addr(*wide, beta=beta, alpha=alpha), product.array.dtype)
+    return _added("addr", input, product, beta, alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta · input + alpha · batch1 · batch2.
+
+    Args:
+        input: broadcasts to the product; ignored, NaN too, where beta is 0.
+        batch1, batch2: as of `F.bmm`.
+        beta, alpha: factors; integers if the tensors are.
+    Returns: the product's shape, in its dtype.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, batch1, batch2.
+    Example: >>> F.baddbmm(genesis.ones(1), genesis.ones(1, 1, 2), genesis.ones(1, 2, 1)).tolist()
+    [[[3.0]]]
+    """
+    return _added("baddbmm", input, bmm(batch1, batch2), beta, alpha)
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta · input + alpha · Σ batch1 · batch2.
+
+    Args:
+        input: broadcasts to the product; ignored, NaN too, where beta is 0.
+        batch1, batch2: (B, N, M) and (B, M, P).
+        beta, alpha: factors; integers if the tensors are.
+    Returns: the product's shape, in its dtype.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, batch1, batch2.
+    Example: >>> F.addbmm(genesis.ones(1), genesis.ones(2, 1, 2), genesis.ones(2, 2, 1)).tolist()
+    [[5.0]]
+    """
+    return _added("addbmm", input, total(bmm(batch1, batch2), 0), beta, alpha)
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """The sum of products over the last dimension of both.
+
+    Args:
+        input: (…, K), or a number.
+        other: (…, K), or a number.
+    Returns: the other dimensions of input, then those of other.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, other.
+    Example: >>> F.inner(genesis.tensor([1.0, 2.0]), genesis.tensor([3.0, 4.0])).item()
+    11.0
+    """
+    require_tensors("inner", input=input, other=other)
+    if not input.array.ndim or not other.array.ndim:
+        return mul(input, other)
+    if input.array.shape[-1] != other.array.shape[-1]:
+        expected = f"a last dimension of {input.array.shape[-1]}, as input"
+        raise ShapeError(describe("inner", "other", expected, f"shape {other.array.shape}"))
+    return tensordot(input, other, ([-1], [-1]))
+
+
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The dot product of two vectors.
+
+    Args:
+        input, other: (N,), of one dtype.
+    Returns: a 0-d tensor.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: input, other.
+    Example: >>> F.vdot(genesis.ones(2), genesis.ones(2)).item()
+    2.0
+    """
+    return dot(input, other)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
+    """The sum of products over several dimensions of both.
+
+    Args:
+        a, b: any shapes, of one dtype.
+        dims: how many last dimensions of a meet the first ones of b; or two sequences of dimensions that meet.
+    Returns: the other dimensions of a, then those of b.
+    Raises: ShapeError: the sizes that meet differ.
+    Grad: a, b.
+    Example: >>> F.tensordot(genesis.ones(2, 3), genesis.ones(3, 4), 1).shape
+    (2, 4)
+    """
+    require_tensors("tensordot", a=a, b=b)
+    x, y = a.array.shape, b.array.shape
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(len(x), len(y)):
+            raise ShapeError(describe("tensordot", "dims", f"from 0 to {min(len(x), len(y))}", dims))
+        dims = (range(len(x) - dims, len(x)), range(dims))
+    mine, its = (_dims(name, given, shape) for name, given, shape in zip("ab", dims, (x, y), strict=True))
+    sizes = [[shape[dim] for dim in met] for met, shape in ((mine, x), (its, y))]
+    if len(mine) != len(its) or any(m != n and 1 not in (m, n) for m, n in zip(*sizes, strict=True)):
+        raise ShapeError(describe("tensordot", "dims", "dimensions of equal sizes", f"{sizes[0]} and {sizes[1]}"))
+    for dim, other in zip(mine, its, strict=True):  # a size of 1 meets any
+        if x[dim] != y[other]:
+            a, b = (total(a, dim, True), b) if y[other] == 1 else (a, total(b, other, True))
+    kept_a, kept_b = ([dim for dim in range(len(shape)) if dim not in met] for shape, met in ((x, mine), (y, its)))
+    shape = [x[dim] for dim in kept_a] + [y[dim] for dim in kept_b]
+    inner = math.prod(a.array.shape[dim] for dim in mine)
+    rows = reshape(permute(a, [*kept_a, *mine]), (math.prod(x[dim] for dim in kept_a), inner))
+    columns = reshape(permute(b, [*its, *kept_b]), (inner, math.prod(y[dim] for dim in kept_b)))
+    return reshape(mm(rows, columns), shape)
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product.
+
+    Args:
+        input, other: any shapes.
+    Returns: sizes are products of both; missing first dimensions count as 1.
+    Grad: input, other.
+    Example: >>> F.kron(genesis.ones(2), genesis.tensor([1.0, 2.0])).tolist()
+    [1.0, 2.0, 1.0, 2.0]
+    """
+    require_tensors("kron", input=input, other=other)
+    ndim = max(input.array.ndim, other.array.ndim)
+    x, y = ((1,) * (ndim - each.array.ndim) + each.array.shape for each in (input, other))
+    left = reshape(input, [size for pair in zip(x, (1,) * ndim, strict=True) for size in pair])
+    right = reshape(other, [size for pair in zip((1,) * ndim, y, strict=True) for size in pair])
+    return reshape(mul(left, right), [m * n for m, n in zip(x, y, strict=True)])
+
+
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """The cross product of vectors of 3.
+
+    Args:
+        input, other: of size 3 in dim; the others broadcast.
+        dim: the first of size 3 if None.
+    Returns: the common shape.
+    Raises: ShapeError: dim has another size; dimensions differ in number.
+    Grad: input, other.
+    Example: >>> F.cross(genesis.tensor([1.0, 0, 0]), genesis.tensor([0, 1.0, 0])).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    require_tensors("cross", input=input, other=other)
+    x, y = input.array.shape, other.array.shape
+    if len(x) != len(y):
+        raise ShapeError(describe("cross", "other", f"{len(x)} dimensions, as input", f"shape {y}"))
+    if dim is None:
+        dim = next((number for number, size in enumerate(x) if size == 3), None)
+        if dim is None:
+            raise ShapeError(describe("cross", "input", "a dimension of size 3", f"shape {x}"))
+    dim = shapes.normalize_dim("cross", dim, len(x))
+    for name, shape in (("input", x), ("other", y)):
+        if shape[dim] != 3:
+            raise ShapeError(describe("cross", name, f"size 3 in dimension {dim}", f"shape {shape}"))
+    shapes.broadcast("cross", x, y)
+    a, b = roll(input, -1, dim), roll(other, -1, dim)
+    return roll(sub(mul(input, b), mul(a, other)), -1, dim)  # x × y, rotated by one
+
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal.
+
+    Args:
+        input: (M, N).
+    Returns: a 0-d tensor.
+    Raises: ShapeError: no matrix.
+    Grad: input. Saves nothing.
+    Example: >>> F.trace(genesis.eye(3)).item()
+    3.0
+    """
+    require_tensors("trace", input=input)
+    if input.array.ndim != 2:
+        raise ShapeError(describe("trace", "input", "2 dimensions", f"shape {input.array.shape}"))
+    return total(diagonal(input))
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """A matrix with the tensors along its diagonal, zero elsewhere.
+
+    Args:
+        tensors: matrices; vectors are rows, and numbers are (1, 1).
+    Returns: a matrix.
+    Raises: ShapeError: more than 2 dimensions.
+    Grad: tensors.
+    Example: >>> F.block_diag(genesis.ones(1, 1), genesis.ones(1, 2)).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]
+    """
+    require_tensors("block_diag", **{f"tensors[{number}]": tensor for number, tensor in enumerate(tensors)})
+    blocks = []
+    for number, tensor in enumerate(tensors):
+        if tensor.array.ndim > 2:
+            raise ShapeError(
+                describe("block_diag", f"tensors[{number}]", "at most 2 dimensions", f"shape {tensor.array.shape}")
+            )
+        blocks.append(reshape(tensor, (1,) * (2 - tensor.array.ndim) + tensor.array.shape))
+    width, before, rows = builtins.sum(block.array.shape[1] for block in blocks), 0, []
+    for block in blocks:
+        rows.append(pad(block, (before, width - before - block.array.shape[1])))
+        before += block.array.shape[1]
+    return cat(rows)
+
+
+def chain_matmul(*matrices: Tensor) -> Tensor:
+    """The product of several matrices.
+
+    Args:
+        matrices: (M, K), (K, L), … of one dtype.
+    Returns: a matrix.
+    Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
+    Grad: matrices.
+    Example: >>> F.chain_matmul(genesis.eye(2), genesis.eye(2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    product = matrices[0]
+    for matrix in matrices[1:]:
+        product = mm(product, matrix)
+    return product
+
+
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """A square matrix to the n-th power.
+
+    Args:
+        input: (…, N, N).
+        n: at least 0.
+    Returns: the shape of input.
+    Raises: ShapeError: not square. NotImplementedError: n < 0.
+    Grad: input.
+    Example: >>> F.matrix_power(2 * genesis.eye(2), 3).tolist()
+    [[8.0, 0.0], [0.0, 8.0]]
+    """
+    require_tensors("matrix_power", input=input)
+    shape = input.array.shape
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ShapeError(describe("matrix_power", "input", "square matrices", f"shape {shape}"))
+    if n < 0:
+        raise NotImplementedError(describe("matrix_power", "n", "at least 0", n))
+    result, power = None, input
+    while n:  # by squaring
+        if n & 1:
+            result = power if result is None else matmul(result, power)
+        n >>= 1
+        power = matmul(power, power) if n else power
+    if result is None:
+        ones = input._like(input.array.full_like(1, shape[-1:]))
+        return expand(diag_embed(ones), shape)
+    return result
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """The distances of all pairs of rows: (Σ |a − b|ᵖ)^(1/p).
+
+    Args:
+        x1: (…, P, M).
+        x2: (…, R, M).
+        p: at least 0; inf for the greatest difference.
+        compute_mode: accepted for PyTorch's sake.
+    Returns: (…, P, R).
+    Raises: ShapeError: sizes that don't fit. ValueError: p < 0.
+    Grad: x1, x2; zero at distance 0.
+    Example: >>> F.cdist(genesis.zeros(1, 2), genesis.tensor([[3.0, 4.0]])).item()
+    5.0
+    """
+    require_tensors("cdist", x1=x1, x2=x2)
+    for name, tensor in (("x1", x1), ("x2", x2)):
+        if tensor.array.ndim < 2:
+            raise ShapeError(describe("cdist", name, "at least 2 dimensions", f"shape {tensor.array.shape}"))
+        if not tensor.array.dtype.is_floating_point:
+            raise DTypeError(describe("cdist", name, "a floating dtype", tensor.array.dtype))
+    if x1.array.shape[-1] != x2.array.shape[-1]:
+        raise ShapeError(describe("cdist", "x2", f"rows of {x1.array.shape[-1]}, as x1", f"shape {x2.array.shape}"))
+    if p < 0:
+        raise ValueError(describe("cdist", "p", "at least 0", p))
+    apart = sub(unsqueeze(x1, -2), unsqueeze(x2, -3))
+    if not x1.array.shape[-1]:
+        return total(apart, -1)
+    return norm(apart, p, -1)
+
+
+def ger(input: Tensor, vec2: Tensor) -> Tensor:
+    """The outer product. See `F.outer`."""
+    return outer(input, vec2)
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The diagonal of a matrix, or the matrix with a vector on its diagonal.
+
+    Args:
+        input: (N,), or (M, N).
+        diagonal: above the main one if positive.
+    Returns: a matrix, or a vector.
+    Raises: ShapeError: input has other dimensions.
+    Grad: input. Saves nothing.
+    Example: >>> F.diag(genesis.ones(2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    require_tensors("diag", input=input)
+    if input.array.ndim not in (1, 2):
+        raise ShapeError(describe("diag", "input", "1 or 2 dimensions", f"shape {input.array.shape}"))
+    return diag_embed(input, diagonal) if input.array.ndim == 1 else clone(_diagonal(input, diagonal))
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the last dimension of input on their diagonals, zero elsewhere.
+
+    Args:
+        input: at least 1 dimension.
+        offset: above the main diagonal if positive.
+        dim1, dim2: where the matrices' dimensions are in the result.
+    Returns: a dimension more than input.
+    Raises: IndexError: no such dimension. ShapeError: dim1 is dim2.
+    Grad: input. Saves nothing.
+    Example: >>> F.diag_embed(genesis.ones(1, 2)).shape
+    (1, 2, 2)
+    """
+    require_tensors("diag_embed", input=input)
+    shape = input.array.shape
+    ndim = len(shape) + 1
+    first, second = (
+        shapes.normalize_dim("diag_embed", dim, ndim, name) for dim, name in ((dim1, "dim1"), (dim2, "dim2"))
+    )
+    if first == second:
+        raise ShapeError(describe("diag_embed", "dim2", f"another dimension than dim1 ({dim1})", dim2))
+    if first > second:
+        offset = -offset
+    size = shape[-1] + builtins.abs(offset)
+    zeros = input._like(input.array.full_like(0, (*shape[:-1], size, size)))
+    return movedim(diagonal_scatter(zeros, input, offset, -2, -1), (-2, -1), sorted((first, second)))
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """The matrix with all elements of input on its diagonal.
+
+    Args:
+        input: any shape.
+        offset: above the main diagonal if positive.
+    Returns: a square matrix.
+    Grad: input. Saves nothing.
+    Example: >>> F.diagflat(genesis.ones(1, 2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    return diag_embed(reshape(input, (-1,)), offset)
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """The covariances of the rows.
+
+    Args:
+        input: (variables, observations), or (observations,).
+        correction: what is subtracted from the number of observations.
+        fweights: (observations,), integers: how often each counts.
+        aweights: (observations,), floating: how much each counts.
+    Returns: (variables, variables), or a 0-d tensor.
+    Raises: ShapeError: more than 2 dimensions; weights that don't fit.
+    Grad: input, aweights.
+    Example: >>> F.cov(genesis.tensor([1.0, 3.0])).item()
+    2.0
+    """
+    require_tensors("cov", input=input)
+    if input.array.ndim > 2:
+        raise ShapeError(describe("cov", "input", "at most 2 dimensions", f"shape {input.array.shape}"))
+    if input.array.dtype.name == "bool":
+        raise DTypeError(describe("cov", "input", "numbers", "bool"))
+    x = reshape(input, (1, -1)) if input.array.ndim < 2 else input
+    x = floating(x)
+    count = x.array.shape[1]
+    weights = _weights(count, fweights, aweights)
+    if weights is None:
+        sum_of_weights: Tensor | int = count
+        centred = sub(x, mean(x, 1, True))
+        product = matmul(centred, transpose(centred, 0, 1))
+        freedom: Tensor | float = max(count - correction, 0)
+    else:
+        weights = cast(weights, x.array.dtype)
+        sum_of_weights = total(weights)
+        centred = sub(x, div(total(mul(x, weights), 1, True), sum_of_weights))
+        product = matmul(mul(centred, weights), transpose(centred, 0, 1))
+        lost = correction
+        if aweights is not None and correction:
+            lost = div(mul(total(mul(weights, aweights)), correction), sum_of_weights)
+        freedom = clamp(sub(sum_of_weights, lost), 0)
+    result = div(product, freedom)
+    return reshape(result, ()) if result.array.numel == 1 else result
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """The correlation coefficients of the rows.
+
+    Args:
+        input: (variables, observations), or (observations,).
+    Returns: (variables, variables), or a 0-d tensor.
+    Raises: ShapeError: more than 2 dimensions.
+    Grad: input.
+    Example: >>> F.corrcoef(genesis.tensor([[1.0, 2.0], [2.0, 1.0]]))[0, 1].item()
+    -1.0
+    """
+    found = cov(input)
+    if not found.array.ndim:
+        return div(found, found)
+    deviation = sqrt(diagonal(found))
+    scaled = div(div(found, unsqueeze(deviation, 1)), unsqueeze(deviation, 0))
+    return clamp(scaled, -1, 1)
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of the difference.
+
+    Args:
+        input, other: tensors whose shapes broadcast, floating.
+        p: as of `F.norm`.
+    Returns: a 0-d tensor.
+    Grad: input, other.
+    Example: >>> F.dist(genesis.zeros(2), genesis.tensor([3.0, 4.0])).item()
+    5.0
+    """
+    return norm(sub(input, other), p)
+
+
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Scale the slices along dim whose p-norm is above maxnorm down to it.
+
+    Args:
+        input: at least 2 dimensions, floating.
+        p: above 0.
+        dim: which slices.
+        maxnorm: the greatest norm.
+    Returns: shape and dtype of input.
+    Raises: ShapeError: fewer than 2 dimensions. ValueError: p ≤ 0 or maxnorm < 0.
+    Grad: input.
+    Example: >>> F.renorm(genesis.tensor([[3.0, 4.0]]), 2, 0, 1.0).tolist()
+    [[0.6000000238418579, 0.800000011920929]]
+    """
+    require_tensors("renorm", input=input)
+    ndim = input.array.ndim
+    if ndim < 2:
+        raise ShapeError(describe("renorm", "input", "at least 2 dimensions", f"shape {input.array.shape}"))
+    if p <= 0:
+        raise ValueError(describe("renorm", "p", "above 0", p))
+    if maxnorm < 0:
+        raise ValueError(describe("renorm", "maxnorm", "at least 0", maxnorm))
+    kept = shapes.normalize_dim("renorm", dim, ndim)
+    norms = norm(input, p, [other for other in range(ndim) if other != kept], True)
+    return mul(input, where(gt(norms, maxnorm), div(maxnorm, add(norms, 1e-7)), 1.0))
+
+
+def _added(op: str, input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
+    """beta · input + alpha · product; the sum has the product's shape."""
+    require_tensors(op, input=input)
+    dtype = product.array.dtype
+    if input.array.dtype is not dtype:
+        raise DTypeError(describe(op, "input", f"{dtype}, as the other tensors", input.array.dtype))
+    for name, factor in (("beta", beta), ("alpha", alpha)):
+        if isinstance(factor, float) and not dtype.is_floating_point:
+            raise DTypeError(describe(op, name, f"an integer, for {dtype}", factor))
+    input = expand(input, product.array.shape)
+    product = product if alpha == 1 else mul(product, alpha)
+    if beta == 0:
+        return product
+    return add(input if beta == 1 else mul(input, beta), product)
+
+
+def _require_batches(batch1: Tensor, batch2: Tensor) -> None:
+    require_tensors("addbmm", batch1=batch1, batch2=batch2)
+    x, y = batch1.array.shape, batch2.array.shape
+    if len(x) != 3 or len(y) != 3 or x[0] != y[0] or x[2] != y[1]:
+        raise ShapeError(describe("addbmm", "batch2", "(B, M, P) to (B, N, M)", f"shapes {x} and {y}"))
+
+
+def _summed_product(batch1: Tensor, batch2: Tensor) -> Tensor:
+    """Σ batch1 · batch2 over the batch, as one product."""
+    _require_batches(batch1, batch2)
+    (batch, rows, inner), columns = batch1.array.shape, batch2.array.shape[2]
+    left = reshape(permute(batch1, (1, 0, 2)), (rows, batch * inner))
+    return mm(left, reshape(batch2, (batch * inner, columns)))
+
+
+def _dims(name: str, given: Sequence[int] | int, shape: Shape) -> list[int]:
+    dims = [given] if isinstance(given, int) else given
+    return [shapes.normalize_dim("tensordot", dim, len(shape), f"dims of {name}") for dim in dims]
+
+
+def _weights(count: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor | None:
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is None:
+            continue
+        if weights.array.shape != (count,):
+            raise ShapeError(describe("cov", name, f"shape ({count},)", f"shape {weights.array.shape}"))
+        if weights.array.dtype.is_floating_point != (name == "aweights"):
+            expected = "a floating dtype" if name == "aweights" else "integers"
+            raise DTypeError(describe("cov", name, expected, weights.array.dtype))
+        if count and bool(weights.detach().lt(0).any()):
+            raise ValueError(describe("cov", name, "no negative weights", "one"))
+    if fweights is None or aweights is None:
+        return aweights if fweights is None else fweights
+    return mul(fweights, aweights)

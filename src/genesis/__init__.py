@@ -95,11 +95,15 @@ from genesis.functional.extremes import *
 from genesis.functional.fractions import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *
+from genesis.functional.matrices import *
 from genesis.functional.products import *
 from genesis.functional.reduction import *
 from genesis.functional.regions import *
 from genesis.functional.selection import *
 from genesis.functional.sorting import *
+from genesis.functional.special import *
+from genesis.functional.stacking import *
+from genesis.functional.statistics import *
 from genesis.functional.transcendental import *
 from genesis.functional.trigonometry import *
 from genesis.functional.unary import *

@@ -27,6 +27,7 @@ from genesis.functional.likelihood import *
 from genesis.functional.linalg import *
 from genesis.functional.loss import *
 from genesis.functional.margin_loss import *
+from genesis.functional.matrices import *
 from genesis.functional.normalization import *
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
@@ -39,6 +40,9 @@ from genesis.functional.selection import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *
 from genesis.functional.sorting import *
+from genesis.functional.special import *
+from genesis.functional.stacking import *
+from genesis.functional.statistics import *
 from genesis.functional.tables import *
 from genesis.functional.transcendental import *
 from genesis.functional.trigonometry import *

@@ -57,6 +57,8 @@ from genesis.dtypes import int32 as int32
 from genesis.dtypes import int64 as int64
 from genesis.dtypes import set_default_dtype as set_default_dtype
 from genesis.dtypes import uint8 as uint8
+from genesis.functional import bitwise_left_shift as bitwise_left_shift
+from genesis.functional import bitwise_right_shift as bitwise_right_shift
 from genesis.functional import broadcast_to as broadcast_to
 from genesis.functional import clone as clone
 from genesis.functional import diagonal as diagonal
@@ -82,6 +84,7 @@ from genesis.functional import tril as tril
 from genesis.functional import triu as triu
 from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
+from genesis.functional.aliases import *
 from genesis.functional.comparison import *
 from genesis.functional.compound import *
 from genesis.functional.convolve import conv as conv
@@ -97,8 +100,10 @@ from genesis.functional.joining import *
 from genesis.functional.linalg import *
 from genesis.functional.matrices import *
 from genesis.functional.products import *
+from genesis.functional.quantiles import *
 from genesis.functional.reduction import *
 from genesis.functional.regions import *
+from genesis.functional.searching import *
 from genesis.functional.selection import *
 from genesis.functional.sorting import *
 from genesis.functional.special import *
@@ -115,8 +120,22 @@ from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision
 from genesis.precision import set_float32_precision as set_float32_precision
+from genesis.queries import Size as Size
+from genesis.queries import can_cast as can_cast
+from genesis.queries import is_complex as is_complex
+from genesis.queries import is_floating_point as is_floating_point
+from genesis.queries import is_nonzero as is_nonzero
+from genesis.queries import logspace as logspace
+from genesis.queries import numel as numel
+from genesis.queries import result_type as result_type
+from genesis.queries import scalar_tensor as scalar_tensor
+from genesis.queries import tril_indices as tril_indices
+from genesis.queries import triu_indices as triu_indices
+from genesis.random import bernoulli as bernoulli
 from genesis.random import get_rng_state as get_rng_state
 from genesis.random import manual_seed as manual_seed
+from genesis.random import multinomial as multinomial
+from genesis.random import normal as normal
 from genesis.random import rand as rand
 from genesis.random import rand_like as rand_like
 from genesis.random import randint as randint

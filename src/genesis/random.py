@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 
 from genesis import dtypes
+from genesis import functional as F
 from genesis.autograd.modes import unrecordable
 from genesis.creation import DeviceLike, device_of, dtype_of, like, shape_of, tensor
 from genesis.dtypes import DType
@@ -216,3 +217,82 @@ def randint_like(
     """
     low, high = (0, low) if high is None else (low, high)
     return randint(low, high, input.shape, **like(input, dtype, device, requires_grad))
+
+
+def bernoulli(input: Tensor) -> Tensor:
+    """Draw 1 with the probability that each element is, else 0.
+
+    Args:
+        input: probabilities, any shape, floating.
+    Returns: shape and dtype of input.
+    Raises: ValueError: an element is no probability.
+
+    Example:
+        >>> genesis.bernoulli(genesis.tensor([0.0, 1.0])).tolist()
+        [0.0, 1.0]
+    """
+    if not input.dtype.is_floating_point:
+        raise DTypeError(describe("bernoulli", "input", "a floating dtype", input.dtype))
+    p = input.detach()
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError(describe("bernoulli", "input", "probabilities", "others"))
+    return input.new_empty(input.shape).bernoulli_(p)
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """Draw indices with the probabilities that weights have in each row.
+
+    Args:
+        input: weights, (N,) or (M, N), floating, at least 0; they need not sum to 1.
+        num_samples: how many from each row.
+        replacement: an index may be drawn again.
+    Returns: (num_samples,) or (M, num_samples), int64.
+    Raises: ValueError: more samples than weights above 0, without replacement, or a negative weight.
+
+    Example:
+        >>> genesis.multinomial(genesis.tensor([0.0, 1.0]), 3, replacement=True).tolist()
+        [1, 1, 1]
+    """
+    if input.ndim not in (1, 2) or not input.dtype.is_floating_point:
+        raise ShapeError(describe("multinomial", "input", "floats of 1 or 2 dimensions", f"shape {input.shape}"))
+    weights = input.detach().double()
+    possible = int((weights > 0).sum(-1).amin().item())
+    if not bool((weights >= 0).all()) or not possible or not bool(weights.isfinite().all()):
+        raise ValueError(describe("multinomial", "input", "finite weights of at least 0, some above", "others"))
+    if num_samples < 1 or (not replacement and num_samples > possible):
+        expected = "at least 1" if replacement else f"from 1 to {possible}, the weights above 0"
+        raise ValueError(describe("multinomial", "num_samples", expected, num_samples))
+    if replacement:
+        ends = weights.cumsum(-1)
+        draws = rand(*input.shape[:-1], num_samples, dtype=dtypes.float64, device=input.device) * ends[..., -1:]
+        return F.searchsorted(ends, draws, right=True).clamp(0, input.shape[-1] - 1)
+    times = -rand(input.shape, dtype=dtypes.float64, device=input.device).log1p()  # −ln(1 − u): of the first arrivals
+    return (-times / weights).topk(num_samples, -1).indices
+
+
+def normal(
+    mean: Tensor | float, std: Tensor | float = 1.0, size: Sequence[int] | None = None, *,
+    dtype: DType | None = None, device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
+    """Draws from normal distributions.
+
+    Args:
+        mean, std: tensors whose shapes broadcast, or numbers; std at least 0.
+        size: of the result, if both are numbers.
+        dtype, device: as in `genesis.empty`, if both are numbers.
+    Returns: their common shape, or size.
+    Raises: ValueError: std is below 0. ShapeError: two numbers without a size.
+
+    Example:
+        >>> genesis.normal(genesis.tensor([3.0]), 0.0).tolist()
+        [3.0]
+    """
+    if bool((std < 0).any()) if isinstance(std, Tensor) else std < 0:
+        raise ValueError(describe("normal", "std", "at least 0", std))
+    tensors = [value for value in (mean, std) if isinstance(value, Tensor)]
+    if not tensors:
+        if size is None:
+            raise ShapeError(describe("normal", "size", "a sequence of sizes, as mean and std are numbers", size))
+        return randn(size, dtype=dtype, device=device) * std + mean
+    shape = F.broadcast_shapes(*[tensor.shape for tensor in tensors])
+    return randn(shape, dtype=tensors[0].dtype, device=tensors[0].device) * std + mean

@@ -1,6 +1,7 @@
 """Layer 2: one Function per op with its gradient rule, written on NDArray. genesis.nn.functional re-exports it all."""
 
 from genesis.functional.activation import *
+from genesis.functional.aliases import *
 from genesis.functional.attention import *
 from genesis.functional.binary_loss import *
 from genesis.functional.classification import *
@@ -32,10 +33,12 @@ from genesis.functional.normalization import *
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
 from genesis.functional.products import *
+from genesis.functional.quantiles import *
 from genesis.functional.random import *
 from genesis.functional.rectifiers import *
 from genesis.functional.reduction import *
 from genesis.functional.regions import *
+from genesis.functional.searching import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *

@@ -101,10 +101,10 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "genesis": {  # the packages of the layer "application"
         "tools": (
-            "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import", "profiler",
-            "special",
+            "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "linalg", "models", "onnx_import",
+            "profiler", "special",
         ),
-        "training": ("data", "growth", "torch", "utils"),
+        "training": ("data", "distributions", "growth", "torch", "utils"),
         "programs": ("segmentation",),
     },
 }  # fmt: skip

@@ -14,6 +14,7 @@ from genesis import autograd as autograd
 from genesis import backends as backends
 from genesis import compiler as compiler
 from genesis import jit as jit
+from genesis import linalg as linalg
 from genesis import nn as nn
 from genesis import optim as optim
 from genesis import special as special
@@ -159,6 +160,7 @@ _warn_of_others()
 _ON_FIRST_USE = (
     "cuda",
     "data",
+    "distributions",
     "export",
     "growth",
     "models",
@@ -177,6 +179,7 @@ _FROM_THERE = {  # a name, and the package that it is from
 if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test compares them
     from genesis import cuda as cuda
     from genesis import data as data
+    from genesis import distributions as distributions
     from genesis import export as export
     from genesis import growth as growth
     from genesis import models as models

@@ -266,7 +266,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         ends = weights.cumsum(-1)
         draws = rand(*input.shape[:-1], num_samples, dtype=dtypes.float64, device=input.device) * ends[..., -1:]
         return F.searchsorted(ends, draws, right=True).clamp(0, input.shape[-1] - 1)
-    times = -rand(input.shape, dtype=dtypes.float64, device=input.device).log1p()  # −ln(1 − u): of the first arrivals
+    draws = rand(input.shape, dtype=dtypes.float64, device=input.device)
+    times = -(-draws).log1p()  # of the first arrivals, each at the rate of its weight
     return (-times / weights).topk(num_samples, -1).indices
 
 

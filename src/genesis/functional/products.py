@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from genesis import shapes
 from genesis.autograd import Tensor
-from genesis.dtypes import Number, float32
+from genesis.dtypes import Number, bool_, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.conversion import cast
-from genesis.functional.elementwise import add, mul, sub
+from genesis.functional.elementwise import add, mul, sub, where
 from genesis.functional.linalg import bmm, dot, matmul, mm, mv, outer
 from genesis.functional.matrices import diag_embed
 from genesis.functional.reduction import sum as total
@@ -285,7 +285,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         power = matmul(power, power) if n else power
     if result is None:
         ones = input._like(input.array.full_like(1, shape[-1:]))
-        return expand(diag_embed(ones), shape)
+        always = input._like(input.array.full_like(1, (), bool_))
+        return where(always, expand(diag_embed(ones), shape), input)  # which depends on input, with a gradient of 0
     return result
 
 

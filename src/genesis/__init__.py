@@ -113,6 +113,7 @@ from genesis.functional.statistics import *
 from genesis.functional.transcendental import *
 from genesis.functional.trigonometry import *
 from genesis.functional.unary import *
+from genesis.generator import Generator as Generator
 from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch

@@ -105,6 +105,25 @@ class InPlace(Methods):
         """
         return self._change(_filled, 0)
 
+    def fill_diagonal_(self, fill_value: Number, wrap: bool = False) -> Self:
+        """Set the main diagonal to a number.
+
+        Args:
+            fill_value: a number that the dtype holds.
+            wrap: not supported.
+        Raises: ShapeError: self is no matrix. NotImplementedError: wrap.
+
+        Example:
+            >>> genesis.zeros(2, 2).fill_diagonal_(1).tolist()
+            [[1.0, 0.0], [0.0, 1.0]]
+        """
+        if wrap:
+            raise NotImplementedError("fill_diagonal_: wrap=True is not supported")
+        if self.array.ndim != 2:
+            raise ShapeError(describe("fill_diagonal_", "self", "2 dimensions", f"shape {self.array.shape}"))
+        F.diagonal(self).fill_(fill_value)
+        return self
+
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
         """Fill with draws from the uniform distribution over [low, high).
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import genesis.functional as F
 from genesis.errors import ShapeError, describe
 from genesis.functional import matmul as matmul
-from genesis.functional import matrix_power as matrix_power
 from genesis.tensor import Tensor
 
 
@@ -23,6 +22,11 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The diagonals of matrices, a view. See `F.diagonal`."""
     return F.diagonal(A, offset, dim1, dim2)
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """A square matrix to the n-th power; of negative n, of its inverse. See `F.matrix_power`."""
+    return F.matrix_power(A, n) if n >= 0 else F.matrix_power(inv(A), -n)
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:

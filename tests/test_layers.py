@@ -43,6 +43,7 @@ LAYERS = {  # from the bottom up
             "methods",
             "in_place",
             "creation",
+            "generator",
             "random",
             "checkpoint",
             "pickling",

@@ -31,6 +31,8 @@ class Generator:
         False
         >>> genesis.randperm(3, generator=generator.manual_seed(0)).tolist()
         [2, 0, 1]
+        >>> generator.initial_seed(), generator.seed() == generator.initial_seed()
+        (0, True)
     """
 
     def __init__(self, device: Device | str = "cpu") -> None:
@@ -43,6 +45,7 @@ class Generator:
 
         Args:
             seed: any int.
+        Raises: DTypeError: seed is no int.
         """
         if isinstance(seed, float) or not hasattr(seed, "__index__"):
             raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
@@ -52,12 +55,12 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Begin the stream of a random seed, which is returned. See `genesis.Generator.manual_seed`."""
+        """Begin the stream of a random seed, which is returned. See `genesis.manual_seed`."""
         self.manual_seed(int.from_bytes(os.urandom(7), "little"))
         return self._seed
 
     def initial_seed(self) -> int:
-        """The seed of the stream. See `genesis.Generator.manual_seed`."""
+        """The seed of the stream. See `genesis.manual_seed`."""
         return self._seed
 
     def get_state(self) -> Tensor:

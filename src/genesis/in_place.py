@@ -121,7 +121,8 @@ class InPlace(Methods):
             raise NotImplementedError("fill_diagonal_: wrap=True is not supported")
         if self.array.ndim != 2:
             raise ShapeError(describe("fill_diagonal_", "self", "2 dimensions", f"shape {self.array.shape}"))
-        F.diagonal(self).fill_(fill_value)
+        diagonal: Tensor = F.diagonal(self)  # type: ignore[arg-type]
+        diagonal.fill_(fill_value)
         return self
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:

@@ -41,12 +41,21 @@ class Size(tuple[int, ...], metaclass=_Sizes):
 
 
 def is_floating_point(input: Tensor) -> bool:
-    """Whether the dtype is a float. See `genesis.Tensor.is_floating_point`."""
+    """Whether the dtype is a float.
+
+    Args:
+        input: any shape and dtype.
+
+    Example:
+        >>> x = genesis.ones(2)
+        >>> genesis.is_floating_point(x), genesis.is_complex(x), genesis.numel(x)
+        (True, False, 2)
+    """
     return input.is_floating_point()
 
 
 def is_complex(input: Tensor) -> bool:
-    """Return False: there are no complex tensors. See `genesis.Tensor.is_complex`."""
+    """Return False: there are no complex tensors. See `genesis.is_floating_point`."""
     return False
 
 
@@ -67,7 +76,7 @@ def is_nonzero(input: Tensor) -> bool:
 
 
 def numel(input: Tensor) -> int:
-    """Number of elements. See `genesis.Tensor.numel`."""
+    """Number of elements. See `genesis.is_floating_point`."""
     return input.numel()
 
 
@@ -131,6 +140,7 @@ def tril_indices(
         dtype: int64 if None.
         device: as in `genesis.empty`.
     Returns: (2, number of elements).
+    Raises: ShapeError: a negative size.
 
     Example:
         >>> genesis.tril_indices(2, 2).tolist()

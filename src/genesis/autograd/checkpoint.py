@@ -149,7 +149,7 @@ def _standing_at(edge: Edge) -> Variable:
     """A variable whose gradient goes where this edge leads."""
     target, index = edge
     if type(target) is not Node:
-        return cast("Tensor", target)
+        return target
     variable = _leaf_for(edge)
     variable._node, variable._output_index = target, index
     return variable
@@ -162,7 +162,7 @@ def _leaf_for(edge: Edge) -> Tensor:
         shape, dtype, device = target.outputs[index]
         kind = target.result_class
     else:
-        leaf = cast("Tensor", target)
+        leaf = target
         (shape, dtype, device), kind = (leaf.array.shape, leaf.array.dtype, leaf.array.device), leaf._result_class
     one = NDArray.full((), 0, dtype, device)
     leaf = kind(one.expand(shape))

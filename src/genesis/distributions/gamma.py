@@ -35,19 +35,19 @@ class StandardGamma(Function):
 
 def _marsaglia_tsang(concentration: Tensor) -> Tensor:
     """Rejection in rounds, until every element is accepted; below 1 from concentration + 1 by a power of a uniform."""
-    shape, place = concentration.shape, {"dtype": float64, "device": concentration.device}
+    shape, device = concentration.shape, concentration.device
     small = concentration < 1
     d = F.where(small, concentration + 1, concentration) - 1 / 3
     c = (9 * d).rsqrt()
     drawn, waiting = ones_like(d), ones_like(d).bool()
     while bool(waiting.any()):
-        x, u = randn(shape, **place), rand(shape, **place)
+        x, u = randn(shape, dtype=float64, device=device), rand(shape, dtype=float64, device=device)
         v = (1 + c * x) ** 3
         inside = v > 0
         safe = F.where(inside, v, 1.0)
         accepted = waiting & inside & ((1 - u).log() < 0.5 * x * x + d - d * safe + d * safe.log())
         drawn, waiting = F.where(accepted, d * safe, drawn), waiting & ~accepted
-    boost = (1 - rand(shape, **place)).log() / F.where(small, concentration, 1.0)
+    boost = (1 - rand(shape, dtype=float64, device=device)).log() / F.where(small, concentration, 1.0)
     return (drawn * F.where(small, boost.exp(), 1.0)).clamp_min(_TINY)
 
 

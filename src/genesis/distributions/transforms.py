@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import genesis.functional as F
 from genesis.tensor import Tensor
@@ -21,7 +20,7 @@ class Transform:
         (1.0, 0.0)
     """
 
-    sign: int | ClassVar[int] = 1  # of the slope
+    sign: int = 1  # of the slope
 
     def __init__(self, cache_size: int = 0) -> None:
         pass

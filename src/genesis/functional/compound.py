@@ -208,7 +208,7 @@ def rsub(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """other − alpha · input.
 
     Args:
-        input: a tensor.
+        input: any shape, numbers.
         other: a tensor that broadcasts with it, or a number.
         alpha: a factor of input; an integer if both are.
     Returns: the common shape, in the promoted dtype.

@@ -205,7 +205,7 @@ def cov(
         sum_of_weights = total(weights)
         centred = sub(x, div(total(mul(x, weights), 1, True), sum_of_weights))
         product = matmul(mul(centred, weights), transpose(centred, 0, 1))
-        lost = correction
+        lost: Tensor | int = correction
         if aweights is not None and correction:
             lost = div(mul(total(mul(weights, aweights)), correction), sum_of_weights)
         freedom = clamp(sub(sum_of_weights, lost), 0)

@@ -40,7 +40,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha:
 
     Args:
         input: broadcasts to the product; ignored, NaN too, where beta is 0.
-        mat1, mat2: as of `F.mm`.
+        mat1, mat2: (N, M) and (M, P).
         beta, alpha: factors; integers if the tensors are.
     Returns: the product's shape, in its dtype.
     Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
@@ -56,7 +56,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: N
 
     Args:
         input: broadcasts to the product; ignored, NaN too, where beta is 0.
-        mat, vec: as of `F.mv`.
+        mat, vec: (N, M) and (M,).
         beta, alpha: factors; integers if the tensors are.
     Returns: the product's shape, in its dtype.
     Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
@@ -72,7 +72,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
 
     Args:
         input: broadcasts to the product; ignored, NaN too, where beta is 0.
-        vec1, vec2: as of `F.outer`.
+        vec1, vec2: (N,) and (M,).
         beta, alpha: factors; integers if the tensors are.
     Returns: the product's shape, in its dtype.
     Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.
@@ -92,7 +92,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, 
 
     Args:
         input: broadcasts to the product; ignored, NaN too, where beta is 0.
-        batch1, batch2: as of `F.bmm`.
+        batch1, batch2: (B, N, M) and (B, M, P).
         beta, alpha: factors; integers if the tensors are.
     Returns: the product's shape, in its dtype.
     Raises: ShapeError: sizes that don't fit. DTypeError: dtypes differ.

@@ -106,7 +106,15 @@ def _nowhere(input: Tensor) -> Tensor:
 
 
 def logical_xor(input: Tensor, other: Tensor) -> Tensor:
-    """Whether exactly one of two is not 0. See `F.logical_or`."""
+    """Whether exactly one of two is not 0.
+
+    Args:
+        input, other: tensors whose shapes broadcast, any dtypes.
+    Returns: the common shape, bool.
+    Raises: ValueError: the shapes don't broadcast.
+    Example: >>> F.logical_xor(genesis.tensor([1, 1]), genesis.tensor([0, 1])).tolist()
+    [True, False]
+    """
     require_tensors("logical_xor", input=input, other=other)
     return ne(ne(input, 0), ne(other, 0))
 
@@ -123,7 +131,7 @@ def searchsorted(
     sorted_sequence: Tensor, input: Tensor | Number, *, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Where values belong in a sorted sequence: how many of it are less, or with right=True not greater.
+    """The places of values in a sorted sequence: how many of it are less, or with right=True not greater.
 
     Args:
         sorted_sequence: (…, N), ascending along the last dimension.

@@ -178,7 +178,8 @@ class XLogY(BinaryFunction):
         dtype = result_type(x, y)
         dtype = dtype if dtype.is_floating_point else get_default_dtype()
         x, y = (value.to(dtype) if isinstance(value, NDArray) else value for value in (x, y))
-        y = y if isinstance(y, NDArray) else x.full_like(y, ())
+        if not isinstance(y, NDArray):
+            y = x.full_like(y, ())  # type: ignore[union-attr]
         ctx.save(x, y)
         ctx.shift = shift
         product = _log(y, shift).mul(x)

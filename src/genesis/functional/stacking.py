@@ -37,6 +37,7 @@ def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Tensor | tuple[Tensor, ..
     Args:
         tensors: of any shapes, one by one or as one sequence.
     Returns: one tensor, or a tuple.
+    Raises: TypeError: no tensors.
     Grad: tensors.
     Example: >>> F.atleast_1d(genesis.tensor(2.0)).shape
     (1,)

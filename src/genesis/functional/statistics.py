@@ -305,7 +305,7 @@ def diff(
         input: at least 1 dimension.
         n: how often.
         dim: one dimension.
-        prepend, append: what to put before and after input along dim first.
+        prepend, append: tensors to put before and after input along dim first.
     Returns: the shape of input, n shorter in dim.
     Raises: ShapeError: a 0-d tensor, or shapes that don't fit. ValueError: n < 0.
     Grad: input, prepend, append.
@@ -337,7 +337,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | Tensor | None 
     Args:
         y: values, at least 1 dimension.
         x: where they are, broadcasts with y or has the size of dim; 0, dx, 2·dx … if None.
-        dx: their distance, 1 if None.
+        dx: their distance, a number; 1 if None.
         dim: one dimension.
     Returns: the shape of y without dim.
     Raises: ValueError: both x and dx. ShapeError: shapes that don't fit.

@@ -22,7 +22,7 @@ _ADD = (
 )  # fmt: skip
 
 
-class SummaryWriter(_TorchWriter):  # type: ignore[misc]
+class SummaryWriter(_TorchWriter):
     """Write scalars, images, histograms and text for TensorBoard, as PyTorch's SummaryWriter.
 
     Args:
@@ -39,7 +39,8 @@ def _converting(name: str) -> Any:
     theirs = getattr(_TorchWriter, name)
 
     def add(self: SummaryWriter, *args: object, **options: object) -> object:
-        return theirs(self, *map_tree(_plain, args), **map_tree(_plain, options))
+        plain: Any = map_tree(_plain, (args, options))
+        return theirs(self, *plain[0], **plain[1])
 
     add.__name__, add.__doc__ = name, f"{name}, of Genesis tensors too. See torch.utils.tensorboard.SummaryWriter."
     return add

@@ -189,26 +189,26 @@ def div(x: Operand, y: Operand) -> Tensor:
 
 
 def fmod(x: Operand, y: Operand) -> Tensor:
-    return torch.fmod(*_tensors(x, y))
+    return torch.fmod(*_both(x, y))
 
 
 def atan2(x: Operand, y: Operand) -> Tensor:
-    return torch.atan2(*_tensors(x, y))
+    return torch.atan2(*_both(x, y))
 
 
 def hypot(x: Operand, y: Operand) -> Tensor:
-    return torch.hypot(*_tensors(x, y))
+    return torch.hypot(*_both(x, y))
 
 
 def copysign(x: Operand, y: Operand) -> Tensor:
-    return torch.copysign(*_tensors(x, y))
+    return torch.copysign(*_both(x, y))
 
 
 def nextafter(x: Operand, y: Operand) -> Tensor:
-    return torch.nextafter(*_tensors(x, y))
+    return torch.nextafter(*_both(x, y))
 
 
-def _tensors(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
+def _both(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
     """Both as tensors of one dtype: one may be a number."""
     if not isinstance(x, Tensor):
         x = torch.tensor(x, dtype=y.dtype)

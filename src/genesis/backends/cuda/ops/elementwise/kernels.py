@@ -350,29 +350,7 @@ def _clamp_max_kernel(x, high):
 
 _FLOAT_OPS = [_exp_kernel, _expm1_kernel, _log_kernel, _log1p_kernel, _sqrt_kernel, _rsqrt_kernel, _reciprocal_kernel]
 _FLOAT_OPS += [_sin_kernel, _cos_kernel, _tanh_kernel, _sigmoid_kernel, _erf_kernel]
-_FLOAT_OPS += [_floor_kernel, _ceil_kernel, _round_kernel]
-_FLOAT_OPS += [
-    _tan_kernel,
-    _asin_kernel,
-    _acos_kernel,
-    _atan_kernel,
-    _sinh_kernel,
-    _cosh_kernel,
-    _asinh_kernel,
-    _acosh_kernel,
-    _atanh_kernel,
-]
-_FLOAT_OPS += [
-    _exp2_kernel,
-    _log2_kernel,
-    _log10_kernel,
-    _erfc_kernel,
-    _erfinv_kernel,
-    _lgamma_kernel,
-    _digamma_kernel,
-    _trigamma_kernel,
-    _trunc_kernel,
-]
+_FLOAT_OPS += [_floor_kernel, _ceil_kernel, _round_kernel, _trunc_kernel]
 _TESTS = [_isnan_kernel, _isinf_kernel, _isfinite_kernel, _logical_not_kernel]
 _ARITHMETIC = [_add_kernel, _sub_kernel, _mul_kernel, _floor_divide_kernel, _remainder_kernel, _pow_kernel]
 _ARITHMETIC += [_maximum_kernel, _minimum_kernel, _fmod_kernel]

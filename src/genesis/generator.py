@@ -68,7 +68,7 @@ class Generator:
         return tensor(np.frombuffer(self._state, dtype=np.uint8))
 
     def set_state(self, new_state: Tensor) -> None:
-        """Restore a state. See `genesis.set_rng_state`."""
+        """Restore a state. See `genesis.get_rng_state`."""
         self._state = new_state.numpy().tobytes()
 
     @contextlib.contextmanager

@@ -91,7 +91,7 @@ def _require_ranks(op: str, input: Tensor, q: Tensor | float) -> None:
 
 
 def _ranks(op: str, x: Tensor, at: int, q: Tensor | float, before: shapes.Shape) -> Tensor:
-    """Where in the sorted values each quantile is: between two of them."""
+    """The places of quantiles in the sorted values: between two of them."""
     size, missing = x.array.shape[at], x.array.isnan()
     given = q if isinstance(q, Tensor) else x._like(x.array.full_like(q, ()))
     given = reshape(given, (given.array.numel,))

@@ -331,7 +331,7 @@ def unique_consecutive(
 
 
 def _slices(op: str, input: Tensor, dim: int | None) -> tuple[Tensor, int | None]:
-    """What is compared, along dimension 0."""
+    """The slices that are compared, along dimension 0."""
     x = input.detach()
     if dim is None:
         return (reshape(x, (-1,)) if x.array.numel else x._like(x.array.full_like(0, (0,)))), None
